@@ -1,0 +1,190 @@
+"""A case: one operator call to measure, and what makes two calls the same case.
+
+Identity covers everything that changes the kernel: type, shapes, dtypes and formats of every
+slot by position, OP State, and the attributes that a profile or a tree names. An output of
+`N/A` beside known inputs is a case of its own. The accelerator core is not part of it: the
+runtime chooses it. Outer quotes, blanks and trailing empty slots are normalised here; how a
+source spelled its cells is kept beside the case (`record.py`), for writing.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import prod
+
+from collector.canonical import short_hash
+from collector.errors import BadInput
+from collector.vocabulary import (
+    EP_SIZE,
+    INPUT_CELLS,
+    NOT_KNOWN,
+    OP_STATE,
+    OUTPUT_CELLS,
+    RUNTIME_PREFIX,
+    RUNTIME_PROVENANCE,
+    Dtype,
+    dtype_of,
+    is_absent_dtype,
+    is_absent_format,
+    is_absent_shape,
+)
+
+# The two names that a profile spells with the index of a compiled variant.
+_RENAMED = {
+    "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
+    "muls_add_kernel_1": "muls_add_kernel",
+}
+_KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor position. `shape` is None where the cell is empty: a scalar or an absent
+    argument, which only the operator's declaration can tell apart."""
+
+    shape: tuple[int, ...] | None
+    dtype: str
+    format: str
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is said at all, so that at the end of a row the slot means nothing."""
+        return self.shape is None and is_absent_dtype(self.dtype) and is_absent_format(self.format)
+
+    @property
+    def known_dtype(self) -> Dtype | None:
+        return dtype_of(self.dtype)
+
+    @property
+    def numel(self) -> int:
+        """Elements of the tensor; 1 for an empty slot, as for a scalar."""
+        return prod(self.shape) if self.shape is not None else 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the dense tensor; 0 where the dtype is unknown or absent."""
+        dtype = self.known_dtype
+        return self.numel * dtype.item_bytes if dtype else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operator call. `inputs` or `outputs` is None where the profiler wrote `N/A`."""
+
+    kernel_type: str
+    inputs: tuple[Slot, ...] | None
+    outputs: tuple[Slot, ...] | None
+    op_state: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def case_id(self) -> str:
+        """20 hex digits, equal exactly where the identity is equal."""
+        return short_hash(self._identity())
+
+    def _identity(self) -> object:
+        return [
+            self.kernel_type,
+            _slots_as_json(self.inputs),
+            _slots_as_json(self.outputs),
+            self.op_state,
+            [list(pair) for pair in self.attributes],
+        ]
+
+    def attribute(self, name: str) -> str | None:
+        return dict(self.attributes).get(name)
+
+    def describe(self) -> str:
+        """`Add 4096,1024;4096,1024 FLOAT;DT_BF16`: for messages and logs."""
+        if self.inputs is None:
+            return f"{self.kernel_type} {NOT_KNOWN}"
+        shapes = ";".join(shape_text(slot.shape) for slot in self.inputs)
+        return f"{self.kernel_type} {shapes or '-'} {';'.join(s.dtype for s in self.inputs)}"
+
+
+def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
+    """The case that a row names. `cells` may hold more columns than identity needs.
+
+    Raises BadInput for a kernel type or a shape that cannot be one.
+    """
+    return Case(
+        kernel_type=normal_kernel_type(kernel_type),
+        inputs=_slots(cells, INPUT_CELLS),
+        outputs=_slots(cells, OUTPUT_CELLS),
+        op_state=_op_state(cells.get(OP_STATE, "")),
+        attributes=tuple(
+            sorted(
+                (name, text.strip()) for name, text in cells.items() if _is_attribute(name, text)
+            )
+        ),
+    )
+
+
+def normal_kernel_type(text: str) -> str:
+    """The kernel type as identity knows it; BadInput where it could not be a file name."""
+    name = _RENAMED.get(text.strip(), text.strip())
+    if not _KERNEL_TYPE.fullmatch(name):
+        raise BadInput(
+            f"kernel type {text!r} is not a name: letters, digits, '_', '.', '+', '-' are wanted"
+        )
+    return name
+
+
+def split_cell(text: str) -> list[str]:
+    """The slots of a cell, outer quotes and blanks removed, empty ones kept: `"a;;b"` has three."""
+    inner = text.strip()
+    if len(inner) >= 2 and inner[0] == inner[-1] == '"':
+        inner = inner[1:-1]
+    return [part.strip().strip('"') for part in inner.split(";")]
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None."""
+    if is_absent_shape(text):
+        return None
+    try:
+        shape = tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
+    except ValueError as error:
+        raise BadInput(f"shape {text!r} is not a list of integers like 4096,1024") from error
+    if any(dim < 0 for dim in shape):
+        raise BadInput(f"shape {text!r} holds a negative dimension")
+    return shape
+
+
+def shape_text(shape: tuple[int, ...] | None) -> str:
+    return "" if shape is None else ",".join(map(str, shape))
+
+
+def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot, ...] | None:
+    shapes, dtypes, formats = (cells.get(name, "") for name in names)
+    if shapes.strip().strip('"').upper() == NOT_KNOWN:
+        return None
+    slots = [
+        Slot(parse_shape(shape), dtype, fmt)
+        for shape, dtype, fmt in zip_longest(
+            split_cell(shapes), split_cell(dtypes), split_cell(formats), fillvalue=""
+        )
+    ]
+    while slots and slots[-1].is_blank:
+        slots.pop()
+    return tuple(slots)
+
+
+def _op_state(text: str) -> str:
+    state = text.strip().lower()
+    return "" if state == NOT_KNOWN.lower() else state
+
+
+def _is_attribute(name: str, text: str) -> bool:
+    if not text.strip():
+        return False
+    return name == EP_SIZE or (name.startswith(RUNTIME_PREFIX) and name not in RUNTIME_PROVENANCE)
+
+
+def _slots_as_json(slots: tuple[Slot, ...] | None) -> object:
+    if slots is None:
+        return None
+    return [
+        [shape_text(s.shape) if s.shape is not None else None, s.dtype, s.format] for s in slots
+    ]

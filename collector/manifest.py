@@ -1,0 +1,111 @@
+"""What a worker leaves behind: the manifest of an attempt, and the commit of a shard.
+
+The manifest is an attempt's last write. It names parts by key and hash, also parts of earlier
+attempts, and the final measurement of every case. The first commit of a shard wins.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collector.canonical import readable_json
+from collector.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """One session's part, and the raw records it was made from (none for answers that need no
+    device)."""
+
+    part: StoredObject
+    raw: tuple[StoredObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Device time over wall time, in microseconds and seconds: what efficiency is made of."""
+
+    busy_us: float
+    useful_us: float
+    wall_s: float
+    startup_s: float
+
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.busy_us + other.busy_us,
+            self.useful_us + other.useful_us,
+            self.wall_s + other.wall_s,
+            self.startup_s + other.startup_s,
+        )
+
+
+NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptManifest:
+    campaign: str
+    plan: int
+    plan_hash: str
+    shard: str
+    attempt: str
+    node: str
+    collector_version: str
+    parts: tuple[PartEntry, ...]
+    final: Mapping[str, str]  # case id -> measurement id
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCommit:
+    """The record that makes an attempt's manifest the shard's answer."""
+
+    shard: str
+    attempt: str
+    manifest: StoredObject
+    nonce: str
+
+
+def manifest_to_json(manifest: AttemptManifest) -> bytes:
+    value = asdict(manifest)
+    value["final"] = dict(manifest.final)
+    return readable_json(value)
+
+
+def manifest_from_json(data: bytes, *, key: str = "manifest") -> AttemptManifest:
+    """Raises BadInput, naming the key, for anything but a manifest."""
+    try:
+        value: dict[str, Any] = json.loads(data)
+        value["parts"] = tuple(
+            PartEntry(
+                StoredObject(**entry["part"]),
+                tuple(StoredObject(**raw) for raw in entry["raw"]),
+            )
+            for entry in value["parts"]
+        )
+        value["usage"] = Usage(**value["usage"])
+        return AttemptManifest(**value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"an attempt's manifest is wanted: {error!r}", path=key) from error
+
+
+def commit_to_json(commit: ShardCommit) -> bytes:
+    return readable_json(asdict(commit))
+
+
+def commit_from_json(data: bytes, *, key: str = "commit") -> ShardCommit:
+    """Raises BadInput, naming the key, for anything but the commit of a shard."""
+    try:
+        value: dict[str, Any] = json.loads(data)
+        value["manifest"] = StoredObject(**value["manifest"])
+        return ShardCommit(**value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"the commit of a shard is wanted: {error!r}", path=key) from error

@@ -1,0 +1,263 @@
+"""A measurement: the timing of one case with its certificate, or the reason there is none.
+
+One is made each time a case is tried, and it is kept for ever. As a row it is flat text, so that
+a part is a CSV and the database's parquet holds the same columns.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from collector.canonical import canonical_json, short_hash
+from collector.errors import BadInput
+
+
+class Outcome(StrEnum):
+    """How a case ended. Everything but OK has a reason beside it."""
+
+    OK = "ok"
+    GATED = "gated"  # measured, and a gate refused the number
+    UNSUPPORTED = "unsupported"  # no operator is declared for it, or its inputs are unknown
+    REJECTED = "rejected"  # the declaration refuses these shapes or dtypes
+    FAILED = "failed"  # the operator raised
+    OOM = "oom"  # it did not fit into memory
+    CRASHED = "crashed"  # the session died in it
+    HUNG = "hung"  # it outlived its limit
+    SUBSTITUTED = "substituted"  # another kernel ran
+    PROFILER_LOST = "profiler_lost"  # launches and records do not agree
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Device time of the accepted repeats, from the profiler alone, in microseconds.
+
+    `ci_low_us` and `ci_high_us` bound the 95 % interval of the mean; `spread` is
+    1.4826 * MAD / median.
+    """
+
+    mean_us: float
+    ci_low_us: float
+    ci_high_us: float
+    median_us: float
+    min_us: float
+    p10_us: float
+    p90_us: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Another kernel that ran in the case's window: recorded, never filed as a measurement."""
+
+    kernel_type: str
+    count: int
+    mean_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """What the device told about itself; None where it tells nothing."""
+
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a measurement comes from: enough to find the raw record and to rank it."""
+
+    campaign: str
+    plan: int
+    plan_hash: str
+    head_commit: int  # number of the head when the plan was made; 0 for an empty database
+    shard: str
+    attempt: str
+    session: int
+    stack_id: str
+    node: str
+    device_serial: str | None
+    rank: int
+    runtime: str  # real | fake
+    image_digest: str | None
+    collector_version: str
+    raw_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One case, tried once. `n_expected` launches were issued for timing, `n_observed` were
+    recorded, `n_accepted` passed the outlier rule and make the timing."""
+
+    case_id: str
+    kernel_type: str
+    outcome: Outcome
+    reason: str
+    provenance: Provenance
+    n_expected: int = 0
+    n_observed: int = 0
+    n_accepted: int = 0
+    timing: Timing | None = None
+    cache: str = "warm"
+    compute_dtype: str | None = None
+    core: str | None = None
+    companions: tuple[Companion, ...] = ()
+    counters: tuple[tuple[str, float], ...] = ()
+    warnings: tuple[str, ...] = ()
+    opened: DeviceState = DeviceState()
+    closed: DeviceState = DeviceState()
+    started_at: str = ""
+    ended_at: str = ""
+
+    @property
+    def measurement_id(self) -> str:
+        p = self.provenance
+        return short_hash([p.shard, p.attempt, p.session, self.case_id], 24)
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome is Outcome.OK and self.timing is not None
+
+    @property
+    def rank_key(self) -> tuple[int, int, str, str]:
+        """Of two answers to one question the greater key shows."""
+        p = self.provenance
+        return (p.head_commit, p.plan, p.plan_hash, self.measurement_id)
+
+
+def to_row(measurement: Measurement) -> dict[str, str]:
+    """Flat text, one entry for each of ROW_COLUMNS; None and absent things are empty."""
+    m = measurement
+    row = {
+        "measurement": m.measurement_id,
+        "case": m.case_id,
+        "kernel_type": m.kernel_type,
+        "outcome": m.outcome.value,
+        "reason": m.reason,
+        "n_expected": str(m.n_expected),
+        "n_observed": str(m.n_observed),
+        "n_accepted": str(m.n_accepted),
+        "cache": m.cache,
+        "compute_dtype": m.compute_dtype or "",
+        "core": m.core or "",
+        "companions": _json([[c.kernel_type, c.count, c.mean_us] for c in m.companions]),
+        "counters": _json([list(pair) for pair in m.counters]),
+        "warnings": _json(list(m.warnings)),
+        "started_at": m.started_at,
+        "ended_at": m.ended_at,
+    }
+    for name in _TIMING_FIELDS:
+        row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
+    for prefix, state in (("opened", m.opened), ("closed", m.closed)):
+        row[f"{prefix}_clock_mhz"] = _optional_text(state.clock_mhz)
+        row[f"{prefix}_temperature_c"] = _optional_text(state.temperature_c)
+    for field in fields(Provenance):
+        value = getattr(m.provenance, field.name)
+        row[field.name] = "" if value is None else str(value)
+    return {name: row[name] for name in ROW_COLUMNS}
+
+
+def from_row(row: Mapping[str, str]) -> Measurement:
+    """The measurement of a row; `from_row(to_row(m)) == m`. Raises BadInput otherwise."""
+    try:
+        measurement = _from_row(row)
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadInput(f"a row of measurements is wanted, and this is none: {error!r}") from error
+    if measurement.measurement_id != row["measurement"]:
+        raise BadInput(f"measurement {row['measurement']!r} does not follow from its own row")
+    return measurement
+
+
+def _from_row(row: Mapping[str, str]) -> Measurement:
+    timing = None
+    if row["mean_us"]:
+        timing = Timing(**{name: float(row[name]) for name in _TIMING_FIELDS})
+    return Measurement(
+        case_id=row["case"],
+        kernel_type=row["kernel_type"],
+        outcome=Outcome(row["outcome"]),
+        reason=row["reason"],
+        provenance=_provenance(row),
+        n_expected=int(row["n_expected"]),
+        n_observed=int(row["n_observed"]),
+        n_accepted=int(row["n_accepted"]),
+        timing=timing,
+        cache=row["cache"],
+        compute_dtype=row["compute_dtype"] or None,
+        core=row["core"] or None,
+        companions=tuple(Companion(k, int(n), float(us)) for k, n, us in _list(row["companions"])),
+        counters=tuple((name, float(value)) for name, value in _list(row["counters"])),
+        warnings=tuple(_list(row["warnings"])),
+        opened=_state(row, "opened"),
+        closed=_state(row, "closed"),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def _provenance(row: Mapping[str, str]) -> Provenance:
+    return Provenance(
+        campaign=row["campaign"],
+        plan=int(row["plan"]),
+        plan_hash=row["plan_hash"],
+        head_commit=int(row["head_commit"]),
+        shard=row["shard"],
+        attempt=row["attempt"],
+        session=int(row["session"]),
+        stack_id=row["stack_id"],
+        node=row["node"],
+        device_serial=row["device_serial"] or None,
+        rank=int(row["rank"]),
+        runtime=row["runtime"],
+        image_digest=row["image_digest"] or None,
+        collector_version=row["collector_version"],
+        raw_key=row["raw_key"] or None,
+    )
+
+
+def _state(row: Mapping[str, str], prefix: str) -> DeviceState:
+    clock, temperature = row[f"{prefix}_clock_mhz"], row[f"{prefix}_temperature_c"]
+    return DeviceState(
+        clock_mhz=float(clock) if clock else None,
+        temperature_c=float(temperature) if temperature else None,
+    )
+
+
+def _optional_text(value: float | None) -> str:
+    return "" if value is None else repr(float(value))
+
+
+def _json(value: Sequence[object]) -> str:
+    return canonical_json(list(value)).decode() if value else ""
+
+
+def _list(text: str) -> list[Any]:
+    return list(json.loads(text)) if text else []
+
+
+_TIMING_FIELDS = tuple(field.name for field in fields(Timing))
+ROW_COLUMNS = (
+    "measurement",
+    "case",
+    "kernel_type",
+    "outcome",
+    "reason",
+    "n_expected",
+    "n_observed",
+    "n_accepted",
+    *_TIMING_FIELDS,
+    "cache",
+    "compute_dtype",
+    "core",
+    "companions",
+    "counters",
+    "warnings",
+    "opened_clock_mhz",
+    "opened_temperature_c",
+    "closed_clock_mhz",
+    "closed_temperature_c",
+    *(field.name for field in fields(Provenance)),
+    "started_at",
+    "ended_at",
+)

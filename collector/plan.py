@@ -1,0 +1,135 @@
+"""A plan: what one round of a campaign will measure. Immutable once it is written.
+
+Its JSON is canonical: the same inputs at the same head give the same bytes, and the hash of the
+bytes is the plan's hash.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collector.canonical import readable_json, sha256_hex
+from collector.errors import BadInput
+from collector.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSettings:
+    """How each case is measured. `repeat_count` fixes the repeats; without it a pilot chooses
+    between `min_repeats` and `max_repeats` to spend about `budget_s` a case."""
+
+    budget_s: float = 1.0
+    min_repeats: int = 3
+    max_repeats: int = 100
+    repeat_count: int | None = None
+    cache: str = "warm"  # warm | cold
+    aic_metrics: tuple[str, ...] = ("PipeUtilization",)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """How long a shard and a profiler session inside it should last, by forecast."""
+
+    target_s: float = 720.0
+    session_s: float = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What no case may exceed: its time, and the memory of the session in GiB."""
+
+    case_s: float = 60.0
+    memory_gb: float = 56.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSource:
+    """One table of cases the plan was made from: its hash names its key."""
+
+    name: str
+    sha256: str
+    rows: int
+    same_stack: bool  # whether the profile was taken on the plan's own stack
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard and its forecast; its cases lie under the shard's key, in order."""
+
+    shard_id: str
+    cases: int
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices."""
+
+    cases: int
+    unsupported: int
+    answered: int
+    device_s: float
+    wall_s: float
+    floor_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    campaign: str
+    number: int
+    head_commit: int
+    inputs_hash: str  # of sources, settings and stack: what decides whether to continue a plan
+    round: str  # what makes a repeated round's shards new ones: "" or a token
+    stack: Stack
+    backend: str
+    devices: int
+    update: str
+    measure: MeasureSettings
+    shard_settings: ShardSettings
+    limits: Limits
+    sources: tuple[PlannedSource, ...]
+    op_mapping: str | None  # the text of op_mapping.yaml, copied unchanged
+    forecast: Forecast
+    shards: tuple[PlannedShard, ...]
+
+    @property
+    def plan_hash(self) -> str:
+        return sha256_hex(plan_to_json(self))[:16]
+
+
+def plan_to_json(plan: Plan) -> bytes:
+    value = asdict(plan)
+    value["stack"] = plan.stack.as_json()
+    return readable_json(value)
+
+
+def plan_from_json(data: bytes, *, key: str = "plan") -> Plan:
+    """The plan of canonical bytes; `plan_to_json` gives them back. BadInput for anything else."""
+    try:
+        value = json.loads(data)
+        return _plan(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"a plan is wanted: {error!r}", path=key) from error
+
+
+def _plan(value: Mapping[str, Any]) -> Plan:
+    measure = {**value["measure"], "aic_metrics": tuple(value["measure"]["aic_metrics"])}
+    return Plan(
+        campaign=value["campaign"],
+        number=value["number"],
+        head_commit=value["head_commit"],
+        inputs_hash=value["inputs_hash"],
+        round=value["round"],
+        stack=Stack.from_json(value["stack"]),
+        backend=value["backend"],
+        devices=value["devices"],
+        update=value["update"],
+        measure=MeasureSettings(**measure),
+        shard_settings=ShardSettings(**value["shard_settings"]),
+        limits=Limits(**value["limits"]),
+        sources=tuple(PlannedSource(**source) for source in value["sources"]),
+        op_mapping=value["op_mapping"],
+        forecast=Forecast(**value["forecast"]),
+        shards=tuple(PlannedShard(**shard) for shard in value["shards"]),
+    )

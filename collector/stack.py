@@ -1,0 +1,85 @@
+"""The stack a number belongs to. Results of different stacks never mix."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collector.canonical import short_hash
+from collector.errors import BadInput
+
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Device and software. An empty string says that the device has no such thing.
+
+    `details` is what else changes numbers: for a cpu its flags, threads and allocator settings.
+    """
+
+    device: str
+    torch: str
+    driver: str = ""
+    firmware: str = ""
+    cann: str = ""
+    torch_npu: str = ""
+    vllm: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _DEVICE.fullmatch(self.device):
+            raise BadInput(f"device {self.device!r}: letters, digits, '_', '.', '-' are wanted")
+
+    @property
+    def stack_id(self) -> str:
+        return short_hash(self.as_json(), 16)
+
+    @property
+    def version(self) -> str:
+        return version_name(self.vllm, self.torch, self.cann)
+
+    @property
+    def version_path(self) -> str:
+        """`{device}/vllm_ascend/{version}`: where a tree keeps what this stack measured."""
+        return f"{self.device}/vllm_ascend/{self.version}"
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "device": self.device,
+            "torch": self.torch,
+            "driver": self.driver,
+            "firmware": self.firmware,
+            "cann": self.cann,
+            "torch_npu": self.torch_npu,
+            "vllm": self.vllm,
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> "Stack":
+        details = value.get("details") or {}
+        if not isinstance(details, Mapping):
+            raise BadInput("stack: details must be a mapping")
+        names = ("device", "torch", "driver", "firmware", "cann", "torch_npu", "vllm")
+        return cls(
+            **{name: str(value.get(name) or "") for name in names},
+            details=tuple(sorted((str(k), str(v)) for k, v in details.items())),
+        )
+
+
+def version_name(vllm: str, torch: str, cann: str) -> str:
+    """`vllm0.18.0_torch2.9.0_cann8.5`; a part the device has none of is 0.
+
+    As in msmodeling: a leading `vllm`, `torch`, `cann` or `v` is dropped, and torch's local
+    suffix (`+cpu`) with it. Raises BadInput for a version that is none.
+    """
+    parts = {
+        "vllm": re.sub(r"^(vllm)?v?", "", vllm.strip(), flags=re.IGNORECASE),
+        "torch": re.sub(r"^torch", "", torch.strip(), flags=re.IGNORECASE).split("+")[0],
+        "cann": re.sub(r"^cann", "", cann.strip(), flags=re.IGNORECASE),
+    }
+    for name, text in parts.items():
+        if text and not _VERSION.fullmatch(text):
+            raise BadInput(f"{name} version {text!r}: something like 0.18.0 is wanted")
+    return "_".join(f"{name}{text or '0'}" for name, text in parts.items())

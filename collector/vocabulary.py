@@ -1,0 +1,107 @@
+"""The words that Ascend tools write: columns, counters, dtypes.
+
+Sources: op_summary of msprof (CANN 8.3 to 9.1) and the database of msmodeling, whose spellings
+are kept exactly: only BF16 carries the `DT_` prefix in a profile.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+OP_STATE = "OP State"
+ACCELERATOR_CORE = "Accelerator Core"
+INPUT_SHAPES = "Input Shapes"
+INPUT_DTYPES = "Input Data Types"
+INPUT_FORMATS = "Input Formats"
+OUTPUT_SHAPES = "Output Shapes"
+OUTPUT_DTYPES = "Output Data Types"
+OUTPUT_FORMATS = "Output Formats"
+
+INPUT_CELLS = (INPUT_SHAPES, INPUT_DTYPES, INPUT_FORMATS)
+OUTPUT_CELLS = (OUTPUT_SHAPES, OUTPUT_DTYPES, OUTPUT_FORMATS)
+BASE_CELLS = (OP_STATE, ACCELERATOR_CORE, *INPUT_CELLS, *OUTPUT_CELLS)
+
+EP_SIZE = "EP Size"
+RUNTIME_PREFIX = "Runtime "
+# Runtime columns that tell where a row came from; they do not change the kernel.
+RUNTIME_PROVENANCE = frozenset(
+    {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}
+)
+
+# PipeUtilization on A2 and A3, in msprof's order.
+COUNTERS = (
+    "aicore_time(us)",
+    "aic_total_cycles",
+    "aic_mac_time(us)",
+    "aic_mac_ratio",
+    "aic_scalar_time(us)",
+    "aic_scalar_ratio",
+    "aic_mte1_time(us)",
+    "aic_mte1_ratio",
+    "aic_mte2_time(us)",
+    "aic_mte2_ratio",
+    "aic_fixpipe_time(us)",
+    "aic_fixpipe_ratio",
+    "aic_icache_miss_rate",
+    "aiv_time(us)",
+    "aiv_total_cycles",
+    "aiv_vec_time(us)",
+    "aiv_vec_ratio",
+    "aiv_scalar_time(us)",
+    "aiv_scalar_ratio",
+    "aiv_mte2_time(us)",
+    "aiv_mte2_ratio",
+    "aiv_mte3_time(us)",
+    "aiv_mte3_ratio",
+    "aiv_icache_miss_rate",
+    "cube_utilization(%)",
+)
+
+NOT_KNOWN = "N/A"
+_ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
+_ABSENT_DTYPES = frozenset({"", "DT_UNDEFINED", "UNDEFINED", "N/A", "NULL"})
+_ABSENT_FORMATS = frozenset({"", "NULL", "N/A"})
+
+
+def is_absent_shape(text: str) -> bool:
+    return text.upper() in _ABSENT_SHAPES
+
+
+def is_absent_dtype(text: str) -> bool:
+    return text.upper() in _ABSENT_DTYPES
+
+
+def is_absent_format(text: str) -> bool:
+    return text.upper() in _ABSENT_FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A profiler's dtype: its spelling, torch's name for it, and the size of one element."""
+
+    spelling: str
+    torch_name: str
+    item_bytes: int
+    is_floating: bool
+
+
+_KNOWN_DTYPES = (
+    Dtype("DT_BF16", "bfloat16", 2, True),
+    Dtype("FLOAT16", "float16", 2, True),
+    Dtype("FLOAT", "float32", 4, True),
+    Dtype("DOUBLE", "float64", 8, True),
+    Dtype("INT8", "int8", 1, False),
+    Dtype("UINT8", "uint8", 1, False),
+    Dtype("INT16", "int16", 2, False),
+    Dtype("INT32", "int32", 4, False),
+    Dtype("INT64", "int64", 8, False),
+    Dtype("BOOL", "bool", 1, False),
+)
+_DTYPES = MappingProxyType(
+    {d.spelling: d for d in _KNOWN_DTYPES}
+    | {"DT_" + d.spelling: d for d in _KNOWN_DTYPES if not d.spelling.startswith("DT_")}
+)
+
+
+def dtype_of(text: str) -> Dtype | None:
+    """The dtype a cell names, with or without `DT_`; None for what torch has no name for."""
+    return _DTYPES.get(text.strip().upper())
