@@ -1,0 +1,128 @@
+"""What a declaration of an operator says. One file in `catalog/` holds one `OP = OpSpec(...)`.
+
+A declaration is data and a few small functions that receive torch, never import it, so that a
+laptop without torch can list, plan and check operators.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from collector.case import Case, Slot
+from collector.errors import CaseRejected
+
+
+class TensorMaker(Protocol):
+    """Makes the tensors of one case on the device, seeded by the case.
+
+    `dtype` is always a profiler's spelling. Where the device computes a 16-bit type in float32
+    (and the operator does not merely move data) the tensors are float32 already: `dtype()` tells.
+    """
+
+    torch: Any
+
+    def dtype(self, spelling: str) -> Any:
+        """The torch dtype that stands for a spelling on this device."""
+
+    def normal(self, shape: Sequence[int], dtype: str) -> Any:
+        """Random numbers: N(0, 1) for floats, small integers, coin flips for BOOL."""
+
+    def uniform(self, shape: Sequence[int], dtype: str, low: float, high: float) -> Any: ...
+
+    def integers(self, shape: Sequence[int], dtype: str, low: int, high: int) -> Any:
+        """Random integers of [low, high)."""
+
+    def permutation(self, n: int, dtype: str) -> Any: ...
+
+    def full(self, shape: Sequence[int], dtype: str, value: float) -> Any: ...
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every launch of a case passes: built once, used for each repeat."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A rule a case must keep, as data: its text for people, and the test."""
+
+    text: str
+    holds: Callable[[Case], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One kernel type: how to call it, what it costs, and what it does in plain torch.
+
+    kernel       the profiler's `Type`
+    call         the public API that launches it on an NPU host
+    slots        what each input slot means, in order
+    reference    (torch, *args, **kwargs) -> outputs: what cpu and cuda run
+    build        (case, make) -> Call; the default makes one tensor a slot
+    optional     the slots that an empty cell leaves out; in the others it is a scalar
+    moves_data   it copies or converts only, and always runs in the real dtype
+    flops        floating-point operations of one launch
+    traffic      bytes read and written by one launch, each tensor once
+    group        what cases share so that they set up together (a weight, a mask)
+    verified_on  devices on which the NPU call was seen to launch this kernel
+    """
+
+    kernel: str
+    call: str
+    slots: tuple[str, ...]
+    reference: Callable[..., Any]
+    flops: Callable[[Case], int]
+    build: Callable[[Case, TensorMaker], Call] = field(default_factory=lambda: build_from_slots)
+    traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
+    optional: frozenset[int] = frozenset()
+    moves_data: bool = False
+    constraints: tuple[Constraint, ...] = ()
+    group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
+    verified_on: tuple[str, ...] = ()
+
+    def check(self, case: Case) -> None:
+        """Raises CaseRejected, with the rule, for a case that cannot be replayed."""
+        for constraint in (*_GENERAL, *self.constraints):
+            if not constraint.holds(case):
+                raise CaseRejected(f"{case.describe()}: {constraint.text}")
+
+
+def build_from_slots(case: Case, make: TensorMaker) -> Call:
+    """One random tensor for every slot; an empty slot is a scalar."""
+    return Call(tuple(make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()))
+
+
+def dense_bytes(case: Case) -> int:
+    """Every input read once and every output written once; an unknown output counts nothing."""
+    return sum(slot.size_bytes for slot in (*(case.inputs or ()), *(case.outputs or ())))
+
+
+def group_by_dtypes(case: Case) -> str:
+    """Kernel, dtypes and formats: what shares compiled code."""
+    slots = case.inputs or ()
+    dtypes, formats = ";".join(s.dtype for s in slots), ";".join(s.format for s in slots)
+    return f"{case.kernel_type}|{dtypes}|{formats}"
+
+
+def _has_inputs(case: Case) -> bool:
+    return case.inputs is not None
+
+
+def _dtypes_known(case: Case) -> bool:
+    return all(_known_or_absent(slot) for slot in (*(case.inputs or ()), *(case.outputs or ())))
+
+
+def _known_or_absent(slot: Slot) -> bool:
+    return slot.shape is None or slot.known_dtype is not None
+
+
+_GENERAL = (
+    Constraint("its inputs are unknown (N/A)", _has_inputs),
+    Constraint("a dtype that torch has no name for", _dtypes_known),
+)

@@ -1,0 +1,61 @@
+"""The protocol that a store keeps: six calls on keys and bytes, and nothing else."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from collector.errors import AlreadyExists
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """One object in a listing."""
+
+    key: str
+    size_bytes: int
+
+
+class Store(Protocol):
+    """Keys are relative, with `/` between parts; reads see completed writes.
+
+    Every call raises StoreUnavailable or StoreRefused where the store does not answer or says no.
+    """
+
+    @property
+    def url(self) -> str:
+        """The address `open_store` takes; never holds a secret."""
+
+    def get(self, key: str) -> bytes:
+        """The object's bytes; NotFound where there is none."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or replace, atomically."""
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write where nothing is; AlreadyExists where something is.
+
+        After a lost reply AlreadyExists may mean our own write: see `create_once`.
+        """
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        """Every object whose key starts with `prefix`, in order of keys."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy inside the store; NotFound where the source is not."""
+
+    def delete(self, key: str) -> None:
+        """Remove; silent where there is nothing."""
+
+
+def create_once(store: Store, key: str, data: bytes) -> None:
+    """Create, where finding the very same bytes is success too.
+
+    For objects whose bytes follow from their key, or hold a nonce: the answer to a retried PUT
+    whose first reply was lost is AlreadyExists, although we won. Raises AlreadyExists where the
+    object holds other bytes.
+    """
+    try:
+        store.create(key, data)
+    except AlreadyExists:
+        if store.get(key) != data:
+            raise
