@@ -64,15 +64,7 @@ def write_table(records: Iterable[CaseRecord]) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(TABLE_COLUMNS)
-    for record in records:
-        writer.writerow(
-            [
-                record.kernel_type,
-                *(record.cells.get(name, "") for name in BASE_CELLS),
-                canonical_json(dict(record.extra)).decode() if record.extra else "",
-                *_statistics_cells(record.profile),
-            ]
-        )
+    writer.writerows(cells_of(record) for record in records)
     return out.getvalue().encode()
 
 
@@ -85,10 +77,21 @@ def read_table(data: bytes, *, path: str = "case table") -> list[CaseRecord]:
         raise BadInput("a UTF-8 table of cases is wanted", path=path) from error
     if header is None or tuple(header) != TABLE_COLUMNS:
         raise BadInput(f"the header {','.join(TABLE_COLUMNS)} is wanted", path=path, line=1)
-    return [_record(row, path, reader.line_num) for row in reader]
+    return [record_of(row, path=path, line=reader.line_num) for row in reader]
 
 
-def _record(row: list[str], path: str, line: int) -> CaseRecord:
+def cells_of(record: CaseRecord) -> list[str]:
+    """One row of a table, a cell for each of TABLE_COLUMNS."""
+    return [
+        record.kernel_type,
+        *(record.cells.get(name, "") for name in BASE_CELLS),
+        canonical_json(dict(record.extra)).decode() if record.extra else "",
+        *_statistics_cells(record.profile),
+    ]
+
+
+def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
+    """The record of a row of cells. Raises BadInput, with the line, where it is none."""
     if len(row) != len(TABLE_COLUMNS):
         raise BadInput(
             f"{len(TABLE_COLUMNS)} cells are wanted, {len(row)} came", path=path, line=line
