@@ -8,8 +8,11 @@ from pathlib import Path
 
 # The instruction sets that choose another kernel in torch or its libraries.
 _FLAGS_THAT_MATTER = frozenset(
-    "avx2 fma avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16 "
-    "amx_tile amx_int8 amx_bf16 amx_fp16 asimd asimdhp asimddp bf16 i8mm sve sve2".split()
+    {
+        *("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
+        *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
+        *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
+    }
 )
 
 

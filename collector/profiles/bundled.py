@@ -1,0 +1,101 @@
+"""A profile written from facts, for who has none: the bundled quickstart.
+
+The facts of a real run (which cases, how often, how long) lie in `collector/data/{name}/`; here
+they become a `kernel_details.csv` in the profiler's own layout (CANN 8.3, level 2), so that the
+whole chain behind it runs as on a real one.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from collector.errors import BadInput
+from collector.record import CaseRecord, ProfileStatistics, read_table
+from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, COUNTERS, NOT_KNOWN, OP_STATE
+
+_LEADING = (
+    *("Step Id", "Device_id", "Model ID", "Task ID", "Stream ID", "Name", "Type", OP_STATE),
+    *(ACCELERATOR_CORE, "Start Time(us)", "Duration(us)", "Wait Time(us)"),
+    *("Block Dim", "Mix Block Dim", "HF32 Eligible"),
+)
+_IO_CELLS = BASE_CELLS[2:]
+COLUMNS = (*_LEADING, *_IO_CELLS, "Context ID", *COUNTERS)
+
+_START_NS = 1_764_246_877_000_000_000
+_GAP_NS = 1_000
+_NO_MODEL = "4294967295"  # UINT32_MAX: how msprof spells "no model"
+
+
+def bundled_file(name: str, file: str) -> bytes:
+    """A file of a bundled sample; BadInput, with the names there are, for an unknown one."""
+    samples = files("collector") / "data"
+    names = sorted(entry.name for entry in samples.iterdir() if entry.is_dir())
+    if name not in names:
+        raise BadInput(f"no bundled sample {name!r}; there are: {', '.join(names)}")
+    return (samples / name / file).read_bytes()
+
+
+def write_bundled_profile(name: str, folder: Path) -> Path:
+    """Write the sample's profile into `folder`, and give the path of its kernel_details.csv."""
+    facts = read_table(bundled_file(name, "facts.csv"), path=f"{name}/facts.csv")
+    path = folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(kernel_details(facts))
+    return path
+
+
+def kernel_details(facts: Iterable[CaseRecord]) -> bytes:
+    """The bytes of a kernel_details.csv in which each case runs as often as the facts say."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(COLUMNS)
+    start_ns = _START_NS
+    for task, (record, profile) in enumerate(_invocations(facts)):
+        duration_ns = round(profile.mean_us * 1000)
+        writer.writerow(_row(task, record, profile, start_ns, duration_ns))
+        start_ns += duration_ns + _GAP_NS
+    return out.getvalue().encode()
+
+
+def _invocations(facts: Iterable[CaseRecord]) -> Iterator[tuple[CaseRecord, ProfileStatistics]]:
+    for record in facts:
+        if record.profile is not None:
+            for _ in range(record.profile.count):
+                yield record, record.profile
+
+
+def _row(
+    task: int, record: CaseRecord, profile: ProfileStatistics, start_ns: int, duration_ns: int
+) -> list[str]:
+    core = record.cells[ACCELERATOR_CORE]
+    is_communication = core == "COMMUNICATION"
+    counters = dict(profile.counters)
+    leading = {
+        "Step Id": "13",
+        "Device_id": "0",
+        "Model ID": _NO_MODEL,
+        "Task ID": NOT_KNOWN if is_communication else str(task),
+        "Stream ID": NOT_KNOWN if is_communication else "2",
+        "Name": f"{record.kernel_type}_{task}",
+        "Type": record.kernel_type,
+        OP_STATE: record.cells[OP_STATE],
+        ACCELERATOR_CORE: core,
+        "Start Time(us)": f"{_microseconds(start_ns)}\t",
+        "Duration(us)": _microseconds(duration_ns),
+        "Wait Time(us)": f"{_GAP_NS / 1000:.6f}" if task else "0",
+        "Block Dim": "0" if is_communication else "20" if core == "AI_CORE" else "40",
+        "Mix Block Dim": NOT_KNOWN if is_communication else "0",
+        "HF32 Eligible": NOT_KNOWN if is_communication else "NO",
+    }
+    return [
+        *(leading[name] for name in _LEADING),
+        *(record.cells[name] for name in _IO_CELLS),
+        NOT_KNOWN,
+        *(f"{counters[name]:.3f}" if name in counters else NOT_KNOWN for name in COUNTERS),
+    ]
+
+
+def _microseconds(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"

@@ -1,0 +1,74 @@
+"""A store that waits for another store to come back.
+
+A measurement costs device time; a store that is away for a minute must not cost it twice. Every
+call is tried again, with growing pauses, until the patience is spent.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from collector.errors import StoreRefused, StoreUnavailable
+from collector.store.base import Info, Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_LONGEST_PAUSE_S = 15.0
+
+
+class PatientStore:
+    """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got.
+
+    After a lost reply a retried `create` finds its own object: see `base.create_once`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        patience_s: float = 600.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._store = store
+        self._patience_s = patience_s
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get(self, key: str) -> bytes:
+        return self._patiently(lambda: self._store.get(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._patiently(lambda: self._store.put(key, data))
+
+    def create(self, key: str, data: bytes) -> None:
+        self._patiently(lambda: self._store.create(key, data))
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        return iter(self._patiently(lambda: tuple(self._store.list(prefix))))
+
+    def copy(self, source: str, target: str) -> None:
+        self._patiently(lambda: self._store.copy(source, target))
+
+    def delete(self, key: str) -> None:
+        self._patiently(lambda: self._store.delete(key))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        deadline = self._clock() + self._patience_s
+        pause_s = 0.2
+        while True:
+            try:
+                return call()
+            except (StoreUnavailable, StoreRefused) as error:
+                if self._clock() + pause_s > deadline:
+                    raise
+                logger.warning("%s; trying again in %.1f s", error, pause_s)
+            self._sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

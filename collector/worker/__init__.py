@@ -1,0 +1,1 @@
+"""One shard, end to end: measure its cases, upload each session's part, commit the shard."""

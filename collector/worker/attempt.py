@@ -1,0 +1,156 @@
+"""What one attempt at a shard writes, and what earlier attempts left behind.
+
+Order is the promise: raw records, then the part that was made from them, and the manifest last.
+A part that exists is a complete session, so its cases are never measured again.
+"""
+
+import csv
+import io
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import zstandard
+
+from collector import __version__, keys
+from collector.canonical import sha256_hex
+from collector.errors import AlreadyExists, BadInput, NotFound
+from collector.manifest import (
+    AttemptManifest,
+    PartEntry,
+    ShardCommit,
+    StoredObject,
+    Usage,
+    commit_from_json,
+    commit_to_json,
+    manifest_to_json,
+)
+from collector.measurement import ROW_COLUMNS, Measurement, from_row, to_row
+from collector.plan import Plan
+from collector.store.base import Store, create_once
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stored part and the measurements in it."""
+
+    entry: PartEntry
+    measurements: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The keys and the writes of one attempt."""
+
+    store: Store
+    plan: Plan
+    shard: str
+    attempt: str
+    node: str
+
+    def upload_raw(self, session: int, summary: Path, journal: Path) -> tuple[StoredObject, ...]:
+        """The session's op_summary and journal, compressed; the first is the raw record."""
+        where = (self.plan.campaign, self.shard, self.attempt, session)
+        return (
+            self._store_compressed(keys.raw_summary(*where), summary),
+            self._store_compressed(keys.raw_journal(*where), journal),
+        )
+
+    def upload_log(self, path: Path) -> None:
+        where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
+        self._store_compressed(where, path)
+
+    def upload_part(
+        self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
+    ) -> Part:
+        """Make a session's answers final; its raw records must be up already."""
+        key = keys.part(self.plan.campaign, self.shard, self.attempt, session)
+        stored = _create(self.store, key, part_bytes(measurements))
+        return Part(PartEntry(stored, raw), tuple(measurements))
+
+    def commit(self, parts: Sequence[Part], final: Mapping[str, str], usage: Usage) -> ShardCommit:
+        """Write the manifest, then commit the shard. Whoever comes first has committed it:
+        the commit that counts is returned."""
+        manifest = AttemptManifest(
+            campaign=self.plan.campaign,
+            plan=self.plan.number,
+            plan_hash=self.plan.plan_hash,
+            shard=self.shard,
+            attempt=self.attempt,
+            node=self.node,
+            collector_version=__version__,
+            parts=tuple(part.entry for part in parts),
+            final=dict(sorted(final.items())),
+            usage=usage,
+        )
+        key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
+        stored = _create(self.store, key, manifest_to_json(manifest))
+        commit = ShardCommit(self.shard, self.attempt, stored, nonce=uuid.uuid4().hex)
+        try:
+            self.store.create(
+                keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
+            )
+        except AlreadyExists:
+            return read_commit(self.store, self.plan.campaign, self.shard) or commit
+        return commit
+
+    def _store_compressed(self, key: str, path: Path) -> StoredObject:
+        return _create(self.store, key, zstandard.compress(path.read_bytes()))
+
+
+def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
+    """The commit of a shard, whoever made it; None where there is none yet."""
+    key = keys.committed(campaign, shard)
+    try:
+        return commit_from_json(store.get(key), key=key)
+    except NotFound:
+        return None
+
+
+def earlier_parts(store: Store, plan: Plan, shard: str) -> list[Part]:
+    """The parts that every attempt so far has completed, in order of keys."""
+    listing = list(store.list(keys.attempts(plan.campaign, shard)))
+    stored_raw = {info.key for info in listing if "/raw/" in info.key}
+    return [
+        _read_part(store, info.key, stored_raw)
+        for info in listing
+        if info.key.rsplit("/", 1)[1].startswith("part-")
+    ]
+
+
+def part_bytes(measurements: Iterable[Measurement]) -> bytes:
+    """A part: one row per case tried, in the columns of a measurement."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ROW_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(to_row(measurement) for measurement in measurements)
+    return out.getvalue().encode()
+
+
+def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
+    """The measurements of a part. Raises BadInput, naming the key, for anything else."""
+    reader = csv.DictReader(io.StringIO(data.decode(), newline=""))
+    if tuple(reader.fieldnames or ()) != ROW_COLUMNS:
+        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
+    return tuple(from_row(row) for row in reader)
+
+
+def _read_part(store: Store, key: str, stored_raw: set[str]) -> Part:
+    data = store.get(key)
+    measurements = read_part(data, key=key)
+    raw_keys = {m.provenance.raw_key for m in measurements if m.provenance.raw_key}
+    raw_keys |= {
+        raw.replace("/op_summary-", "/journal-").replace(".csv.", ".jsonl.") for raw in raw_keys
+    }
+    raw = tuple(_stored(raw, store.get(raw)) for raw in sorted(raw_keys & stored_raw))
+    return Part(PartEntry(_stored(key, data), raw), measurements)
+
+
+def _create(store: Store, key: str, data: bytes) -> StoredObject:
+    create_once(store, key, data)
+    return _stored(key, data)
+
+
+def _stored(key: str, data: bytes) -> StoredObject:
+    return StoredObject(key, len(data), sha256_hex(data))

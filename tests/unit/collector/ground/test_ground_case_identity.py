@@ -1,0 +1,113 @@
+"""What makes two calls the same case, and what does not."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.case import Slot, case_from_cells, parse_shape, shape_text, split_cell
+from collector.errors import BadInput
+
+pytestmark = pytest.mark.fast
+
+
+def cells(shapes='"2,3;3"', dtypes="DT_BF16;FLOAT", formats="ND;ND", out='"2,3"', **more):
+    return {
+        "OP State": "dynamic",
+        "Accelerator Core": "AI_CORE",
+        "Input Shapes": shapes,
+        "Input Data Types": dtypes,
+        "Input Formats": formats,
+        "Output Shapes": out,
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    } | more
+
+
+def case_id(kernel_type="Add", **changes):
+    return case_from_cells(kernel_type, cells(**changes)).case_id
+
+
+def test_quotes_blanks_and_trailing_empties_are_spelling():
+    plain = case_id(shapes="2,3;3")
+    assert case_id(shapes='"2,3;3"') == plain
+    assert case_id(shapes=' "2,3; 3" ') == plain
+    assert (
+        case_id(shapes='"2,3;3;"', dtypes="DT_BF16;FLOAT;DT_UNDEFINED", formats="ND;ND;NULL")
+        == plain
+    )
+
+
+def test_the_core_is_not_identity_but_the_state_is():
+    assert case_id(**{"Accelerator Core": "MIX_AIC"}) == case_id()
+    assert case_id(**{"OP State": "static"}) != case_id()
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT", "INT32", "INT64"])
+def test_empty_slots_keep_their_dtype(dtype):
+    pair = case_from_cells("Add", cells('";"', f"{dtype};{dtype}", "ND;ND", '""'))
+    assert pair.inputs == (Slot(None, dtype, "ND"), Slot(None, dtype, "ND"))
+    others = {case_id(shapes='";"', dtypes=f"{d};{d}") for d in ("FLOAT", "INT32", "INT64")}
+    assert len(others) == 3
+
+
+def test_inner_empty_slots_are_positions():
+    assert case_id(shapes='"2,3;;3"', dtypes="DT_BF16;FLOAT;FLOAT", formats="ND;ND;ND") != case_id(
+        shapes='"2,3;3"', dtypes="DT_BF16;FLOAT;FLOAT", formats="ND;ND;ND"
+    )
+
+
+def test_an_unknown_output_is_a_case_and_unknown_inputs_have_no_slots():
+    adam = case_from_cells("ApplyAdamWV2", cells(out="N/A"))
+    assert adam.outputs is None and adam.inputs is not None
+    assert case_from_cells("MemSet", cells("N/A", "N/A", "N/A", "N/A")).inputs is None
+    assert case_id("ApplyAdamWV2", out="N/A") != case_id("ApplyAdamWV2", out='""')
+
+
+def test_runtime_columns_and_ep_size_are_identity_but_their_origin_is_not():
+    assert case_id(**{"Runtime sparse_mode": "3"}) != case_id(**{"Runtime sparse_mode": "0"})
+    assert case_id(**{"EP Size": "16"}) != case_id()
+    assert case_id(**{"EP Size": ""}) == case_id()
+    assert case_id(**{"Runtime source_profile": "a"}) == case_id()
+
+
+def test_two_compiled_variants_are_renamed_and_nothing_else():
+    assert case_id("muls_add_kernel_1") == case_id("muls_add_kernel")
+    assert case_id("_triton_rope_1") != case_id("_triton_rope")
+
+
+@pytest.mark.parametrize("name", ["../Add", "a/b", "", ".hidden", "a b", "x" * 300, "Add\n"])
+def test_a_kernel_type_that_is_no_name_is_refused(name):
+    if name.strip() != name and name.strip():
+        assert case_from_cells(name, cells()).kernel_type == name.strip()
+        return
+    with pytest.raises(BadInput, match="kernel type"):
+        case_from_cells(name, cells())
+
+
+@pytest.mark.parametrize("shape", ["2,x", "2;-1", "-3", "1.5"])
+def test_a_shape_that_is_none_is_refused(shape):
+    with pytest.raises(BadInput, match="shape"):
+        case_from_cells("Add", cells(shape))
+
+
+def test_sizes_follow_from_shape_and_dtype():
+    slot = Slot((4, 5), "DT_BF16", "ND")
+    assert (slot.numel, slot.size_bytes) == (20, 40)
+    assert Slot(None, "INT64", "ND").size_bytes == 8  # an empty slot counts as a scalar
+    assert Slot(None, "DT_UNDEFINED", "NULL").size_bytes == 0
+
+
+shapes = st.none() | st.lists(st.integers(0, 9999), min_size=1, max_size=5).map(tuple)
+
+
+@given(shapes)
+@settings(max_examples=100)
+def test_a_shape_survives_its_text(shape):
+    assert parse_shape(shape_text(shape)) == shape
+
+
+@given(st.lists(shapes, min_size=1, max_size=8))
+@settings(max_examples=100)
+def test_every_slot_keeps_its_position(slots):
+    text = '"' + ";".join(map(shape_text, slots)) + '"'
+    assert [parse_shape(part) for part in split_cell(text)] == slots

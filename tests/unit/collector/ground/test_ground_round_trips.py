@@ -1,0 +1,226 @@
+"""Whatever is written can be read back, byte for byte and value for value."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector import keys
+from collector.errors import BadInput
+from collector.manifest import (
+    NO_USAGE,
+    AttemptManifest,
+    PartEntry,
+    ShardCommit,
+    StoredObject,
+    commit_from_json,
+    commit_to_json,
+    manifest_from_json,
+    manifest_to_json,
+)
+from collector.measurement import (
+    ROW_COLUMNS,
+    Companion,
+    DeviceState,
+    Measurement,
+    Outcome,
+    Provenance,
+    Timing,
+    from_row,
+    to_row,
+)
+from collector.plan import (
+    Forecast,
+    Limits,
+    MeasureSettings,
+    Plan,
+    PlannedShard,
+    PlannedSource,
+    ShardSettings,
+    plan_from_json,
+    plan_to_json,
+)
+from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.shard import ShardCase, read_shard, write_shard
+from collector.stack import Stack, version_name
+from collector.vocabulary import BASE_CELLS
+
+pytestmark = pytest.mark.fast
+
+texts = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
+numbers = st.floats(0, 1e9, allow_nan=False)
+statistics = st.builds(
+    ProfileStatistics,
+    count=st.integers(1, 10**6),
+    mean_us=numbers,
+    median_us=numbers,
+    std_us=numbers,
+    counters=st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
+)
+records = st.builds(
+    CaseRecord,
+    kernel_type=st.sampled_from(["Add", "MatMulV3"]),
+    cells=st.fixed_dictionaries(dict.fromkeys(BASE_CELLS, texts)),
+    extra=st.dictionaries(texts.filter(bool), texts, max_size=2),
+    profile=st.none() | statistics,
+)
+
+
+@given(st.lists(records, max_size=5))
+@settings(max_examples=60)
+def test_a_table_of_cases(rows):
+    assert read_table(write_table(rows)) == rows
+
+
+@given(st.lists(records, max_size=5), numbers)
+@settings(max_examples=60)
+def test_a_shard(rows, predicted_s):
+    predicted_s = float(f"{predicted_s:.6g}")
+    cases = [ShardCase(record, predicted_s) for record in rows]
+    assert read_shard(write_shard(cases)) == cases
+
+
+def test_a_damaged_table_names_its_line():
+    data = write_table([CaseRecord("Add", dict.fromkeys(BASE_CELLS, ""), {})])
+    with pytest.raises(BadInput, match="cases.csv:2: 15 cells are wanted, 2 came"):
+        read_table(data.split(b"\n")[0] + b"\na,b\n", path="cases.csv")
+    with pytest.raises(BadInput, match="UTF-8"):
+        read_table(b"\xff\xfe\x00")
+
+
+provenances = st.builds(
+    Provenance,
+    campaign=st.just("c"),
+    plan=st.integers(1, 9),
+    plan_hash=texts,
+    head_commit=st.integers(0, 9),
+    shard=texts,
+    attempt=texts,
+    session=st.integers(0, 9),
+    stack_id=texts,
+    node=texts,
+    device_serial=st.none() | texts.filter(bool),
+    rank=st.integers(0, 7),
+    runtime=st.sampled_from(["real", "fake"]),
+    image_digest=st.none() | texts.filter(bool),
+    collector_version=texts,
+    raw_key=st.none() | texts.filter(bool),
+)
+measurements = st.builds(
+    Measurement,
+    case_id=texts,
+    kernel_type=texts,
+    outcome=st.sampled_from(Outcome),
+    reason=texts,
+    provenance=provenances,
+    n_expected=st.integers(0, 99),
+    timing=st.none() | st.builds(Timing, *[numbers] * 8),
+    compute_dtype=st.none() | texts.filter(bool),
+    companions=st.lists(st.builds(Companion, texts, st.integers(1, 9), numbers), max_size=2).map(
+        tuple
+    ),
+    counters=st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
+    warnings=st.lists(texts, max_size=2).map(tuple),
+    opened=st.builds(DeviceState, st.none() | numbers, st.none() | numbers),
+)
+
+
+@given(measurements)
+@settings(max_examples=100)
+def test_a_measurement_as_a_row(measurement):
+    row = to_row(measurement)
+    assert tuple(row) == ROW_COLUMNS
+    assert from_row(row) == measurement
+
+
+@given(measurements)
+@settings(max_examples=20)
+def test_a_row_whose_id_is_not_its_own_is_refused(measurement):
+    with pytest.raises(BadInput, match="does not follow"):
+        from_row(to_row(measurement) | {"session": "77"})
+
+
+def example_plan():
+    return Plan(
+        campaign="llama",
+        number=2,
+        head_commit=1,
+        inputs_hash="abc",
+        round="",
+        stack=Stack("CPU_x_2t", "2.13.0+cpu", details=(("threads", "2"),)),
+        backend="cpu",
+        devices=1,
+        update="missing-only",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(PlannedSource("bundled:quickstart", "00", 109, False),),
+        op_mapping=None,
+        forecast=Forecast(109, 1, 0, 30.0, 31.0, 30.0),
+        shards=(PlannedShard("s1", 100, 10.0),),
+    )
+
+
+def test_a_plan_and_its_hash():
+    plan = example_plan()
+    data = plan_to_json(plan)
+    assert plan_from_json(data) == plan
+    assert plan_to_json(plan_from_json(data)) == data
+    with pytest.raises(BadInput, match="plans/2.json: a plan is wanted"):
+        plan_from_json(b"{}", key="plans/2.json")
+
+
+def test_a_manifest_and_a_commit():
+    stored = StoredObject("k", 3, "00")
+    manifest = AttemptManifest(
+        "c", 1, "h", "s", "a", "node", "0.1", (PartEntry(stored, (stored,)),), {"x": "m"}, NO_USAGE
+    )
+    assert manifest_from_json(manifest_to_json(manifest)) == manifest
+    commit = ShardCommit("s", "a", stored, "nonce")
+    assert commit_from_json(commit_to_json(commit)) == commit
+    with pytest.raises(BadInput, match="committed/s.json"):
+        commit_from_json(b"[]", key="committed/s.json")
+
+
+@pytest.mark.parametrize(
+    ("vllm", "torch", "cann", "name"),
+    [
+        ("0.18.0", "2.9.0+cpu", "cann8.5", "vllm0.18.0_torch2.9.0_cann8.5"),
+        ("v0.13.0", "torch2.8.0", "8.3.RC1", "vllm0.13.0_torch2.8.0_cann8.3.RC1"),
+        ("", "2.13.0+cu130", "", "vllm0_torch2.13.0_cann0"),
+    ],
+)
+def test_version_names(vllm, torch, cann, name):
+    assert version_name(vllm, torch, cann) == name
+
+
+def test_names_that_could_leave_their_folder_are_refused():
+    for wrong in ("..", "a/b", "", "-a", "A" * 200):
+        with pytest.raises(BadInput):
+            keys.shard("llama", wrong)
+        with pytest.raises(BadInput):
+            keys.plan(wrong, 1)
+    with pytest.raises(BadInput):
+        version_name("../x", "2", "8")
+    with pytest.raises(BadInput):
+        Stack("../x", "2")
+
+
+def test_no_key_is_the_parent_of_another():
+    every = [
+        keys.source("c", "00"),
+        keys.plan("c", 1),
+        keys.shard("c", "s"),
+        keys.raw_summary("c", "s", "a", 1),
+        keys.raw_journal("c", "s", "a", 1),
+        keys.part("c", "s", "a", 1),
+        keys.attempt_log("c", "s", "a"),
+        keys.progress("c", "s", "a"),
+        keys.attempt_manifest("c", "s", "a"),
+        keys.committed("c", "s"),
+        keys.commit(1),
+        keys.measurements("00"),
+        keys.snapshot_manifest("1-ab"),
+        keys.channel("stable"),
+        keys.HEAD,
+    ]
+    assert not [(a, b) for a in every for b in every if b.startswith(a + "/")]

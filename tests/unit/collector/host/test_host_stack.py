@@ -1,0 +1,48 @@
+"""What this machine says of itself, from recorded files of the kernel."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.host.cpu import available_memory_bytes, this_cpu
+from collector.host.stack import local_stack
+
+pytestmark = pytest.mark.fast
+
+XEON = """processor\t: 0
+model name\t: Intel(R) Xeon(R) Platinum 8480+ CPU @ 2.00GHz
+flags\t\t: fpu avx2 avx512f amx_bf16 sse2
+
+processor\t: 1
+model name\t: something else
+"""
+KUNPENG = """processor\t: 0
+Features\t: fp asimd asimddp bf16
+CPU implementer\t: 0x48
+CPU part\t: 0xd01
+"""
+
+
+def test_a_processor_names_a_device(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text(XEON)
+    cpu = this_cpu(path)
+    assert cpu.model.startswith("Intel(R) Xeon(R)")
+    assert cpu.flags == ("amx_bf16", "avx2", "avx512f")
+    assert cpu.device == f"CPU_Intel_Xeon_Platinum_8480_{cpu.threads}t"
+
+
+def test_an_arm_processor_is_named_by_its_part(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text(KUNPENG)
+    assert this_cpu(path).model.endswith("0x48-0xd01")
+    assert this_cpu(path).flags == ("asimd", "asimddp", "bf16")
+
+
+def test_what_the_kernel_does_not_tell_is_none(tmp_path):
+    assert available_memory_bytes(tmp_path / "absent") is None
+    assert this_cpu(tmp_path / "absent").device.startswith("CPU_")
+
+
+def test_an_unknown_backend_is_refused_with_what_is_wanted():
+    with pytest.raises(BadInput, match="cpu or cuda|torch is not installed"):
+        local_stack("tpu")
