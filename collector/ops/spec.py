@@ -45,7 +45,7 @@ class Call:
     """What every launch of a case passes: built once, used for each repeat."""
 
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = MappingProxyType({})
+    kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,13 @@ class OpSpec:
     kernel       the profiler's `Type`
     call         the public API that launches it on an NPU host
     slots        what each input slot means, in order
-    reference    (torch, *args, **kwargs) -> outputs: what cpu and cuda run
+    reference    (torch, *args, **kwargs) -> what cpu and cuda run. It returns a tensor, or a
+                 tuple in the row's order with None for an absent output; where the row's outputs
+                 are N/A, what it updated. Every launch runs the same operators in the same order
     build        (case, make) -> Call; the default makes one tensor a slot
     optional     the slots that an empty cell leaves out; in the others it is a scalar
+    optional_outputs  the same for outputs
+    variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
     flops        floating-point operations of one launch
     traffic      bytes read and written by one launch, each tensor once
@@ -81,6 +85,8 @@ class OpSpec:
     build: Callable[[Case, TensorMaker], Call] = field(default_factory=lambda: build_from_slots)
     traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
     optional: frozenset[int] = frozenset()
+    optional_outputs: frozenset[int] = frozenset()
+    variadic: bool = False
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
@@ -88,9 +94,25 @@ class OpSpec:
 
     def check(self, case: Case) -> None:
         """Raises CaseRejected, with the rule, for a case that cannot be replayed."""
-        for constraint in (*_GENERAL, *self.constraints):
-            if not constraint.holds(case):
-                raise CaseRejected(f"{case.describe()}: {constraint.text}")
+        complaint = self._slots_complaint(case)
+        broken = (rule.text for rule in self.constraints if not rule.holds(case))
+        complaint = complaint or next(broken, "")
+        if complaint:
+            raise CaseRejected(f"{case.describe()}: {complaint}")
+
+    def _slots_complaint(self, case: Case) -> str:
+        """What is wrong with the slots themselves; the constraints may then rely on them."""
+        if case.inputs is None:
+            return "its inputs are unknown (N/A)"
+        wanted = f"inputs wanted: {', '.join(self.slots)}{' ...' if self.variadic else ''}"
+        if len(case.inputs) > len(self.slots) and not self.variadic:
+            return f"{len(case.inputs)} inputs came; {wanted}"
+        for position, name in enumerate(self.slots[len(case.inputs) :], len(case.inputs)):
+            if position not in self.optional:
+                return f"input '{name}' is missing; {wanted}"
+        return _dtype_complaint("input", case.inputs, self.optional) or _dtype_complaint(
+            "output", case.outputs or (), self.optional_outputs
+        )
 
 
 def build_from_slots(case: Case, make: TensorMaker) -> Call:
@@ -98,9 +120,22 @@ def build_from_slots(case: Case, make: TensorMaker) -> Call:
     return Call(tuple(make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()))
 
 
-def dense_bytes(case: Case) -> int:
-    """Every input read once and every output written once; an unknown output counts nothing."""
-    return sum(slot.size_bytes for slot in (*(case.inputs or ()), *(case.outputs or ())))
+def dense_bytes(
+    case: Case,
+    absent: frozenset[int] = frozenset(),
+    absent_outputs: frozenset[int] = frozenset(),
+) -> int:
+    """Every input read once and every output written once; an unknown output counts nothing.
+
+    An empty cell is a scalar, unless its position is among the absent ones.
+    """
+    sides = ((case.inputs, absent), (case.outputs, absent_outputs))
+    return sum(
+        slot.size_bytes
+        for slots, optional in sides
+        for position, slot in enumerate(slots or ())
+        if slot.shape is not None or position not in optional
+    )
 
 
 def group_by_dtypes(case: Case) -> str:
@@ -110,19 +145,9 @@ def group_by_dtypes(case: Case) -> str:
     return f"{case.kernel_type}|{dtypes}|{formats}"
 
 
-def _has_inputs(case: Case) -> bool:
-    return case.inputs is not None
-
-
-def _dtypes_known(case: Case) -> bool:
-    return all(_known_or_absent(slot) for slot in (*(case.inputs or ()), *(case.outputs or ())))
-
-
-def _known_or_absent(slot: Slot) -> bool:
-    return slot.shape is None or slot.known_dtype is not None
-
-
-_GENERAL = (
-    Constraint("its inputs are unknown (N/A)", _has_inputs),
-    Constraint("a dtype that torch has no name for", _dtypes_known),
-)
+def _dtype_complaint(side: str, slots: Sequence[Slot], optional: frozenset[int]) -> str:
+    for position, slot in enumerate(slots):
+        absent = slot.shape is None and position in optional
+        if not absent and slot.known_dtype is None:
+            return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
+    return ""

@@ -1,0 +1,55 @@
+"""Reading the slots of a case by position: what declarations share when they look at shapes."""
+
+from itertools import zip_longest
+from math import prod
+
+from collector.case import Case, Slot
+
+Shape = tuple[int, ...]
+
+
+def given(case: Case, position: int) -> Slot | None:
+    """The input at a position where the row names a shape; None for an empty cell or no cell."""
+    inputs = case.inputs or ()
+    slot = inputs[position] if position < len(inputs) else None
+    return slot if slot is not None and slot.shape is not None else None
+
+
+def input_shape(case: Case, position: int) -> Shape:
+    """The shape of an input; an empty or missing cell has no dimensions."""
+    slot = given(case, position)
+    return (slot.shape or ()) if slot else ()
+
+
+def output_slot(case: Case, position: int = 0) -> Slot | None:
+    """The output at a position; None where outputs are N/A or fewer."""
+    outputs = case.outputs or ()
+    return outputs[position] if position < len(outputs) else None
+
+
+def output_shape(case: Case, position: int = 0) -> Shape | None:
+    """The shape of an output, an empty cell being a scalar; None where the row names no such."""
+    slot = output_slot(case, position)
+    return (slot.shape or ()) if slot else None
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape that tensors of these shapes broadcast to; None where they do not."""
+    dims = []
+    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        wide = set(sizes) - {1}
+        if len(wide) > 1:
+            return None
+        dims.append(wide.pop() if wide else 1)
+    return tuple(reversed(dims))
+
+
+def agrees(case: Case, position: int, shape: Shape | None) -> bool:
+    """Whether an output has this shape, as far as the row names it."""
+    named = output_shape(case, position)
+    return shape is not None and (named is None or named == shape)
+
+
+def elements(shape: Shape | None) -> int:
+    """Elements of a tensor; 1 for a scalar, 0 for what does not exist."""
+    return 0 if shape is None else prod(shape)
