@@ -1,0 +1,86 @@
+"""The launches that msprof recorded, one by one: what a replay attributes to its cases.
+
+Starts are nanoseconds as integers: sixteen digits and three decimals of microseconds do not
+survive a float.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from collector.errors import BadInput
+from collector.profiles.cells import counter_of, duration_us_of, start_ns_of
+from collector.profiles.headers import (
+    DEVICE,
+    DURATION,
+    NAME,
+    START,
+    STREAM,
+    TYPE,
+    Header,
+    read_header,
+)
+from collector.profiles.rows import is_utf8_row, numbered_rows
+from collector.vocabulary import ACCELERATOR_CORE
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One row of an op_summary. `cells` are the eight base cells as the row spells them;
+    `counters` holds msprof's numbers by name, those of `N/A` left out."""
+
+    op_type: str
+    name: str
+    task_type: str
+    start_ns: int
+    duration_us: float
+    cells: Mapping[str, str]
+    counters: Mapping[str, float]
+    device_id: str
+    stream_id: str
+
+
+def read_op_summary(path: Path) -> Iterator[Launch]:
+    """The launches of an op_summary or kernel_details file, in order of start.
+
+    Raises BadInput, with the line, for anything that is not such a file. All launches are held
+    at once: this is meant for the file of one session.
+    """
+    yield from sorted(_launches(path), key=attrgetter("start_ns"))
+
+
+def _launches(path: Path) -> Iterator[Launch]:
+    rows = numbered_rows(path)
+    line, names = next(rows, (1, []))
+    header = read_header(names, path=path)
+    if not header.has(START):
+        raise BadInput(f"column {START!r} is missing", path=path, line=line)
+    for line, row in rows:
+        if len(row) != len(names):
+            raise BadInput(f"{len(names)} cells are wanted, {len(row)} came", path=path, line=line)
+        if not is_utf8_row(row):
+            raise BadInput("UTF-8 text is wanted", path=path, line=line)
+        try:
+            yield _launch(header, row)
+        except ValueError as error:
+            raise BadInput(str(error), path=path, line=line) from error
+
+
+def _launch(header: Header, row: Sequence[str]) -> Launch:
+    return Launch(
+        op_type=header.cell(row, TYPE).strip(),
+        name=header.cell(row, NAME).strip(),
+        task_type=header.cell(row, ACCELERATOR_CORE).strip(),
+        start_ns=start_ns_of(header.cell(row, START)),
+        duration_us=duration_us_of(header.cell(row, DURATION)),
+        cells=header.base_cells(row),
+        counters=_counters(header, row),
+        device_id=header.cell(row, DEVICE).strip(),
+        stream_id=header.cell(row, STREAM).strip(),
+    )
+
+
+def _counters(header: Header, row: Sequence[str]) -> dict[str, float]:
+    values = {name: counter_of(name, row[header.positions[name]]) for name in header.counters}
+    return {name: value for name, value in values.items() if value is not None}
