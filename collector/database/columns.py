@@ -118,9 +118,14 @@ def measurement_cells(measurement: Measurement) -> dict[str, str]:
     """The cells that carry a good measurement; none for one that is not good."""
     if not measurement.is_good or measurement.timing is None:
         return {}
+    return duration_cells(measurement.timing.mean_us, measurement.counters)
+
+
+def duration_cells(mean_us: float, counters: Iterable[tuple[str, float]]) -> dict[str, str]:
+    """The cells of a microbenchmark's mean duration and counters."""
     return {
-        AVERAGE_DURATION: number_text(measurement.timing.mean_us),
-        **{microbench(name): number_text(value) for name, value in measurement.counters},
+        AVERAGE_DURATION: number_text(mean_us),
+        **{microbench(name): number_text(value) for name, value in counters},
     }
 
 
