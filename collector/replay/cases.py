@@ -1,0 +1,161 @@
+"""Replays one case: inputs are built once, then warm-ups, a pilot and the repeats that count."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from collector.case import Case
+from collector.errors import OpmeterError
+from collector.measurement import DeviceState
+from collector.ops.spec import Call, OpSpec
+from collector.plan import MeasureSettings
+from collector.replay.devices import Device
+from collector.replay.marks import Marks
+from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
+from collector.replay.outputs import check_outputs, find_doubt
+from collector.replay.tensors import CaseTensors
+
+_WARM_UPS = 3
+
+
+class NoOperator(OpmeterError):
+    """No operator is declared for a kernel type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The launches that were issued, in this order."""
+
+    warm_ups: int
+    pilots: int
+    repeats: int
+    warm_up_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a case's replay tells beside the device's own records."""
+
+    counts: Counts
+    compute_dtype: str
+    doubt: str
+    build_s: float
+    look_s: float
+    opened: DeviceState
+    closed: DeviceState
+
+
+class CaseReplay:
+    """Replays cases on a device; `on_phase` hears what is being done."""
+
+    def __init__(
+        self,
+        device: Device,
+        marks: Marks,
+        measure: MeasureSettings,
+        memory_gb: float,
+        find: Callable[[str], OpSpec | None],
+    ):
+        self._device = device
+        self._marks = marks
+        self._measure = measure
+        self._memory_gb = memory_gb
+        self._find = find
+
+    def replay(
+        self, ordinal: int, case: Case, seed: int, on_phase: Callable[[str], None]
+    ) -> Replayed:
+        """Issue all launches of one case.
+
+        Raises NoOperator, CaseRejected, NotEnoughMemory, and whatever the operator raises.
+        """
+        opened = self._device.state()
+        started = time.perf_counter()
+        op = self._operator(case)
+        emulated = frozenset() if op.moves_data else self._device.emulated
+        self._make_room(needed_bytes(case, emulated))
+        tensors = CaseTensors(self._device.name, seed, emulated)
+        launches = _Launches(self._device, self._marks, op, op.build(case, tensors))
+        self._device.synchronize()
+        built = time.perf_counter()
+        on_phase("launching")
+        self._marks.open(ordinal)
+        counts = launches.issue(self._measure)
+        self._marks.close(ordinal)
+        self._device.synchronize()
+        on_phase("looking")
+        launched = time.perf_counter()
+        check_outputs(launches.output, case, tensors.dtype)
+        return Replayed(
+            counts=counts,
+            compute_dtype=tensors.compute_dtype,
+            doubt=find_doubt(launches.output),
+            build_s=built - started,
+            look_s=time.perf_counter() - launched,
+            opened=opened,
+            closed=self._device.state(),
+        )
+
+    def _operator(self, case: Case) -> OpSpec:
+        op = self._find(case.kernel_type)
+        if op is None:
+            raise NoOperator(f"no operator is declared for {case.kernel_type}")
+        op.check(case)
+        return op
+
+    def _make_room(self, needed: int) -> None:
+        """Raises NotEnoughMemory where a case would not fit even after what earlier cases left
+        behind is given back."""
+        free = self._device.free_bytes()
+        if exceeds(needed, self._memory_gb, free, resident_bytes(os.getpid())):
+            self._device.release()
+            free = self._device.free_bytes()
+        check_memory(needed, self._memory_gb, free)
+
+
+class _Launches:
+    """Launches one call again and again; `output` is what the last launch gave."""
+
+    def __init__(self, device: Device, marks: Marks, op: OpSpec, call: Call):
+        self.output: Any = None
+        self._device = device
+        self._marks = marks
+        self._reference = op.reference
+        self._call = call
+
+    def issue(self, measure: MeasureSettings) -> Counts:
+        """Warm up, find out how many repeats the budget pays for, and launch them.
+
+        The clock here only chooses the number of repeats; no duration comes from it. A launch
+        that takes half of the budget is its own pilot, and one warm-up is all it gets.
+        """
+        first_s = self._launch(1)
+        if first_s >= measure.budget_s / 2:
+            warm_ups, warm_up_s, pilots, pilot_s = 1, first_s, 0, first_s
+        else:
+            warm_ups, warm_up_s = _WARM_UPS, first_s + self._launch(_WARM_UPS - 1)
+            pilots = 1 if measure.repeat_count is None else 0
+            pilot_s = self._launch(pilots)
+        repeats = measure.repeat_count or _affordable(measure, pilot_s)
+        self._launch(repeats)
+        return Counts(warm_ups, pilots, repeats, warm_up_s)
+
+    def _launch(self, times: int) -> float:
+        next_launch, reference = self._marks.next_launch, self._reference
+        args, kwargs = self._call.args, self._call.kwargs
+        started = time.perf_counter()
+        for _ in range(times):
+            self.output = None  # so that the memory of the last one serves the next
+            next_launch()
+            self.output = reference(torch, *args, **kwargs)
+        self._device.synchronize()
+        return time.perf_counter() - started
+
+
+def _affordable(measure: MeasureSettings, launch_s: float) -> int:
+    wanted = int(measure.budget_s / launch_s) if launch_s > 0 else measure.max_repeats
+    return min(max(wanted, measure.min_repeats), measure.max_repeats)

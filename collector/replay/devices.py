@@ -1,0 +1,160 @@
+"""What differs between a cpu and a gpu when a case is replayed; everything else is shared."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from collector.errors import BadInput
+from collector.host.cpu import available_memory_bytes, this_cpu
+from collector.measurement import DeviceState
+from collector.replay.events import Event, kernel_events, operator_events
+from collector.replay.tensors import emulated_dtypes
+
+_MIB = 1 << 20
+
+
+class Device(Protocol):
+    """A device that a session replays on."""
+
+    name: str  # torch's: cpu, cuda:0
+    emulated: frozenset[str]  # 16-bit dtypes it computes in float32
+    activities: tuple[ProfilerActivity, ...]
+    cache_bytes: int  # the last level; flushing writes more than that
+
+    def synchronize(self) -> None:
+        """Wait until everything launched has run."""
+
+    def events(self, raw: Sequence[Any]) -> list[Event]:
+        """What ran on the device, in its order, from the profiler's raw events."""
+
+    def free_bytes(self) -> int | None:
+        """Memory that a case could have; None where nobody tells."""
+
+    def release(self) -> None:
+        """Give back the memory that is kept for the next case."""
+
+    def state(self) -> DeviceState:
+        """Clock and temperature, where the device tells."""
+
+
+def open_device(backend: str, index: int, threads: int) -> Device:
+    """The device of a session. Raises BadInput where it is not there."""
+    if backend == "cpu":
+        return CpuDevice(threads)
+    if backend == "cuda":
+        return CudaDevice(index)
+    raise BadInput(f"backend {backend!r}: cpu or cuda is wanted")
+
+
+class CpuDevice:
+    """All cores of a machine, or `threads` of them."""
+
+    name = "cpu"
+    activities = (ProfilerActivity.CPU,)
+
+    def __init__(self, threads: int):
+        cpu = this_cpu()
+        torch.set_num_threads(threads or cpu.threads)
+        self.emulated = emulated_dtypes(cpu.flags)
+        self.cache_bytes = last_level_cache_bytes()
+        self._clock, self._temperature = _cpu_sensors()
+
+    def synchronize(self) -> None:
+        """A cpu has nothing to wait for."""
+
+    def events(self, raw: Sequence[Any]) -> list[Event]:
+        return operator_events(raw)
+
+    def free_bytes(self) -> int | None:
+        return available_memory_bytes()
+
+    def release(self) -> None:
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):
+            libc.malloc_trim(0)
+
+    def state(self) -> DeviceState:
+        return DeviceState(
+            clock_mhz=_thousandths(self._clock), temperature_c=_thousandths(self._temperature)
+        )
+
+
+class CudaDevice:
+    """One gpu. Operators are recorded beside kernels, since only they know shapes."""
+
+    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    emulated: frozenset[str] = frozenset()
+
+    def __init__(self, index: int):
+        if index >= torch.cuda.device_count():
+            raise BadInput(f"cuda device {index} is wanted, torch sees {torch.cuda.device_count()}")
+        self.name = f"cuda:{index}"
+        torch.cuda.set_device(index)
+        self.cache_bytes = torch.cuda.get_device_properties(index).L2_cache_size
+        self._index = index
+        self._tells = _has_nvml()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._index)
+
+    def events(self, raw: Sequence[Any]) -> list[Event]:
+        return kernel_events(raw, torch.autograd.DeviceType.CUDA)
+
+    def free_bytes(self) -> int | None:
+        free, _ = torch.cuda.mem_get_info(self._index)
+        held = torch.cuda.memory_reserved(self._index)
+        return int(free + held - torch.cuda.memory_allocated(self._index))
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+    def state(self) -> DeviceState:
+        if not self._tells:
+            return DeviceState()
+        return DeviceState(
+            clock_mhz=float(torch.cuda.clock_rate(self._index)),
+            temperature_c=float(torch.cuda.temperature(self._index)),
+        )
+
+
+def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """The largest cache the kernel tells of; 64 MiB where it tells of none."""
+    sizes = [_cache_bytes(path.read_text()) for path in caches.glob("index*/size")]
+    return max(sizes, default=64 * _MIB)
+
+
+def _cache_bytes(text: str) -> int:
+    """`491520K` -> bytes."""
+    number, unit = text.strip()[:-1], text.strip()[-1:]
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(number) * factors[unit] if unit in factors else int(text)
+
+
+def _cpu_sensors() -> tuple[Path | None, Path | None]:
+    """The files of this cpu's clock (kHz) and temperature (thousandths of a degree)."""
+    clock = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    zones = Path("/sys/class/thermal").glob("thermal_zone*")
+    packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
+    return (clock if clock.exists() else None), (packages[0] if packages else None)
+
+
+def _thousandths(path: Path | None) -> float | None:
+    if path is None:
+        return None
+    try:
+        return int(path.read_text()) / 1000
+    except (OSError, ValueError):
+        return None
+
+
+def _has_nvml() -> bool:
+    """Whether torch can ask the driver for clocks (it needs the package nvidia-ml-py)."""
+    try:
+        torch.cuda.clock_rate()
+    except (ImportError, RuntimeError):
+        return False
+    return True

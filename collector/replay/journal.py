@@ -1,0 +1,211 @@
+"""The session's journal: what it did, one JSON line a step, written before the next step begins.
+
+It is all that the supervisor sees of a running session, and what is left of one that was killed.
+Times are of the monotonic clock, which both processes share, except where a field says `time`.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from collector.measurement import DeviceState
+
+JOURNAL = "journal.jsonl"
+MEASURED = "measured"  # the outcome of a case whose launches were all issued
+HEARTBEAT_S = 1.0
+
+
+class JournalWriter:
+    """Appends lines; safe to use from several threads, since each line is one write."""
+
+    def __init__(self, path: Path):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o644)
+
+    def write(self, event: str, **values: object) -> None:
+        line = json.dumps({"event": event, "at_s": round(time.monotonic(), 6), **values})
+        os.write(self._descriptor, line.encode() + b"\n")
+
+    def beat(self) -> None:
+        """Write a heartbeat every second, from a thread of its own, until the process ends."""
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            self.write("heartbeat")
+            time.sleep(HEARTBEAT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """What it took until the first case: paid once a session, and reported apart."""
+
+    import_s: float
+    profiler_start_s: float
+    sacrifice_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.import_s + self.profiler_start_s + self.sacrifice_s
+
+
+@dataclass(frozen=True, slots=True)
+class CaseEntry:
+    """What the journal knows of one case that was begun.
+
+    `outcome` is empty while the case is in flight, `measured` where its launches were all
+    issued, else what stopped it. `launches` is warm-ups, pilot and repeats together.
+    """
+
+    ordinal: int
+    began_s: float
+    began_time: str
+    phase: str = "building"
+    outcome: str = ""
+    reason: str = ""
+    ended_s: float = 0.0
+    ended_time: str = ""
+    warm_ups: int = 0
+    pilots: int = 0
+    repeats: int = 0
+    warm_up_s: float = 0.0
+    build_s: float = 0.0
+    look_s: float = 0.0
+    compute_dtype: str = ""
+    doubt: str = ""  # what was odd about the outputs
+    opened: DeviceState = DeviceState()
+    closed: DeviceState = DeviceState()
+
+    @property
+    def launches(self) -> int:
+        return self.warm_ups + self.pilots + self.repeats
+
+    @property
+    def in_flight(self) -> bool:
+        return not self.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEntry:
+    """One closed profiler window: its slice of the op_summary, and the cases it holds."""
+
+    slice: str
+    sha256: str
+    ordinals: tuple[int, ...]
+    stop_s: float
+    read_s: float
+    write_s: float
+
+
+@dataclass
+class Journal:
+    """Everything a journal says, folded as its lines come."""
+
+    start: SessionStart | None = None
+    cases: dict[int, CaseEntry] = field(default_factory=dict)
+    windows: list[WindowEntry] = field(default_factory=list)
+    ended: bool = False
+    last_s: float = 0.0  # when the last line was written, heartbeats included
+    step_s: float = 0.0  # when the last line that is not a heartbeat was
+
+    @property
+    def in_flight(self) -> CaseEntry | None:
+        """The case that was begun and not ended: the last one, if any."""
+        last = next(reversed(self.cases.values()), None)
+        return last if last is not None and last.in_flight else None
+
+    @property
+    def recorded(self) -> frozenset[int]:
+        """The cases whose window is closed."""
+        return frozenset(ordinal for window in self.windows for ordinal in window.ordinals)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Fold one line in; events of another version are passed over."""
+        self.last_s = float(line["at_s"])
+        step = _STEPS.get(line["event"])
+        if step is not None:
+            self.step_s = self.last_s
+            step(self, line)
+
+    def _ready(self, line: Mapping[str, Any]) -> None:
+        self.start = SessionStart(**_known(line, SessionStart))
+
+    def _begin(self, line: Mapping[str, Any]) -> None:
+        self.cases[line["ordinal"]] = CaseEntry(line["ordinal"], self.last_s, line["time"])
+
+    def _phase(self, line: Mapping[str, Any]) -> None:
+        ordinal = line["ordinal"]
+        self.cases[ordinal] = replace(self.cases[ordinal], phase=line["phase"])
+
+    def _end(self, line: Mapping[str, Any]) -> None:
+        values = _known(line, CaseEntry)
+        for name in ("opened", "closed"):
+            if name in values:
+                values[name] = DeviceState(*values[name])
+        entry = self.cases[line["ordinal"]]
+        self.cases[entry.ordinal] = replace(
+            entry, **values, ended_s=self.last_s, ended_time=line["time"]
+        )
+
+    def _window(self, line: Mapping[str, Any]) -> None:
+        values = _known(line, WindowEntry)
+        self.windows.append(WindowEntry(**{**values, "ordinals": tuple(values["ordinals"])}))
+
+    def _finish(self, line: Mapping[str, Any]) -> None:
+        self.ended = True
+
+
+_STEPS: dict[str, Callable[[Journal, Mapping[str, Any]], None]] = {
+    "ready": Journal._ready,
+    "begin": Journal._begin,
+    "phase": Journal._phase,
+    "end": Journal._end,
+    "window": Journal._window,
+    "finish": Journal._finish,
+}
+
+
+class JournalTail:
+    """Follows a journal while it is written; `journal` is its state so far."""
+
+    def __init__(self, path: Path):
+        self.journal = Journal()
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> Journal:
+        """Fold in what is new. A last line without an end is left for the next time."""
+        for line in self._new_lines():
+            self.journal.add(json.loads(line))
+        return self.journal
+
+    def _new_lines(self) -> Iterator[bytes]:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        yield from complete.splitlines()
+
+
+def read_journal(path: Path) -> Journal:
+    """The state that a journal ends in; a torn last line is as if it was never begun."""
+    return JournalTail(path).read()
+
+
+def time_now() -> str:
+    """The wall clock, for people."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _known(line: Mapping[str, Any], record: type) -> dict[str, Any]:
+    return {f.name: line[f.name] for f in fields(record) if f.name in line}

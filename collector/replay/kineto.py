@@ -1,0 +1,142 @@
+"""From a window's events to rows of op_summary: one row a launch of the reference.
+
+Pure. A cpu and a gpu have no kernel of the name asked for, so a launch is filed under it: its
+duration is the sum of its operators' (or kernels') time, gaps excluded. What a case's launches
+have in common, operator by operator, is their signature; whatever is not in it is a row of its
+own, and a launch that cannot be told apart with certainty is not written, so that the case does
+not reconcile.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from collector.quality.sentinels import (
+    SENTINEL_TYPE,
+    Mark,
+    Sentinel,
+    Window,
+    find_windows,
+    sentinel_of,
+)
+from collector.replay.events import Event
+from collector.replay.op_summary import SummaryRow
+from collector.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
+
+
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """What a case's launches are filed under."""
+
+    kernel_type: str
+    cells: Mapping[str, str]
+
+
+def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list[SummaryRow]:
+    """The rows of a window's events, in the device's order. `filings` is by ordinal."""
+    marks = [_sentinel(event) for event in events]
+    windows = find_windows((i, mark) for i, mark in enumerate(marks) if mark is not None)
+    known = [window for window in windows.good if window.ordinal in filings]
+    rows, position = [], 0
+    for window in known:
+        upto = window.opened + 1
+        rows += _strays(events[position:upto], marks[position:upto])
+        rows += _case_rows(events, marks, window, filings[window.ordinal])
+        position = window.closed
+    return rows + _strays(events[position:], marks[position:])
+
+
+def _case_rows(
+    events: Sequence[Event], marks: Sequence[Sentinel | None], window: Window, filing: Filing
+) -> list[SummaryRow]:
+    inside = range(window.opened + 1, window.closed)
+    launches, rest = _cut([(events[i], marks[i]) for i in inside])
+    signature = _signature(launches)
+    rows = [row for event, mark in rest if (row := _own_row(event, mark)) is not None]
+    for launch in launches:
+        matched, extra = _match(launch, signature)
+        rows += [_operator_row(event) for event in extra]
+        if matched:
+            rows.append(_launch_row(matched, filing))
+    return sorted(rows, key=lambda row: row.start_ns)
+
+
+def _cut(
+    marked: Iterable[tuple[Event, Sentinel | None]],
+) -> tuple[list[list[Event]], list[tuple[Event, Sentinel | None]]]:
+    """The launches between ticks, and what belongs to none; flushes are dropped."""
+    launches: list[list[Event]] = []
+    rest: list[tuple[Event, Sentinel | None]] = []
+    flushing = False
+    for event, mark in marked:
+        if mark is None:
+            if flushing:
+                continue
+            if launches:
+                launches[-1].append(event)
+            else:
+                rest.append((event, mark))
+        elif mark.mark is Mark.TICK:
+            launches.append([])
+            flushing = False
+        elif mark.mark is Mark.FLUSH:
+            flushing = True
+        else:
+            rest.append((event, mark))
+    return launches, rest
+
+
+def _signature(launches: Sequence[Sequence[Event]]) -> tuple[str, ...]:
+    """The sequence of names that most launches have; of several the first that was seen."""
+    sequences = Counter(tuple(event.name for event in launch) for launch in launches)
+    return sequences.most_common(1)[0][0] if sequences else ()
+
+
+def _match(launch: Sequence[Event], signature: tuple[str, ...]) -> tuple[list[Event], list[Event]]:
+    """The launch's own events, and the others. None are its own where one of the signature is
+    missing, or came more often: which of them is the launch's cannot be known."""
+    matched: list[Event] = []
+    extra: list[Event] = []
+    for event in launch:
+        expects = len(matched) < len(signature) and signature[len(matched)] == event.name
+        (matched if expects else extra).append(event)
+    names = set(signature)
+    foreign = [event for event in extra if event.name not in names]
+    if len(matched) < len(signature) or len(foreign) < len(extra):
+        return [], foreign
+    return matched, foreign
+
+
+def _strays(events: Sequence[Event], marks: Sequence[Sentinel | None]) -> list[SummaryRow]:
+    pairs = zip(events, marks, strict=True)
+    return [row for event, mark in pairs if (row := _own_row(event, mark)) is not None]
+
+
+def _own_row(event: Event, mark: Sentinel | None) -> SummaryRow | None:
+    """The row of an event that is part of no launch; ticks and flush marks have none."""
+    if mark is None:
+        return _operator_row(event)
+    if mark.mark in (Mark.TICK, Mark.FLUSH):
+        return None
+    shape = ",".join(map(str, mark.shape))
+    cells = {INPUT_SHAPES: f'"{shape}"', INPUT_DTYPES: "UINT8", INPUT_FORMATS: "ND"}
+    return SummaryRow(event.name, SENTINEL_TYPE, cells, event.start_ns, event.duration_ns)
+
+
+def _operator_row(event: Event) -> SummaryRow:
+    return SummaryRow(event.name, event.name, {}, event.start_ns, event.duration_ns)
+
+
+def _launch_row(matched: Sequence[Event], filing: Filing) -> SummaryRow:
+    more = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
+    return SummaryRow(
+        name=matched[0].name + more,
+        kernel_type=filing.kernel_type,
+        cells=filing.cells,
+        start_ns=matched[0].start_ns,
+        duration_ns=sum(event.duration_ns for event in matched),
+    )
+
+
+def _sentinel(event: Event) -> Sentinel | None:
+    return sentinel_of(event.shape) if event.shape is not None else None

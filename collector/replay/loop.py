@@ -1,0 +1,131 @@
+"""The session's loop over its cases. The first module that imports torch: the session imports it
+when the process has been made safe."""
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+import torch
+
+from collector.errors import CaseRejected
+from collector.measurement import Outcome
+from collector.ops.spec import OpSpec
+from collector.replay.cases import CaseReplay, NoOperator, Replayed
+from collector.replay.devices import open_device
+from collector.replay.journal import MEASURED, JournalWriter, time_now
+from collector.replay.kineto import Filing
+from collector.replay.marks import Marks
+from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.windows import ProfilerWindow, sacrifice, start_profiler
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """All cases of one session. `run` may be called once."""
+
+    def __init__(self, spec: SessionSpec, directory: Path, journal: JournalWriter):
+        self._spec = spec
+        self._directory = directory
+        self._journal = journal
+        self._device = open_device(spec.backend, spec.device, spec.threads)
+        cold = spec.measure.cache == "cold"
+        self._replay = CaseReplay(
+            self._device,
+            Marks(self._device, len(spec.cases), cold=cold),
+            spec.measure,
+            spec.limits.memory_gb,
+            _finder(spec.catalog),
+        )
+        self._slices = 0
+
+    def run(self, import_s: float, stop: threading.Event) -> None:
+        """Replay every case, or those before `stop` was set; the last window is closed."""
+        self._open(import_s)
+        window: ProfilerWindow | None = None
+        for ordinal, case in enumerate(self._spec.cases):
+            if stop.is_set():
+                break
+            window = window or ProfilerWindow(self._device)
+            self._case(ordinal, case, window)
+            if window.is_full:
+                self._close(window)
+                window = None
+        if window is not None:
+            self._close(window)
+        self._journal.write("finish")
+
+    def _open(self, import_s: float) -> None:
+        started = time.perf_counter()
+        start_profiler(self._device).stop()
+        profiled = time.perf_counter()
+        sacrifice(self._device)
+        self._journal.write(
+            "ready",
+            import_s=import_s,
+            profiler_start_s=profiled - started,
+            sacrifice_s=time.perf_counter() - profiled,
+        )
+
+    def _case(self, ordinal: int, case: SessionCase, window: ProfilerWindow) -> None:
+        record, journal = case.record, self._journal
+        journal.write("begin", ordinal=ordinal, case=record.case_id, time=time_now())
+        seed = int(record.case_id[:12], 16) ^ self._spec.seed
+        try:
+            with torch.no_grad():
+                replayed = self._replay.replay(
+                    ordinal,
+                    record.case,
+                    seed,
+                    lambda phase: journal.write("phase", ordinal=ordinal, phase=phase),
+                )
+        except Exception as error:  # the fence: whatever an operator raises is its case's answer
+            outcome, reason = judge_error(error)
+        else:
+            window.filings[ordinal] = Filing(record.kernel_type, record.cells)
+            journal.write("end", ordinal=ordinal, **_as_line(replayed), time=time_now())
+            return
+        # An error that a gpu does not recover from shows here, and ends the session.
+        self._device.synchronize()
+        logger.info("%s: %s: %s", record.case.describe(), outcome, reason)
+        journal.write("end", ordinal=ordinal, outcome=outcome.value, reason=reason, time=time_now())
+
+    def _close(self, window: ProfilerWindow) -> None:
+        name = f"slice-{self._slices:03d}.op_summary.csv"
+        self._slices += 1
+        window.close(self._directory / name, self._journal)
+
+
+def judge_error(error: Exception) -> tuple[Outcome, str]:
+    """The outcome that an exception stands for, and its reason in one line."""
+    reason = " ".join(str(error).split())[:500] or type(error).__name__
+    if isinstance(error, NoOperator):
+        return Outcome.UNSUPPORTED, reason
+    if isinstance(error, CaseRejected):
+        return Outcome.REJECTED, reason
+    # The allocator of torch on a cpu raises a plain RuntimeError.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in reason:
+        return Outcome.OOM, reason
+    return Outcome.FAILED, f"{type(error).__name__}: {reason}"
+
+
+def _as_line(replayed: Replayed) -> dict[str, object]:
+    return {
+        "outcome": MEASURED,
+        **asdict(replayed.counts),
+        "compute_dtype": replayed.compute_dtype,
+        "doubt": replayed.doubt,
+        "build_s": replayed.build_s,
+        "look_s": replayed.look_s,
+        "opened": astuple(replayed.opened),
+        "closed": astuple(replayed.closed),
+    }
+
+
+def _finder(catalog: str) -> Callable[[str], OpSpec | None]:
+    find: Callable[[str], OpSpec | None] = importlib.import_module(catalog).find
+    return find

@@ -1,0 +1,47 @@
+"""Launches the marks that cut the device's stream, and flushes its cache between two of them."""
+
+from math import prod
+from typing import Any
+
+import torch
+
+from collector.quality.sentinels import FLUSH, TICK, Mark, Sentinel
+from collector.replay.devices import Device
+
+_FLUSH_FACTOR = 1.25  # of the last-level cache
+
+
+class Marks:
+    """The sentinels of one session. Every tensor is made at once, so that a mark is one launch
+    and nothing else."""
+
+    def __init__(self, device: Device, cases: int, *, cold: bool):
+        sentinels = [Sentinel(mark, i) for mark in (Mark.OPEN, Mark.CLOSE) for i in range(cases)]
+        largest = max(prod(s.shape) for s in (*sentinels, TICK, FLUSH))
+        self._buffer = torch.zeros(largest, dtype=torch.uint8, device=device.name)
+        self._tensors = {s: self._view(s) for s in sentinels}
+        self._tick, self._flush = self._view(TICK), self._view(FLUSH)
+        self._cache_filler = _filler(device) if cold else None
+
+    def open(self, ordinal: int) -> None:
+        torch.bitwise_not(self._tensors[Sentinel(Mark.OPEN, ordinal)])
+
+    def close(self, ordinal: int) -> None:
+        torch.bitwise_not(self._tensors[Sentinel(Mark.CLOSE, ordinal)])
+
+    def next_launch(self) -> None:
+        """Open one launch of the case; where caches are to be cold, flush them before."""
+        if self._cache_filler is not None:
+            torch.bitwise_not(self._flush)
+            # Read and written: the C library's memset goes past the cache for large buffers.
+            self._cache_filler.add_(1)
+        torch.bitwise_not(self._tick)
+
+    def _view(self, sentinel: Sentinel) -> Any:
+        return self._buffer[: prod(sentinel.shape)].view(sentinel.shape)
+
+
+def _filler(device: Device) -> Any:
+    return torch.zeros(
+        int(device.cache_bytes * _FLUSH_FACTOR) // 4, dtype=torch.int32, device=device.name
+    )

@@ -1,0 +1,93 @@
+"""Writes op_summary in msprof's own columns (CANN 8.5.2), so that one reader serves every backend.
+
+Counters do not exist on a cpu or a gpu: they are `N/A`, as msprof writes what it did not take.
+"""
+
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.canonical import sha256_hex
+from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    COUNTERS,
+    INPUT_CELLS,
+    NOT_KNOWN,
+    OP_STATE,
+    OUTPUT_CELLS,
+)
+
+_COLUMNS = (
+    *("Device_id", "Model ID", "Task ID", "Stream ID", "Op Name", "OP Type", OP_STATE),
+    *("Task Type", "Task Start Time(us)", "Task Duration(us)", "Task Wait Time(us)"),
+    *("Block Dim", "Mix Block Dim", "HF32 Eligible"),
+    *(*INPUT_CELLS, *OUTPUT_CELLS, "Context ID", *COUNTERS),
+)
+_NO_MODEL = "4294967295"
+_NO_COUNTERS = (NOT_KNOWN,) * (1 + len(COUNTERS))  # and no Context ID
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One row: what ran, what it is filed under, and when. `cells` may lack what is not known."""
+
+    name: str
+    kernel_type: str
+    cells: Mapping[str, str]
+    start_ns: int
+    duration_ns: int
+
+
+def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) -> str:
+    """Write rows, in the order they come, all at once or not at all; the sha256 of the file."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(_as_cells(rows, device))
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+    return sha256_hex(path.read_bytes())
+
+
+def join_summaries(slices: Sequence[Path], path: Path) -> bool:
+    """One op_summary of several slices: the header once, then every row in order.
+
+    Says whether there is any row.
+    """
+    header = (",".join(_COLUMNS) + "\n").encode()
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as stream:
+        stream.write(header)
+        for piece in slices:
+            stream.write(piece.read_bytes()[len(header) :])
+        stream.flush()
+        os.fsync(stream.fileno())
+        has_rows = stream.tell() > len(header)
+    partial.replace(path)
+    return has_rows
+
+
+def _as_cells(rows: Iterable[SummaryRow], device: int) -> Iterable[list[str]]:
+    ended_ns = 0
+    for task, row in enumerate(rows):
+        wait_ns = max(0, row.start_ns - ended_ns) if ended_ns else 0
+        ended_ns = row.start_ns + row.duration_ns
+        yield [
+            *(str(device), _NO_MODEL, str(task), "0", row.name, row.kernel_type),
+            row.cells.get(OP_STATE) or NOT_KNOWN,
+            row.cells.get(ACCELERATOR_CORE) or NOT_KNOWN,
+            *(_micro(row.start_ns), _micro(row.duration_ns), _micro(wait_ns)),
+            *("0", "0", "NO"),
+            *(row.cells.get(name, NOT_KNOWN) for name in (*INPUT_CELLS, *OUTPUT_CELLS)),
+            *_NO_COUNTERS,
+        ]
+
+
+def _micro(nanoseconds: int) -> str:
+    """Microseconds with three decimals: exact, where a float would lose the last digits."""
+    whole, rest = divmod(nanoseconds, 1000)
+    return f"{whole}.{rest:03d}"

@@ -1,0 +1,68 @@
+"""Looks at what an operator gave: a launch that computes something else measures nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from collector.case import Case, Slot, shape_text
+from collector.errors import CaseRejected
+
+_SAMPLE = 1 << 16
+_PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
+
+
+def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None:
+    """Raises CaseRejected where shapes or dtypes are not those the case names.
+
+    A slot without a shape may be a scalar or absent, and a shape in a private format is laid out
+    otherwise than torch says: neither is compared. `dtype` gives torch's dtype for a spelling.
+    """
+    slots = case.outputs or ()
+    tensors = list(_leaves(outputs))
+    if len(tensors) != len(slots):
+        tensors = [tensor for tensor in tensors if tensor is not None]
+        slots = tuple(slot for slot in slots if slot.shape is not None)
+    for position, (tensor, slot) in enumerate(zip_longest(tensors, slots)):
+        if slot is None:
+            return
+        if slot.shape is not None and not _agrees(tensor, slot, dtype):
+            came = "none" if tensor is None else f"{shape_text(tuple(tensor.shape))} {tensor.dtype}"
+            raise CaseRejected(
+                f"output {position} is {came}, the case says {shape_text(slot.shape)} {slot.dtype}"
+            )
+
+
+def find_doubt(outputs: Any) -> str:
+    """What is odd about the numbers of the outputs; empty where nothing is.
+
+    Of large outputs an evenly spaced sample is looked at.
+    """
+    for position, tensor in enumerate(_leaves(outputs)):
+        if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
+            continue
+        flat = tensor.reshape(-1)
+        sample = flat[:: max(1, flat.numel() // _SAMPLE)]
+        if not bool(torch.isfinite(sample).all()):
+            return f"output {position} holds numbers that are not finite"
+    return ""
+
+
+def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
+    if tensor is None:
+        return False
+    if slot.known_dtype is not None and tensor.dtype is not dtype(slot.dtype):
+        return False
+    if slot.format.upper() not in _PLAIN_FORMATS:
+        return True
+    return tuple(tensor.shape) == slot.shape or tensor.numel() == slot.numel == 1
+
+
+def _leaves(outputs: Any) -> Iterator[Any]:
+    """Tensors in order, with None where an optional output is absent."""
+    if outputs is None or isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, Sequence):
+        for output in outputs:
+            yield from _leaves(output)

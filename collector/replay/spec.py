@@ -1,0 +1,85 @@
+"""What one session is told to measure, and the two files that tell it: spec.json, cases.csv."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from collector.canonical import readable_json
+from collector.errors import BadInput
+from collector.plan import Limits, MeasureSettings
+from collector.record import CaseRecord, read_table, write_table
+
+_SPEC = "spec.json"
+_CASES = "cases.csv"
+DEFAULT_CATALOG = "collector.ops.registry"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCase:
+    """A case, its forecast, and the time after which it counts as hung."""
+
+    record: CaseRecord
+    predicted_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """One session on one device. A case's place in `cases` is its ordinal.
+
+    `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
+    number of cores that torch uses on a cpu, 0 for all of them.
+    """
+
+    backend: str  # cpu | cuda
+    device: int
+    cases: tuple[SessionCase, ...]
+    measure: MeasureSettings
+    limits: Limits
+    seed: int = 0
+    threads: int = 0
+    catalog: str = DEFAULT_CATALOG
+
+
+def write_spec(spec: SessionSpec, directory: Path) -> None:
+    """Write the two files that `read_spec` gives the same specification back from."""
+    value = {
+        "backend": spec.backend,
+        "device": spec.device,
+        "measure": asdict(spec.measure),
+        "limits": asdict(spec.limits),
+        "seed": spec.seed,
+        "threads": spec.threads,
+        "catalog": spec.catalog,
+        "predicted_s": [case.predicted_s for case in spec.cases],
+        "limit_s": [case.limit_s for case in spec.cases],
+    }
+    (directory / _CASES).write_bytes(write_table(case.record for case in spec.cases))
+    (directory / _SPEC).write_bytes(readable_json(value))
+
+
+def read_spec(directory: Path) -> SessionSpec:
+    """The specification in a session's directory. Raises BadInput where there is none."""
+    path = directory / _SPEC
+    try:
+        records = read_table((directory / _CASES).read_bytes(), path=str(directory / _CASES))
+        return _spec(json.loads(path.read_bytes()), records)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"the specification of a session is wanted: {error!r}", path=path) from error
+
+
+def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
+    measure = {**value["measure"], "aic_metrics": tuple(value["measure"]["aic_metrics"])}
+    forecasts = zip(records, value["predicted_s"], value["limit_s"], strict=True)
+    return SessionSpec(
+        backend=value["backend"],
+        device=value["device"],
+        cases=tuple(SessionCase(*forecast) for forecast in forecasts),
+        measure=MeasureSettings(**measure),
+        limits=Limits(**value["limits"]),
+        seed=value["seed"],
+        threads=value["threads"],
+        catalog=value["catalog"],
+    )

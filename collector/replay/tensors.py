@@ -1,0 +1,94 @@
+"""Makes a case's tensors on the device, from a seed that the case determines.
+
+Where a cpu has no arithmetic for a 16-bit type, torch emulates it, up to 45 times slower in one
+layout than in another; such tensors are float32, and the measurement says so.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from collector.errors import CaseRejected
+from collector.vocabulary import dtype_of
+
+# Random numbers beyond this many are repeats of the first: values do not change a kernel's time
+# here, and a cpu makes them slower than it adds them.
+_BLOCK = 1 << 20
+_ONE_OF_THESE_FLAGS = {
+    "bfloat16": frozenset({"avx512_bf16", "amx_bf16"}),
+    "float16": frozenset({"avx512_fp16", "amx_fp16"}),
+}
+
+
+def emulated_dtypes(cpu_flags: Sequence[str]) -> frozenset[str]:
+    """The 16-bit types, by torch's names, that a cpu with these flags has no arithmetic for."""
+    have = set(cpu_flags)
+    return frozenset(name for name, flags in _ONE_OF_THESE_FLAGS.items() if not flags & have)
+
+
+class CaseTensors:
+    """The TensorMaker of one case. `emulated` holds the dtypes that become float32;
+    `compute_dtype` tells whether any did."""
+
+    def __init__(self, device: str, seed: int, emulated: frozenset[str] = frozenset()):
+        self.torch = torch
+        self.compute_dtype = ""
+        self._device = device
+        self._emulated = emulated
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def dtype(self, spelling: str) -> Any:
+        known = dtype_of(spelling)
+        if known is None:
+            raise CaseRejected(f"torch has no dtype for {spelling!r}")
+        if known.torch_name in self._emulated:
+            self.compute_dtype = "float32"
+            return torch.float32
+        return getattr(torch, known.torch_name)
+
+    def normal(self, shape: Sequence[int], dtype: str) -> Any:
+        real = self.dtype(dtype)
+        if real is torch.bool:
+            return self.integers(shape, dtype, 0, 2)
+        if not real.is_floating_point:
+            return self.integers(shape, dtype, 1, 8)
+        return self._tiled(shape, real, lambda block: block.normal_(generator=self._generator))
+
+    def uniform(self, shape: Sequence[int], dtype: str, low: float, high: float) -> Any:
+        return self._tiled(
+            shape,
+            self.dtype(dtype),
+            lambda block: block.uniform_(low, high, generator=self._generator),
+        )
+
+    def integers(self, shape: Sequence[int], dtype: str, low: int, high: int) -> Any:
+        return self._tiled(
+            shape,
+            self.dtype(dtype),
+            lambda block: block.random_(low, high, generator=self._generator),
+        )
+
+    def permutation(self, n: int, dtype: str) -> Any:
+        return torch.randperm(
+            n, generator=self._generator, dtype=self.dtype(dtype), device=self._device
+        )
+
+    def full(self, shape: Sequence[int], dtype: str, value: float) -> Any:
+        return torch.full(tuple(shape), value, dtype=self.dtype(dtype), device=self._device)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        return torch.empty(tuple(shape), dtype=self.dtype(dtype), device=self._device)
+
+    def _tiled(self, shape: Sequence[int], dtype: Any, fill: Any) -> Any:
+        """A tensor whose first block `fill` makes, and which repeats it."""
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
+        if prod(shape) <= _BLOCK:
+            return fill(tensor)
+        flat = tensor.view(-1)
+        block = fill(flat[:_BLOCK])
+        whole = flat.numel() // _BLOCK * _BLOCK
+        flat[_BLOCK:whole].view(-1, _BLOCK).copy_(block)
+        flat[whole:].copy_(block[: flat.numel() - whole])
+        return tensor

@@ -1,0 +1,72 @@
+"""Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import profile
+
+from collector.replay.devices import Device
+from collector.replay.journal import JournalWriter
+from collector.replay.kineto import Filing, summary_rows
+from collector.replay.op_summary import write_summary
+
+MAX_CASES = 64
+MAX_WORK_S = 10.0
+_SACRIFICES = 4
+
+
+class ProfilerWindow:
+    """One window, from its sacrificial launches to its slice on disk."""
+
+    def __init__(self, device: Device):
+        self.filings: dict[int, Filing] = {}
+        self._device = device
+        self._profiler = start_profiler(device)
+        sacrifice(device)
+        self._started = time.monotonic()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.filings) >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
+
+    def close(self, path: Path, journal: JournalWriter) -> None:
+        """Stop the profiler, write the slice, and only then say so in the journal."""
+        times = [time.perf_counter()]
+        self._device.synchronize()
+        self._profiler.stop()
+        times.append(time.perf_counter())
+        rows = summary_rows(self._device.events(_raw_events(self._profiler)), self.filings)
+        times.append(time.perf_counter())
+        sha256 = write_summary(rows, path)
+        times.append(time.perf_counter())
+        stop_s, read_s, write_s = (b - a for a, b in zip(times, times[1:], strict=False))
+        journal.write(
+            "window",
+            slice=path.name,
+            sha256=sha256,
+            ordinals=sorted(self.filings),
+            stop_s=stop_s,
+            read_s=read_s,
+            write_s=write_s,
+        )
+
+
+def start_profiler(device: Device) -> Any:
+    """A running profiler that records shapes, since sentinels are told by theirs."""
+    profiler = profile(activities=device.activities, record_shapes=True)
+    profiler.start()
+    return profiler
+
+
+def sacrifice(device: Device) -> None:
+    """Launches for the lossy head of a window: nothing is lost with them."""
+    tensor = torch.zeros(1, device=device.name)
+    for _ in range(_SACRIFICES):
+        torch.neg(tensor)
+    device.synchronize()
+
+
+def _raw_events(profiler: Any) -> Any:
+    return profiler.profiler.kineto_results.events()
