@@ -1,0 +1,139 @@
+"""The answers to a shard's cases: those that parts hold, and those still to be given."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector import __version__, keys
+from collector.manifest import NO_USAGE, Usage
+from collector.measurement import Measurement, Outcome, Provenance
+from collector.record import CaseRecord
+from collector.shard import ShardCase
+from collector.worker.attempt import Attempt, Part, earlier_parts, read_commit
+
+_TRIES_OF_A_LOST_CASE = 2
+
+Answer = tuple[CaseRecord, Outcome, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who answers: what every provenance of an attempt says alike."""
+
+    node: str
+    device_serial: str | None = None
+    rank: int = 0
+    runtime: str = "real"
+    image_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswers:
+    """What one session gave: its measurements, and the files they were made from."""
+
+    measurements: tuple[Measurement, ...]
+    summary: Path
+    journal: Path
+    usage: Usage
+
+
+class ShardAnswers:
+    """What an attempt knows of its shard. `load` takes over the parts of earlier attempts."""
+
+    def __init__(self, attempt: Attempt, cases: Sequence[ShardCase], worker: Worker):
+        self._attempt = attempt
+        self._cases = {case.record.case_id: case for case in cases}
+        self._worker = worker
+        self._parts: list[Part] = []
+        self._usage = NO_USAGE
+        self._sessions = 0
+
+    @property
+    def total(self) -> int:
+        return len(self._cases)
+
+    def load(self) -> None:
+        attempt = self._attempt
+        self._parts = earlier_parts(attempt.store, attempt.plan, attempt.shard)
+
+    def is_committed(self) -> bool:
+        attempt = self._attempt
+        return read_commit(attempt.store, attempt.plan.campaign, attempt.shard) is not None
+
+    def unanswered(self) -> list[ShardCase]:
+        """The cases to measure, in the shard's order."""
+        outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        for part in self._parts:
+            for m in part.measurements:
+                outcomes[m.case_id].append(m.outcome)
+        return [case for case_id, case in self._cases.items() if not is_answered(outcomes[case_id])]
+
+    def next_session(self) -> Provenance:
+        """Count one session on, and give the provenance of what it will measure."""
+        self._sessions += 1
+        return self._provenance(has_raw=True)
+
+    def give(self, answers: Sequence[Answer]) -> None:
+        """Store answers that took no device: they are a part of their own, without raw records."""
+        if not answers:
+            return
+        self._sessions += 1
+        provenance = self._provenance(has_raw=False)
+        cache = self._attempt.plan.measure.cache
+        part = [
+            Measurement(r.case_id, r.case.kernel_type, outcome, reason, provenance, cache=cache)
+            for r, outcome, reason in answers
+        ]
+        self._parts.append(self._attempt.upload_part(provenance.session, part, ()))
+
+    def add(self, session: int, answers: SessionAnswers) -> None:
+        """Store what a session gave: raw records first, then the part."""
+        self._usage = self._usage.plus(answers.usage)
+        if answers.measurements:
+            raw = self._attempt.upload_raw(session, answers.summary, answers.journal)
+            self._parts.append(self._attempt.upload_part(session, answers.measurements, raw))
+
+    def commit(self) -> None:
+        tried = (m for part in self._parts for m in part.measurements)
+        final = final_measurements(m for m in tried if m.case_id in self._cases)
+        self._attempt.commit(self._parts, final, self._usage)
+
+    def _provenance(self, *, has_raw: bool) -> Provenance:
+        plan, attempt, worker = self._attempt.plan, self._attempt, self._worker
+        raw_key = keys.raw_summary(plan.campaign, attempt.shard, attempt.attempt, self._sessions)
+        return Provenance(
+            campaign=plan.campaign,
+            plan=plan.number,
+            plan_hash=plan.plan_hash,
+            head_commit=plan.head_commit,
+            shard=attempt.shard,
+            attempt=attempt.attempt,
+            session=self._sessions,
+            stack_id=plan.stack.stack_id,
+            node=worker.node,
+            device_serial=worker.device_serial,
+            rank=worker.rank,
+            runtime=worker.runtime,
+            image_digest=worker.image_digest,
+            collector_version=__version__,
+            raw_key=raw_key if has_raw else None,
+        )
+
+
+def is_answered(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a case with these outcomes is left as it is. A case whose records were lost is
+    measured once more."""
+    lost = sum(outcome is Outcome.PROFILER_LOST for outcome in outcomes)
+    return len(outcomes) > lost or lost >= _TRIES_OF_A_LOST_CASE
+
+
+def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
+    """Case id -> the measurement that answers for it: a good one before a failed one, then the
+    latest by rank, so that the choice does not depend on the order of parts."""
+    best: dict[str, Measurement] = {}
+    for m in tried:
+        held = best.get(m.case_id)
+        if held is None or (m.is_good, m.rank_key) > (held.is_good, held.rank_key):
+            best[m.case_id] = m
+    return {case_id: m.measurement_id for case_id, m in best.items()}

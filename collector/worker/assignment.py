@@ -1,0 +1,104 @@
+"""What a worker is told to do, and doing it: from the plan in the store to the shard's commit."""
+
+import os
+import platform
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector import keys
+from collector.errors import OpmeterError
+from collector.host.stack import local_stack
+from collector.measurement import Outcome
+from collector.ops.registry import find
+from collector.plan import Plan, plan_from_json
+from collector.shard import ShardCase, read_shard
+from collector.stack import Stack
+from collector.store.base import Store
+from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.attempt import Attempt
+from collector.worker.progress import ProgressObject
+from collector.worker.sessions import ReplayInstrument
+from collector.worker.shard_run import complete, give_up
+
+
+class WrongImage(OpmeterError):
+    """What every worker of this installation would see: other software than the plan's."""
+
+
+class WrongNode(OpmeterError):
+    """This machine's device is not the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt at one shard, on one device of this machine."""
+
+    campaign: str
+    plan: int
+    shard: str
+    attempt: str
+    device: int = 0
+
+    def as_arguments(self) -> list[str]:
+        """The command line that gives this assignment to `python -m collector.worker`."""
+        return [
+            *("--campaign", self.campaign, "--plan", str(self.plan), "--shard", self.shard),
+            *("--attempt", self.attempt, "--device", str(self.device)),
+        ]
+
+
+def work(
+    store: Store, assignment: Assignment, scratch: Path, stop: threading.Event, *, watched: Store
+) -> bool:
+    """Complete one shard. True once it is committed, by anyone; False where stopped before.
+
+    `watched` is the same store, not waited for: progress is written there.
+    Raises WrongImage or WrongNode where this machine cannot measure the plan.
+    """
+    plan, cases = _read(store, assignment)
+    check_stack(plan.stack, local_stack(plan.backend))
+    progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
+    return complete(
+        _answers(store, assignment, plan, cases),
+        ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
+        find=find,
+        session_s=plan.shard_settings.session_s,
+        stop=stop,
+        on_progress=progress.answered,
+    )
+
+
+def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
+    """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
+    plan, cases = _read(store, assignment)
+    give_up(_answers(store, assignment, plan, cases), outcome, reason)
+
+
+def check_stack(wanted: Stack, here: Stack) -> None:
+    """Raises WrongImage where the software differs, WrongNode where the device does."""
+    for name in ("torch", "torch_npu", "cann", "vllm"):
+        if getattr(wanted, name) != getattr(here, name):
+            raise WrongImage(_difference(name, getattr(wanted, name), getattr(here, name)))
+    for name in ("device", "driver", "firmware", "details"):
+        if getattr(wanted, name) != getattr(here, name):
+            raise WrongNode(_difference(name, getattr(wanted, name), getattr(here, name)))
+
+
+def _difference(name: str, wanted: object, here: object) -> str:
+    return f"the plan is for {name} {wanted!r}, and this machine has {here!r}"
+
+
+def _read(store: Store, assignment: Assignment) -> tuple[Plan, list[ShardCase]]:
+    plan_key = keys.plan(assignment.campaign, assignment.plan)
+    shard_key = keys.shard(assignment.campaign, assignment.shard)
+    plan = plan_from_json(store.get(plan_key), key=plan_key)
+    return plan, read_shard(store.get(shard_key), path=shard_key)
+
+
+def _answers(
+    store: Store, assignment: Assignment, plan: Plan, cases: list[ShardCase]
+) -> ShardAnswers:
+    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, platform.node())
+    digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
+    return ShardAnswers(attempt, cases, Worker(node=platform.node(), image_digest=digest))

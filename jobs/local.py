@@ -1,0 +1,155 @@
+"""The embedded executor: the same workers as in a cluster, as processes of this machine.
+
+Each device gets one worker at a time and one shard a worker. The parent decides who does which
+shard; a shard that nobody can finish is committed by the parent, its missing cases `crashed`.
+"""
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector import keys
+from collector.errors import NotFound, OpmeterError, StoreError
+from collector.measurement import Outcome
+from collector.plan import Plan
+from collector.store.base import Store
+from collector.worker.assignment import Assignment, abandon
+from collector.worker.exit_codes import ExitCode
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+_LOOK_S = 0.5
+_GRACE_S = 30.0
+
+
+class LocalRunFailed(OpmeterError):
+    """A worker says that no further worker could do better; the message holds its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a shard stands, as its worker last said."""
+
+    shard: str
+    done: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """How a plan is measured here: which store, which devices, where workers may write."""
+
+    store: Store
+    plan: Plan
+    scratch: Path
+    devices: Sequence[int]
+    stop: threading.Event
+    on_progress: Callable[[Progress], None]
+
+    def measure(self, shards: Sequence[str]) -> None:
+        """Have every shard committed, or return early once `stop` is set.
+
+        Raises LocalRunFailed where a worker blames the machine or the store.
+        """
+        todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for shard in shards:
+            todo.put(shard)
+        failures: list[OpmeterError] = []
+        threads = [
+            threading.Thread(target=self._serve, args=(device, todo, failures), daemon=True)
+            for device in self.devices
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+        if failures:
+            raise failures[0]
+
+    def _serve(
+        self, device: int, todo: "queue.SimpleQueue[str]", failures: list[OpmeterError]
+    ) -> None:
+        while not self.stop.is_set() and not failures:
+            try:
+                shard = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._finish(shard, device)
+            except OpmeterError as error:
+                failures.append(error)
+
+    def _finish(self, shard: str, device: int) -> None:
+        for _ in range(_ATTEMPTS):
+            assignment = Assignment(
+                campaign=self.plan.campaign,
+                plan=self.plan.number,
+                shard=shard,
+                attempt=uuid.uuid4().hex[:12],
+                device=device,
+            )
+            code, words = self._attempt(assignment)
+            if code == ExitCode.DONE or self.stop.is_set():
+                return
+            logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
+            if code in (ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE):
+                raise LocalRunFailed(words or f"a worker ended with exit code {code}")
+        abandon(self.store, assignment, Outcome.CRASHED, f"{_ATTEMPTS} workers died in its shard")
+
+    def _attempt(self, assignment: Assignment) -> tuple[int, str]:
+        """Run one worker to its end: its exit code and its last words."""
+        scratch = self.scratch / assignment.attempt
+        scratch.mkdir(parents=True)
+        words = scratch / "worker.err"
+        command = [sys.executable, "-m", "collector.worker", *assignment.as_arguments()]
+        command += ["--root", self.store.url, "--scratch", str(scratch)]
+        command += ["--parent", str(os.getpid())]
+        with words.open("wb") as err:
+            # The worker's standard input is the life line: it ends when this process does.
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)
+        try:
+            code = self._watch(worker, assignment)
+        finally:
+            if worker.poll() is None:
+                worker.kill()
+                worker.wait()
+            if worker.stdin is not None:
+                worker.stdin.close()
+        return code, _last_line(words)
+
+    def _watch(self, worker: "subprocess.Popen[bytes]", assignment: Assignment) -> int:
+        asked_to_stop = False
+        while True:
+            try:
+                return worker.wait(_GRACE_S if asked_to_stop else _LOOK_S)
+            except subprocess.TimeoutExpired:
+                if asked_to_stop:
+                    return ExitCode.HANG
+            if self.stop.is_set():
+                worker.terminate()
+                asked_to_stop = True
+            else:
+                self._report(assignment)
+
+    def _report(self, assignment: Assignment) -> None:
+        key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
+        try:
+            value = json.loads(self.store.get(key))
+        except (NotFound, StoreError, ValueError):
+            return  # it is only a picture of the progress
+        self.on_progress(Progress(assignment.shard, value["done"], value["cases"]))
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

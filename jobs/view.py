@@ -1,0 +1,121 @@
+"""What a person sees of a run: bars with rate and time left on a terminal, lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """Told what happens; shows it, and decides nothing."""
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+
+    def measure(self, done: int, cases: int) -> None:
+        """So many of all cases are measured."""
+
+
+def view_for(stream_is_terminal: bool) -> View:
+    """The view that fits where standard error goes."""
+    return TerminalView() if stream_is_terminal else LineView()
+
+
+class TerminalView:
+    """A progress bar below the lines."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("measuring", total=None, rate="", visible=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, soft_wrap=True)
+
+    def measure(self, done: int, cases: int) -> None:
+        speed = self._progress.tasks[0].speed
+        rate = f"{speed:.1f} cases/s" if speed else ""
+        self._progress.update(self._task, completed=done, total=cases, rate=rate, visible=True)
+
+
+class LineView:
+    """One line for what happens, and one a minute for the progress."""
+
+    def __init__(
+        self,
+        write: Callable[[str], object] = sys.stderr.write,
+        *,
+        every_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._write = write
+        self._every_s = every_s
+        self._clock = clock
+        self._started_s = clock()
+        self._said_s = float("-inf")
+        self._first_done: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        self._write(text + "\n")
+
+    def measure(self, done: int, cases: int) -> None:
+        now_s = self._clock()
+        if self._first_done is None:
+            self._first_done, self._started_s = done, now_s
+        if now_s - self._said_s < self._every_s and done < cases:
+            return
+        self._said_s = now_s
+        self.say(f"measured {done} of {cases} cases{self._rate(done, cases, now_s)}")
+
+    def _rate(self, done: int, cases: int, now_s: float) -> str:
+        gained = done - (self._first_done or 0)
+        elapsed_s = now_s - self._started_s
+        if gained <= 0 or elapsed_s <= 0:
+            return ""
+        rate = gained / elapsed_s
+        return f", {rate:.1f} cases/s, about {(cases - done) / rate:.0f} s left"

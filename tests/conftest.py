@@ -1,0 +1,28 @@
+"""What every tier of tests shares: where real profiles are, and calm settings for hypothesis."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# torch_npu beside another torch makes `import torch` fail unless this is said first.
+os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+
+# The machine may be shared: no example is failed for its time.
+settings.register_profile("calm", deadline=None)
+settings.load_profile("calm")
+
+_VARIABLE = "OPMETER_TEST_PROFILES"
+
+
+@pytest.fixture(scope="session")
+def real_profiles() -> Path:
+    """The folder of real profiles; the test is skipped where there is none."""
+    folder = os.environ.get(_VARIABLE)
+    if not folder:
+        pytest.skip(
+            f"real profiles are not part of the project: set {_VARIABLE} to a folder with "
+            "train_cann8.3rc1_rank0_ascend_pt (from Ascend/msinsight, test/st/level2/rank_0) ..."
+        )
+    return Path(folder)

@@ -1,0 +1,249 @@
+"""A shard from its cases to its commit, with an instrument that only pretends to measure."""
+
+import threading
+
+import pytest
+
+from collector import keys
+from collector.errors import CaseRejected, StoreUnavailable
+from collector.manifest import Usage, manifest_from_json
+from collector.measurement import Measurement, Outcome, Timing
+from collector.ops.spec import Constraint, OpSpec
+from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
+from collector.record import CaseRecord
+from collector.shard import ShardCase
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.vocabulary import BASE_CELLS
+from collector.worker.answers import (
+    SessionAnswers,
+    ShardAnswers,
+    Worker,
+    final_measurements,
+    is_answered,
+)
+from collector.worker.attempt import Attempt, earlier_parts, read_commit
+from collector.worker.shard_run import SessionsFail, complete, give_up, next_session
+
+pytestmark = pytest.mark.fast
+
+PLAN = Plan(
+    campaign="c",
+    number=1,
+    head_commit=0,
+    inputs_hash="i",
+    round="",
+    stack=Stack("CPU_x_2t", "2.13.0"),
+    backend="cpu",
+    devices=1,
+    update="all",
+    measure=MeasureSettings(),
+    shard_settings=ShardSettings(session_s=2.0),
+    limits=Limits(),
+    sources=(),
+    op_mapping=None,
+    forecast=Forecast(0, 0, 0, 0.0, 0.0, 0.0),
+    shards=(),
+)
+NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
+ADD = OpSpec(
+    "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=(NEEDS_TWO_DIMS,)
+)
+
+
+def find(kernel_type):
+    return ADD if kernel_type == "Add" else None
+
+
+def record(shape, kernel_type="Add"):
+    values = ("dynamic", "AI_CORE", shape, "FLOAT", "ND", shape, "FLOAT", "ND")
+    return CaseRecord(kernel_type, dict(zip(BASE_CELLS, values, strict=True)), {})
+
+
+def cases(n=4):
+    return [ShardCase(record(f"{i + 1},2"), 1.0) for i in range(n)]
+
+
+class Pretender:
+    """Answers every case of a session as told; keeps what it was asked."""
+
+    def __init__(self, folder, outcomes=lambda case, session: Outcome.OK):
+        self.folder = folder
+        self.outcomes = outcomes
+        self.asked = []
+
+    def measure(self, batch, provenance):
+        self.asked.append([case.record.case_id for case in batch])
+        summary = self.folder / f"summary-{provenance.session}"
+        summary.write_text("rows")
+        told = ((c.record, self.outcomes(c.record.case, provenance.session)) for c in batch)
+        measurements = tuple(
+            Measurement(
+                r.case_id,
+                r.kernel_type,
+                outcome,
+                "",
+                provenance,
+                timing=Timing(*[1.0] * 8) if outcome is Outcome.OK else None,
+            )
+            for r, outcome in told
+            if outcome is not None
+        )
+        return SessionAnswers(measurements, summary, summary, Usage(1.0, 1.0, 1.0, 0.0))
+
+
+def answers(store, shard_cases, attempt="a1"):
+    return ShardAnswers(Attempt(store, PLAN, "s1", attempt, "here"), shard_cases, Worker("here"))
+
+
+def run(store, shard_cases, instrument, attempt="a1", stop=None):
+    return complete(
+        answers(store, shard_cases, attempt),
+        instrument,
+        find=find,
+        session_s=PLAN.shard_settings.session_s,
+        stop=stop or threading.Event(),
+        on_progress=lambda done, total: None,
+    )
+
+
+def committed(store):
+    commit = read_commit(store, "c", "s1")
+    return manifest_from_json(store.get(commit.manifest.key))
+
+
+def outcomes_of(store):
+    manifest = committed(store)
+    rows = {
+        m.measurement_id: m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements
+    }
+    return {case_id: rows[m].outcome for case_id, m in manifest.final.items()}
+
+
+def test_every_case_has_one_final_outcome(tmp_path):
+    store, instrument = MemoryStore(), Pretender(tmp_path)
+    odd = [
+        ShardCase(record("N/A", "MemSet"), 0.0),
+        ShardCase(record("3,3", "Unheard"), 0.0),
+        ShardCase(record("3"), 0.0),
+    ]
+    assert run(store, cases() + odd, instrument)
+    expected = {case.record.case_id: Outcome.OK for case in cases()} | {
+        odd[0].record.case_id: Outcome.UNSUPPORTED,
+        odd[1].record.case_id: Outcome.UNSUPPORTED,
+        odd[2].record.case_id: Outcome.REJECTED,
+    }
+    assert outcomes_of(store) == expected
+    assert [len(batch) for batch in instrument.asked] == [2, 2]  # two seconds a session
+
+
+def test_a_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
+    store = MemoryStore()
+    stop = threading.Event()
+
+    def stop_after_one(case, session):
+        stop.set()
+        return Outcome.OK
+
+    assert not run(store, cases(), Pretender(tmp_path, stop_after_one), "a1", stop)
+    second = Pretender(tmp_path)
+    assert run(store, cases(), second, "a2")
+    assert second.asked == [[case.record.case_id for case in cases()[2:]]]
+    manifest = committed(store)
+    assert {entry.part.key.split("/")[4] for entry in manifest.parts} == {"a1", "a2"}
+    assert set(manifest.final) == {case.record.case_id for case in cases()}
+
+
+def test_a_shard_that_is_committed_is_left_alone(tmp_path):
+    store = MemoryStore()
+    run(store, cases(), Pretender(tmp_path), "a1")
+    before = committed(store)
+    idle = Pretender(tmp_path)
+    assert run(store, cases(), idle, "a2")
+    assert idle.asked == [] and committed(store) == before
+
+
+def test_lost_records_are_measured_once_more_and_then_left(tmp_path):
+    store = MemoryStore()
+    lost_at_first = Pretender(
+        tmp_path, lambda case, session: Outcome.PROFILER_LOST if session == 1 else Outcome.OK
+    )
+    run(store, cases(2), lost_at_first)
+    assert set(outcomes_of(store).values()) == {Outcome.OK}
+    always = Pretender(tmp_path, lambda case, session: Outcome.PROFILER_LOST)
+    other = MemoryStore()
+    run(other, cases(2), always)
+    assert set(outcomes_of(other).values()) == {Outcome.PROFILER_LOST}
+    assert len(always.asked) == 2
+
+
+def test_sessions_without_any_answer_blame_the_node(tmp_path):
+    store, mute = MemoryStore(), Pretender(tmp_path, lambda case, session: None)
+    with pytest.raises(SessionsFail):
+        run(store, cases(), mute)
+    assert len(mute.asked) == 3 and read_commit(store, "c", "s1") is None
+
+
+def test_giving_up_answers_what_nobody_answered(tmp_path):
+    store = MemoryStore()
+    half = Pretender(tmp_path, lambda c, s: Outcome.OK if s == 1 else None)
+    with pytest.raises(SessionsFail):
+        run(store, cases(), half)
+    give_up(answers(store, cases(), "a2"), Outcome.CRASHED, "three workers died")
+    found = [outcomes_of(store)[case.record.case_id] for case in cases()]
+    assert found == [Outcome.OK, Outcome.OK, Outcome.CRASHED, Outcome.CRASHED]
+
+
+def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
+    class Recording(MemoryStore):
+        def __init__(self):
+            super().__init__()
+            self.created = []
+
+        def create(self, key, data):
+            super().create(key, data)
+            self.created.append(key)
+
+    store = Recording()
+    run(store, cases(2), Pretender(tmp_path))
+    kinds = [key.rsplit("/", 1)[1].split("-")[0] for key in store.created]
+    assert kinds == ["op_summary", "journal", "part", "manifest.json", "s1.json"]
+
+
+def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
+    class NoParts(MemoryStore):
+        def create(self, key, data):
+            if "/part-" in key:
+                raise StoreUnavailable("away")
+            super().create(key, data)
+
+    store = NoParts()
+    with pytest.raises(StoreUnavailable):
+        run(store, cases(2), Pretender(tmp_path))
+    assert earlier_parts(store, PLAN, "s1") == []
+    assert not list(store.list(keys.committed_shards("c")))
+
+
+def test_sessions_hold_at_least_one_case_and_about_their_time():
+    long = [ShardCase(record("9,9"), 100.0), *cases(3)]
+    assert next_session(long, 2.0) == long[:1]
+    assert next_session(long[1:], 2.5) == long[1:3]
+
+
+def test_which_outcomes_answer_a_case():
+    lost = Outcome.PROFILER_LOST
+    assert not is_answered([]) and not is_answered([lost])
+    assert is_answered([lost, lost]) and is_answered([lost, Outcome.HUNG])
+
+
+def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
+    store = MemoryStore()
+    instrument = Pretender(tmp_path, lambda c, s: Outcome.PROFILER_LOST if s == 1 else Outcome.OK)
+    run(store, cases(2), instrument)
+    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    assert final_measurements(rows) == final_measurements(rows[::-1])
+
+
+def test_a_rejection_names_the_case_and_the_rule():
+    with pytest.raises(CaseRejected, match="Add 3 FLOAT: two dims are wanted"):
+        ADD.check(record("3").case)
