@@ -1,0 +1,34 @@
+"""Operators that set every element of a tensor to one value: they write, and read nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog._copy import no_flops, place
+from collector.ops.slots import agrees, input_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+
+def fill(kernel: str, call: str, reference: Callable[..., Any]) -> OpSpec:
+    """`reference` sets the tensor it is given, which has the shape and dtype of the input."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=("x",),
+        reference=reference,
+        build=_build,
+        flops=no_flops,
+        traffic=lambda case: (case.inputs or ())[0].size_bytes,
+        moves_data=True,
+        constraints=(
+            Constraint(
+                "the output wants the input's shape",
+                lambda case: agrees(case, 0, input_shape(case, 0)),
+            ),
+        ),
+    )
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    (like,) = case.inputs or ()
+    return Call((place(like, make),))

@@ -1,0 +1,26 @@
+"""What the two directions of rotary positions share: the rotation, and which shapes fit."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.slots import broadcast, input_shape
+from collector.ops.spec import Constraint
+
+
+def rotate(torch: Any, x: Any) -> Any:
+    """(a, b) -> (-b, a), the halves of the last dimension."""
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def _positions_fit(case: Case) -> bool:
+    x, cos, sin = (input_shape(case, i) for i in range(3))
+    one_dtype = len({slot.known_dtype for slot in (case.inputs or ())[:3]}) == 1
+    halves = bool(x) and x[-1] % 2 == 0 and cos[-1:] == x[-1:]
+    return one_dtype and halves and cos == sin and broadcast(x, cos) == x
+
+
+POSITIONS_FIT = Constraint(
+    "an even last dimension and one dtype are wanted, and cos and sin that broadcast to it",
+    _positions_fit,
+)

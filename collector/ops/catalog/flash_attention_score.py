@@ -1,0 +1,73 @@
+"""Attention that keeps the softmax's maximum and sum for its gradient."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog._attention import (
+    Attention,
+    mask_constraint,
+    one_floating_dtype,
+    only_inputs,
+    read_sizes,
+)
+from collector.ops.catalog._attention_blocks import forward, make_mask
+from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+
+_MASK = 6
+_SLOTS = (
+    *("query", "key", "value", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "prefix"),
+    *("actual_seq_qlen", "actual_seq_kvlen", "q_start_idx", "kv_start_idx"),
+    *("d_scale_q", "d_scale_k", "d_scale_v"),
+)
+_OPTIONAL = frozenset(range(3, len(_SLOTS)))
+_SOFTMAX_OUT = frozenset({2})
+
+
+def _sizes(case: Case) -> Attention | None:
+    return read_sizes(case, output_slot(case, 0), _MASK)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:3]]
+    mask = make_mask(make) if given(case, _MASK) else None
+    return Call((*tensors, mask), {"sizes": _sizes(case)})
+
+
+def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any) -> Any:
+    maximum, total, attention = forward(torch, query, key, value, mask, sizes)
+    return maximum, total, None, attention
+
+
+def _flops(case: Case) -> int:
+    """Two products of 2 * D operations for each pair of a query and a key it sees."""
+    sizes = _sizes(case)
+    return 4 * sizes.head_size * sizes.pairs if sizes else 0
+
+
+def _outputs_fit(case: Case) -> bool:
+    return agrees(case, 1, output_shape(case, 0)) and agrees(case, 3, input_shape(case, 0))
+
+
+OP = OpSpec(
+    kernel="FlashAttentionScore",
+    call="torch_npu.npu_fusion_attention",
+    slots=_SLOTS,
+    optional=_OPTIONAL,
+    optional_outputs=_SOFTMAX_OUT,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
+    constraints=(
+        only_inputs(frozenset({0, 1, 2, _MASK})),
+        mask_constraint(_MASK),
+        one_floating_dtype(0, 1, 2),
+        Constraint(
+            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
+            "BNSD, BSND",
+            lambda case: _sizes(case) is not None,
+        ),
+        Constraint("a softmax sum like the maximum, and an output like the query", _outputs_fit),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Rows of a table, looked up by number along the first dimension: an embedding."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog._copy import no_flops
+from collector.ops.slots import agrees, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    """Indices all over the table: a lookup of few rows would live in the cache."""
+    table, indices, *_ = case.inputs or ()
+    rows = input_shape(case, 0)[0]
+    return Call(
+        (
+            make.normal(table.shape or (), table.dtype),
+            make.integers(indices.shape or (), indices.dtype, 0, rows),
+        )
+    )
+
+
+def _reference(torch: Any, table: Any, indices: Any) -> Any:
+    return torch.embedding(table, indices)
+
+
+def _traffic(case: Case) -> int:
+    """The indices and axis; the rows found are read and written, the others not touched."""
+    found = output_slot(case)
+    read = sum(slot.size_bytes for slot in (case.inputs or ())[1:])
+    return read + (2 * found.size_bytes if found else 0)
+
+
+def _fits(case: Case) -> bool:
+    table = input_shape(case, 0)
+    return len(table) == 2 and table[0] > 0 and agrees(case, 0, input_shape(case, 1) + table[1:])
+
+
+OP = OpSpec(
+    kernel="GatherV2",
+    call="torch.nn.functional.embedding",
+    slots=("table", "indices", "axis"),
+    reference=_reference,
+    build=_build,
+    flops=no_flops,
+    traffic=_traffic,
+    moves_data=True,
+    constraints=(
+        Constraint("a table of rows is wanted, and an output with a row for each index", _fits),
+        Constraint(
+            "indices are wanted that are INT32 or INT64",
+            lambda case: (case.inputs or ())[1].dtype in ("INT32", "INT64"),
+        ),
+    ),
+)

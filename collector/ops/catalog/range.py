@@ -1,0 +1,32 @@
+"""Numbers in equal steps. A profile does not tell the bounds: 0, 1, 2 ... as many as come out."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog._copy import place
+from collector.ops.slots import elements, output_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    return Call((elements(output_shape(case)), place((case.outputs or ())[0], make)))
+
+
+def _reference(torch: Any, count: int, out: Any) -> Any:
+    return torch.arange(count, out=out)
+
+
+OP = OpSpec(
+    kernel="Range",
+    call="torch.arange",
+    slots=("start", "limit", "delta"),
+    reference=_reference,
+    build=_build,
+    flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
+    constraints=(
+        Constraint(
+            "an output of one dimension is wanted",
+            lambda case: len(output_shape(case) or ()) == 1,
+        ),
+    ),
+)

@@ -1,0 +1,5 @@
+"""Sine of each element: what rotary positions are made of."""
+
+from collector.ops.catalog._elementwise import unary
+
+OP = unary("Sin", "torch.sin", lambda torch, x: torch.sin(x))

@@ -1,0 +1,36 @@
+"""Values in descending order along the last dimension, and where they were."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog._copy import no_flops
+from collector.ops.slots import agrees, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    (x,), indices = case.inputs or (), output_slot(case, 1)
+    return Call(
+        (make.normal(x.shape or (), x.dtype), make.dtype(indices.dtype if indices else "INT64"))
+    )
+
+
+def _reference(torch: Any, x: Any, index_dtype: Any) -> Any:
+    values, indices = torch.sort(x, dim=-1, descending=True)
+    return values, indices.to(index_dtype)
+
+
+OP = OpSpec(
+    kernel="Sort",
+    call="torch.sort",
+    slots=("x",),
+    reference=_reference,
+    build=_build,
+    flops=no_flops,
+    constraints=(
+        Constraint(
+            "both outputs want the input's shape",
+            lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),
+        ),
+    ),
+)
