@@ -3,13 +3,15 @@
 import hashlib
 import json
 
+# Made once: json.dumps would build one for every call, and identities are made by the 100,000.
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
 
 def canonical_json(value: object) -> bytes:
     """Sorted keys, no blanks, UTF-8, and no NaN: the form that is hashed."""
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def readable_json(value: object) -> bytes:

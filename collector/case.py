@@ -10,6 +10,7 @@ source spelled its cells is kept beside the case (`record.py`), for writing.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from math import prod
 
@@ -139,6 +140,7 @@ def split_cell(text: str) -> list[str]:
     return [part.strip().strip('"') for part in inner.split(";")]
 
 
+@lru_cache(maxsize=65536)
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None."""
     if is_absent_shape(text):
@@ -163,12 +165,18 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     slots = [
         Slot(parse_shape(shape), dtype, fmt)
         for shape, dtype, fmt in zip_longest(
-            split_cell(shapes), split_cell(dtypes), split_cell(formats), fillvalue=""
+            split_cell(shapes), _words(dtypes), _words(formats), fillvalue=""
         )
     ]
     while slots and slots[-1].is_blank:
         slots.pop()
     return tuple(slots)
+
+
+@lru_cache(maxsize=4096)
+def _words(cell: str) -> tuple[str, ...]:
+    """The slots of a cell of dtypes or formats: there are few such cells, in many rows."""
+    return tuple(split_cell(cell))
 
 
 def _op_state(text: str) -> str:

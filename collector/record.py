@@ -114,5 +114,5 @@ def _statistics_cells(profile: ProfileStatistics | None) -> list[str]:
     if profile is None:
         return [""] * len(_STATISTICS)
     numbers = (profile.mean_us, profile.median_us, profile.std_us)
-    counters = canonical_json([list(pair) for pair in profile.counters]).decode()
+    counters = canonical_json(profile.counters).decode()
     return [str(profile.count), *(repr(float(n)) for n in numbers), counters]

@@ -104,4 +104,4 @@ _DTYPES = MappingProxyType(
 
 def dtype_of(text: str) -> Dtype | None:
     """The dtype a cell names, with or without `DT_`; None for what torch has no name for."""
-    return _DTYPES.get(text.strip().upper())
+    return _DTYPES.get(text) or _DTYPES.get(text.strip().upper())
