@@ -1,0 +1,159 @@
+"""Questions to a state: what answers a case, how much is covered, what changed between two.
+
+The one rule of choice lives here: of everything measured of a case, a good measurement comes
+before a failed one, and then the highest rank decides.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import fsum
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.database.state import State, highest_rows
+from collector.measurement import Outcome
+from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
+
+_RANK = ("good", "head_commit", "plan", "plan_hash", "measurement")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """How a case is answered. `mean_us` is None where nothing good was measured."""
+
+    outcome: Outcome
+    is_good: bool
+    mean_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """`measured` of `rows` have a duration; `time_share` is the part of the weights' sum that
+    they stand for, None where no weight was given. `outcomes` counts the answered rows."""
+
+    rows: int
+    measured: int
+    outcomes: Mapping[Outcome, int]
+    time_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One case that differs between two states. A duration is None where there is none."""
+
+    kind: Literal["added", "removed", "changed"]
+    version_path: str
+    kernel_type: str
+    case_id: str
+    shapes: str
+    dtypes: str
+    before_us: float | None
+    after_us: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before; None unless both are known."""
+        if not self.before_us or self.after_us is None:
+            return None
+        return self.after_us / self.before_us
+
+
+def version_paths(state: State) -> list[str]:
+    """Every `{device}/vllm_ascend/{version}` of the database."""
+    return sorted(state.versions)
+
+
+def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
+    """For each case answered there, the measurement that counts, with a column `good`.
+
+    Only final measurements of the version's stack compete, taken in the cache state that the
+    version shows, or in `cache`.
+    """
+    version = state.versions[version_path]
+    rows = state.measurements
+    rows = rows.filter(rows["final"])
+    for name, wanted in (
+        ("version_path", version_path),
+        ("stack_id", version.shown_stack.stack_id),
+        ("cache", cache or version.cache.text),
+    ):
+        rows = rows.filter(pc.equal(rows[name], wanted))
+    good = pc.and_(pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], ""))
+    ranked = rows.append_column("good", good)
+    for name in ("head_commit", "plan"):
+        at = ranked.column_names.index(name)
+        ranked = ranked.set_column(at, name, ranked[name].cast(pa.int64()))
+    return highest_rows(ranked, ("case",), _RANK)
+
+
+def answers(state: State, version_path: str, *, cache: str | None = None) -> dict[str, Answered]:
+    """How each case of a version directory is answered, by case id; a failure is an answer."""
+    if version_path not in state.versions:
+        return {}
+    best = best_rows(state, version_path, cache=cache)
+    columns = (best[name].to_pylist() for name in ("case", "outcome", "good", "mean_us"))
+    return {
+        case: Answered(Outcome(outcome), good, float(mean_us) if good else None)
+        for case, outcome, good, mean_us in zip(*columns, strict=True)
+    }
+
+
+def coverage(
+    state: State, version_path: str, *, weight_us: Mapping[str, float] | None = None
+) -> Coverage:
+    """How much of a version directory has a duration. `weight_us` is the time that each case
+    stands for, by case id: in a profile, its occurrences times its mean."""
+    known = answers(state, version_path)
+    cases = {case for case, _ in _cases(state, version_path)}
+    measured = {case for case in cases if case in known and known[case].is_good}
+    share = None
+    if weight_us and (total_us := fsum(weight_us.values())) > 0:
+        share = fsum(us for case, us in weight_us.items() if case in measured) / total_us
+    outcomes = Counter(answer.outcome for case, answer in known.items() if case in cases)
+    return Coverage(len(cases), len(measured), dict(outcomes), share)
+
+
+def diff(before: State, after: State) -> list[Change]:
+    """The cases that came, went, or have another duration, in order of version, kernel, case."""
+    changes = []
+    for path in sorted({*before.versions, *after.versions}):
+        old, new = _shown(before, path), _shown(after, path)
+        for case in {*old, *new}:
+            if old.get(case) != new.get(case):
+                changes.append(_change(path, case, old.get(case), new.get(case)))
+    return sorted(changes, key=lambda c: (c.version_path, c.kernel_type, c.shapes, c.case_id))
+
+
+_Shown = tuple[Mapping[str, str], float | None]
+
+
+def _shown(state: State, version_path: str) -> dict[str, _Shown]:
+    known = answers(state, version_path)
+    return {
+        case: (row, known[case].mean_us if case in known else None)
+        for case, row in _cases(state, version_path)
+    }
+
+
+def _change(path: str, case: str, old: _Shown | None, new: _Shown | None) -> Change:
+    row = (new or old or ({}, None))[0]
+    return Change(
+        kind="changed" if old and new else "added" if new else "removed",
+        version_path=path,
+        kernel_type=row["kernel_type"],
+        case_id=case,
+        shapes=row[INPUT_SHAPES],
+        dtypes=row[INPUT_DTYPES],
+        before_us=old[1] if old else None,
+        after_us=new[1] if new else None,
+    )
+
+
+def _cases(state: State, version_path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The case records of a version directory, by id, as the texts they are made of."""
+    rows = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
+    rows = rows.drop_columns(["head_commit", "plan", "plan_hash"])
+    return ((row["case"], row) for row in rows.to_pylist())

@@ -1,0 +1,211 @@
+"""The state of the database: a set of rows that grows, and never forgets.
+
+Every table here is a map from a key to the row of highest rank, so that joining two states asks
+nobody who came first: `a.join(b) == b.join(a)`, `a.join(a) == a`, in any grouping. The CSVs that
+people read are a view of a state (`view.py`).
+
+    measurements  one row ever; only `final` can still turn true (its shard's manifest says so)
+    cases         how a case is spelled in a version directory, by the plan of highest rank
+    profiles      what the source run measured of it, where that run had the version's stack
+    versions      what a version directory stands for: its stack, op_mapping and cache state
+    plans         the plans that were merged, wholly or in part
+
+Rows are Arrow tables of text, since a merge moves hundreds of thousands of them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.canonical import canonical_json
+from collector.measurement import ROW_COLUMNS
+from collector.plan import Plan
+from collector.stack import Stack
+from collector.vocabulary import BASE_CELLS
+
+TEXT = pa.large_string()
+_RANK_FIELDS = [("head_commit", pa.int64()), ("plan", pa.int64()), ("plan_hash", TEXT)]
+
+MEASUREMENT_SCHEMA = pa.schema(
+    [*((name, TEXT) for name in ROW_COLUMNS), ("final", pa.bool_()), ("version_path", TEXT)]
+)
+CASE_SCHEMA = pa.schema(
+    [
+        *(("version_path", TEXT), ("case", TEXT), *_RANK_FIELDS, ("kernel_type", TEXT)),
+        *((name, TEXT) for name in (*BASE_CELLS, "extra")),
+    ]
+)
+PROFILE_SCHEMA = pa.schema(
+    [
+        *(("version_path", TEXT), ("case", TEXT), *_RANK_FIELDS, ("stack_id", TEXT)),
+        *(("count", pa.int64()), ("mean_us", pa.float64())),
+        *(("median_us", pa.float64()), ("std_us", pa.float64()), ("counters", TEXT)),
+    ]
+)
+
+Rank = tuple[int, int, str]
+
+
+def rank_of(plan: Plan) -> Rank:
+    """Of two plans that say different things of one case, the greater is believed."""
+    return (plan.head_commit, plan.number, plan.plan_hash)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ranked:
+    """A text and the rank of the plan it comes from."""
+
+    rank: Rank
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one version directory stands for. The stack and the op_mapping of the highest plan
+    show, the cache state of the lowest: a later plan adds to a version, it does not turn it."""
+
+    stack: Ranked  # canonical JSON of the stack
+    cache: Ranked
+    op_mapping: Ranked | None
+
+    def join(self, other: "Version") -> "Version":
+        mappings = [m for m in (self.op_mapping, other.op_mapping) if m is not None]
+        return Version(
+            stack=max(self.stack, other.stack),
+            cache=min(self.cache, other.cache),
+            op_mapping=max(mappings, default=None),
+        )
+
+    @property
+    def shown_stack(self) -> Stack:
+        return Stack.from_json(json.loads(self.stack.text))
+
+
+def version_of(plan: Plan) -> Version:
+    """What one plan alone says of its version directory."""
+    rank = rank_of(plan)
+    return Version(
+        stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
+        cache=Ranked(rank, plan.measure.cache),
+        op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MergedPlan:
+    campaign: str
+    number: int
+    plan_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tables sorted by key, one row a key: equal states have equal fields."""
+
+    measurements: pa.Table
+    cases: pa.Table
+    profiles: pa.Table
+    versions: Mapping[str, Version]
+    plans: frozenset[MergedPlan]
+
+    @classmethod
+    def empty(cls) -> "State":
+        return cls(
+            MEASUREMENT_SCHEMA.empty_table(),
+            CASE_SCHEMA.empty_table(),
+            PROFILE_SCHEMA.empty_table(),
+            {},
+            frozenset(),
+        )
+
+    @classmethod
+    def of_rows(
+        cls,
+        *,
+        measurements: Iterable[pa.Table] = (),
+        cases: Iterable[pa.Table] = (),
+        profiles: Iterable[pa.Table] = (),
+        versions: Mapping[str, Version] | None = None,
+        plans: Iterable[MergedPlan] = (),
+    ) -> "State":
+        """The state that holds these rows, given in any order and any number of times."""
+        return cls(
+            _highest([MEASUREMENT_SCHEMA.empty_table(), *measurements], ("measurement",)),
+            _highest([CASE_SCHEMA.empty_table(), *cases], ("version_path", "case")),
+            _highest([PROFILE_SCHEMA.empty_table(), *profiles], ("version_path", "case")),
+            dict(versions or {}),
+            frozenset(plans),
+        )
+
+    def join(self, other: "State") -> "State":
+        """Everything that either knows; of two rows with one key, the one of higher rank."""
+        return State.of_rows(
+            measurements=(self.measurements, other.measurements),
+            cases=(self.cases, other.cases),
+            profiles=(self.profiles, other.profiles),
+            versions=_join_versions(self.versions, other.versions),
+            plans=self.plans | other.plans,
+        )
+
+    def measurements_beyond(self, base: "State") -> pa.Table:
+        """The rows of measurements that a database in state `base` lacks."""
+        known = _identity_of_rows(base.measurements)
+        return self.measurements.filter(
+            pc.invert(pc.is_in(_identity_of_rows(self.measurements), value_set=known))
+        )
+
+    @property
+    def runtimes(self) -> frozenset[str]:
+        """`real`, `fake`: what the measurements say of the devices they were taken on."""
+        return frozenset(pc.unique(self.measurements["runtime"]).to_pylist())
+
+
+def join_all(states: Iterable[State]) -> State:
+    return reduce(State.join, states, State.empty())
+
+
+def highest_rows(table: pa.Table, key: tuple[str, ...], rank: tuple[str, ...]) -> pa.Table:
+    """For each key the row that comes last by `rank`; the result is sorted by key."""
+    order = [(name, "ascending") for name in (*key, *rank)]
+    ordered = table.take(pc.sort_indices(table, sort_keys=order))
+    return ordered.filter(_is_last_of_key(ordered, key)).combine_chunks()
+
+
+def _highest(tables: list[pa.Table], key: tuple[str, ...]) -> pa.Table:
+    """Joined rows. Ranks come first among the other columns; where they tie, the rest of the row
+    decides, so that no order of joining can show."""
+    table = pa.concat_tables([t for t in tables if t.num_rows] or tables[:1])
+    if key == ("measurement",):
+        return highest_rows(table, key, ("final",))
+    return highest_rows(table, key, tuple(n for n in table.column_names if n not in key))
+
+
+def _is_last_of_key(ordered: pa.Table, key: tuple[str, ...]) -> Any:
+    rows = ordered.num_rows
+    if rows == 0:
+        return pa.array([], pa.bool_())
+    differs: Any = None
+    for name in key:
+        column = ordered[name].combine_chunks()
+        changed = pc.not_equal(column.slice(0, rows - 1), column.slice(1))
+        differs = changed if differs is None else pc.or_(differs, changed)
+    return pa.concat_arrays([differs, pa.array([True])])
+
+
+def _identity_of_rows(measurements: pa.Table) -> Any:
+    """A row as the set of measurements knows it: its id, and whether it is final."""
+    flags = pc.cast(measurements["final"], TEXT)
+    separator = pa.scalar(" ", TEXT)
+    return pc.binary_join_element_wise(measurements["measurement"], flags, separator)
+
+
+def _join_versions(a: Mapping[str, Version], b: Mapping[str, Version]) -> dict[str, Version]:
+    joined = dict(a)
+    for path, version in b.items():
+        joined[path] = joined[path].join(version) if path in joined else version
+    return dict(sorted(joined.items()))

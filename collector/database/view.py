@@ -1,0 +1,165 @@
+"""The tree of CSVs that a state shows: computed from the state alone, byte for byte the same.
+
+Rows of a file are in the order of their cells as spelled, and of the case id where spellings
+agree: cases that look alike stand together, a diff of two versions reads well, and no order of
+merging can show.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.canonical import canonical_json, sha256_hex
+from collector.database.columns import (
+    AVERAGE_DURATION,
+    DATABASE_COLUMNS,
+    csv_bytes,
+    database_columns,
+    duration_cells,
+    profile_cells,
+)
+from collector.database.layout import OP_MAPPING, kernel_file_name
+from collector.database.query import best_rows
+from collector.database.state import TEXT, State
+from collector.record import ProfileStatistics
+from collector.vocabulary import BASE_CELLS
+
+_OWN_PREFIXES = ("MicroBench ", "Profiling ")
+_OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
+
+Cells = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFile:
+    data: bytes
+    rows: int  # of cases; 0 for a file that is no table
+
+
+def render(
+    state: State, *, cache: str | None = None, prune_empty: bool = False
+) -> dict[str, ViewFile]:
+    """Every file of the tree by its path. `cache` shows that cache state instead of each
+    version's own; `prune_empty` leaves out the rows without a duration."""
+    files: dict[str, ViewFile] = {}
+    for path, version in sorted(state.versions.items()):
+        for kernel, rows in _kernels(state, path, cache):
+            shown = [row for row in rows if row.get(AVERAGE_DURATION) or not prune_empty]
+            columns = database_columns({name for row in shown for name in row})
+            files[f"{path}/{kernel_file_name(kernel)}"] = ViewFile(
+                csv_bytes(columns, shown), len(shown)
+            )
+        if version.op_mapping is not None:
+            files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
+    return files
+
+
+def content_hash(state: State, files: Mapping[str, ViewFile] | None = None) -> str:
+    """One hash of all that the database says: measurements by id, and the tree, whose rows are in
+    a fixed order. `files` saves rendering it again."""
+    shown = render(state) if files is None else files
+    return sha256_hex(
+        canonical_json(
+            {
+                "measurements": _digest(state.measurements),
+                "files": {path: sha256_hex(file.data) for path, file in shown.items()},
+                "stacks": {path: v.shown_stack.as_json() for path, v in state.versions.items()},
+            }
+        )
+    )
+
+
+def _kernels(state: State, path: str, cache: str | None) -> Iterator[tuple[str, list[Cells]]]:
+    """The rows of each kernel type's file, sorted."""
+    cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
+    order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
+    cases = cases.take(pc.sort_indices(cases, sort_keys=order))
+    measured, profiled = _measured(state, path, cache), _profiled(state, path)
+    names = ("kernel_type", "case", "extra", *BASE_CELLS)
+    rows = zip(*(cases[name].to_pylist() for name in names), strict=True)
+    for kernel, group in groupby(rows, key=lambda row: row[0]):
+        yield (
+            kernel,
+            [
+                _extra_cells(extra)
+                | dict(zip(BASE_CELLS, cells, strict=True))
+                | measured.get(case, {})
+                | profiled.get(case, {})
+                for _, case, extra, *cells in group
+            ],
+        )
+
+
+def _extra_cells(extra: str) -> Cells:
+    """What a source carried along, without what only this database may say: a tree's own
+    durations and counters are not measurements of ours."""
+    if not extra:
+        return {}
+    return {
+        name: text
+        for name, text in json.loads(extra).items()
+        if name not in _OWN_COLUMNS and not name.startswith(_OWN_PREFIXES)
+    }
+
+
+def _measured(state: State, path: str, cache: str | None) -> dict[str, Cells]:
+    """The cells of every good measurement that shows, by case."""
+    best = best_rows(state, path, cache=cache)
+    best = best.filter(best["good"])
+    columns = (best[name].to_pylist() for name in ("case", "mean_us", "counters"))
+    return {
+        case: duration_cells(float(mean_us), _pairs(counters))
+        for case, mean_us, counters in zip(*columns, strict=True)
+    }
+
+
+def _profiled(state: State, path: str) -> dict[str, Cells]:
+    """The cells of the source run's statistics, by case, where that run had the shown stack."""
+    profiles = state.profiles
+    stack_id = state.versions[path].shown_stack.stack_id
+    for name, wanted in (("version_path", path), ("stack_id", stack_id)):
+        profiles = profiles.filter(pc.equal(profiles[name], wanted))
+    return {
+        row["case"]: profile_cells(
+            ProfileStatistics(
+                count=row["count"],
+                mean_us=row["mean_us"],
+                median_us=row["median_us"],
+                std_us=row["std_us"],
+                counters=tuple((name, value) for name, value in _pairs(row["counters"])),
+            )
+        )
+        for row in profiles.to_pylist()
+    }
+
+
+def _pairs(counters: str) -> list[Any]:
+    return list(json.loads(counters)) if counters else []
+
+
+def _digest(table: pa.Table) -> str:
+    """The hash of a table's rows, column by column: the length of every text, then the texts.
+    Arrow's own layout (chunks, slices, encodings) has no part in it."""
+    digest = hashlib.sha256()
+    for name in table.column_names:
+        texts = pc.cast(table[name], TEXT).combine_chunks()
+        lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+        digest.update(canonical_json([name, len(texts)]))
+        digest.update(lengths.astype("<i8").tobytes())
+        digest.update(_text_bytes(texts))
+    return digest.hexdigest()
+
+
+def _text_bytes(texts: Any) -> memoryview:
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return memoryview(b"")
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[int(bounds[0]) : int(bounds[-1])]
