@@ -1,0 +1,226 @@
+"""What a plan has committed so far, as a state: the only way measurements enter the database.
+
+Every object is checked against the hash that its committed manifest gives, and every row against
+its own id, so that what a merge reads is what a worker wrote.
+"""
+
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from collector import keys
+from collector.canonical import canonical_json, short_hash
+from collector.database.sealed import read_sealed
+from collector.database.state import (
+    CASE_SCHEMA,
+    PROFILE_SCHEMA,
+    TEXT,
+    MergedPlan,
+    State,
+    rank_of,
+    version_of,
+)
+from collector.errors import BadInput, NotFound
+from collector.manifest import (
+    AttemptManifest,
+    StoredObject,
+    commit_from_json,
+    manifest_from_json,
+)
+from collector.measurement import ROW_COLUMNS, Outcome
+from collector.plan import Plan, plan_from_json
+from collector.record import CaseRecord
+from collector.shard import read_shard
+from collector.store.base import Store
+from collector.vocabulary import BASE_CELLS
+
+_READERS = 8
+_WHOLE_NUMBERS = ("plan", "head_commit", "session", "n_expected", "n_observed", "n_accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResults:
+    """A plan, the state that its committed shards make, and the shards that nobody committed."""
+
+    plan: Plan
+    state: State
+    missing: tuple[str, ...]
+
+    @property
+    def is_begun(self) -> bool:
+        """Some shard is committed, or there was nothing to measure."""
+        return not self.plan.shards or len(self.missing) < len(self.plan.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    shard_id: str
+    records: Sequence[CaseRecord]
+    measurements: pa.Table | None  # None while nobody has committed it
+
+
+def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
+    """Read everything a plan has committed. Every case of the plan is in the state, measured or
+    not. Raises BadInput, naming the key, for an object that is not what was committed."""
+    plan = _read_plan(store, campaign, number)
+    with ThreadPoolExecutor(_READERS) as pool:
+        ids = [shard.shard_id for shard in plan.shards]
+        shards = list(pool.map(lambda shard_id: _read_shard(store, plan, shard_id), ids))
+    state = State.of_rows(
+        measurements=[s.measurements for s in shards if s.measurements is not None],
+        cases=[_case_rows(plan, s.records) for s in shards],
+        profiles=[_profile_rows(plan, s.records) for s in shards],
+        versions={plan.stack.version_path: version_of(plan)},
+        plans=[MergedPlan(plan.campaign, plan.number, plan.plan_hash)],
+    )
+    return PlanResults(plan, state, tuple(s.shard_id for s in shards if s.measurements is None))
+
+
+def measurement_rows(data: bytes, *, key: str) -> pa.Table:
+    """The rows of a part. Raises BadInput, naming the key, for anything else."""
+    try:
+        table = pa_csv.read_csv(
+            io.BytesIO(data),
+            read_options=pa_csv.ReadOptions(use_threads=False),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(ROW_COLUMNS, TEXT), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"a part is wanted: {error}", path=key) from error
+    if tuple(table.column_names) != ROW_COLUMNS:
+        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
+    check_rows(table, key)
+    return table
+
+
+def check_rows(table: pa.Table, key: str) -> None:
+    """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
+    not follow from its own row."""
+    try:
+        for name in _WHOLE_NUMBERS:
+            table[name].cast(pa.int64())
+        timed = table.filter(pc.not_equal(table["mean_us"], ""))
+        timed["mean_us"].cast(pa.float64())
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"a row is no measurement: {error}", path=key) from error
+    if unknown := set(pc.unique(table["outcome"]).to_pylist()) - set(Outcome):
+        raise BadInput(f"outcome {min(unknown)!r} is not known", path=key)
+    if wrong := _wrong_ids(table):
+        raise BadInput(f"measurement {wrong[0]!r} does not follow from its own row", path=key)
+
+
+def _wrong_ids(table: pa.Table) -> list[str]:
+    """The measurements whose id does not follow from their own row."""
+    names = ("shard", "attempt", "session", "case", "measurement")
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [
+        measurement
+        for shard, attempt, session, case, measurement in rows
+        if short_hash([shard, attempt, int(session), case], len(measurement)) != measurement
+    ]
+
+
+def _read_plan(store: Store, campaign: str, number: int) -> Plan:
+    key = keys.plan(campaign, number)
+    try:
+        return plan_from_json(store.get(key), key=key)
+    except NotFound as error:
+        raise BadInput(f"campaign {campaign!r} has no plan {number} at {store.url}") from error
+
+
+def _read_shard(store: Store, plan: Plan, shard_id: str) -> _Shard:
+    key = keys.shard(plan.campaign, shard_id)
+    records = [case.record for case in read_shard(store.get(key), path=key)]
+    key = keys.committed(plan.campaign, shard_id)
+    try:
+        commit = commit_from_json(store.get(key), key=key)
+    except NotFound:
+        return _Shard(shard_id, records, None)
+    data = _read(store, commit.manifest, key)
+    manifest = manifest_from_json(data, key=commit.manifest.key)
+    return _Shard(shard_id, records, _measurements(store, plan, manifest, commit.manifest.key))
+
+
+def _measurements(store: Store, plan: Plan, manifest: AttemptManifest, key: str) -> pa.Table:
+    """Every row of the parts a manifest names, marked with what the manifest and the plan say."""
+    parts = [
+        measurement_rows(_read(store, entry.part, key), key=entry.part.key)
+        for entry in manifest.parts
+    ]
+    if not parts:
+        raise BadInput("it names no part, and a committed shard has one", path=key)
+    table = pa.concat_tables(parts).combine_chunks()
+    _check_stack(table, plan, key)
+    final = _final_flags(table, manifest, key)
+    path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
+    return table.append_column("final", final).append_column("version_path", path)
+
+
+def _check_stack(table: pa.Table, plan: Plan, key: str) -> None:
+    foreign = set(pc.unique(table["stack_id"]).to_pylist()) - {plan.stack.stack_id}
+    if foreign:
+        raise BadInput(
+            f"measurements of stack {min(foreign)} came for a plan of stack {plan.stack.stack_id}; "
+            "results of different stacks never mix",
+            path=key,
+        )
+
+
+def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Array:
+    named = set(manifest.final.items())
+    rows = list(zip(table["case"].to_pylist(), table["measurement"].to_pylist(), strict=True))
+    if absent := named.difference(rows):
+        case, measurement = min(absent)
+        raise BadInput(
+            f"it names {measurement} as final for case {case}, and none of its parts holds it",
+            path=key,
+        )
+    return pa.array([row in named for row in rows], pa.bool_())
+
+
+def _read(store: Store, stored: StoredObject, named_by: str) -> bytes:
+    return read_sealed(store, stored.key, stored.sha256, named_by=named_by)
+
+
+def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
+    columns: dict[str, list[object]] = {
+        **_key_columns(plan, records),
+        "kernel_type": [record.case.kernel_type for record in records],
+        **{name: [record.cells.get(name, "") for record in records] for name in BASE_CELLS},
+        "extra": [canonical_json(dict(r.extra)).decode() if r.extra else "" for r in records],
+    }
+    return pa.table(columns, schema=CASE_SCHEMA)
+
+
+def _profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
+    """Statistics of the source's own run, only where every source was taken on this stack: a
+    shard does not say which source a case came from."""
+    on_this_stack = bool(plan.sources) and all(source.same_stack for source in plan.sources)
+    seen = [(r, r.profile) for r in records if on_this_stack and r.profile is not None]
+    columns: dict[str, list[object]] = {
+        **_key_columns(plan, [record for record, _ in seen]),
+        "stack_id": [plan.stack.stack_id] * len(seen),
+        **{n: [getattr(p, n) for _, p in seen] for n in ("count", "mean_us", "median_us")},
+        "std_us": [p.std_us for _, p in seen],
+        "counters": [canonical_json([list(pair) for pair in p.counters]).decode() for _, p in seen],
+    }
+    return pa.table(columns, schema=PROFILE_SCHEMA)
+
+
+def _key_columns(plan: Plan, records: Sequence[CaseRecord]) -> dict[str, list[object]]:
+    head_commit, number, plan_hash = rank_of(plan)
+    rows = len(records)
+    return {
+        "version_path": [plan.stack.version_path] * rows,
+        "case": [record.case_id for record in records],
+        "head_commit": [head_commit] * rows,
+        "plan": [number] * rows,
+        "plan_hash": [plan_hash] * rows,
+    }
