@@ -1,0 +1,146 @@
+"""A snapshot as a folder on this machine, in the layout that consumers read.
+
+The folder appears whole or not at all. It may take the place of an earlier pull, as long as
+nobody has put anything of their own into it.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from collector.canonical import readable_json, sha256_hex
+from collector.database.commits import Commit
+from collector.database.layout import OP_MAPPING
+from collector.database.snapshot import load_state, read_file, read_manifest
+from collector.database.view import ViewFile, render
+from collector.errors import BadInput
+from collector.store.base import Store
+
+MARKER = ".opmeter-pull.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was written. `without_mapping` are the versions that have no op_mapping.yaml, whose
+    consumers must bring their own."""
+
+    files: int
+    rows: int
+    without_mapping: tuple[str, ...]
+
+
+def pull(
+    store: Store,
+    commit: Commit,
+    target: Path,
+    *,
+    prune_empty: bool = False,
+    cache: str | None = None,
+) -> Pulled:
+    """Write the tree of a commit to `target`, every file checked against the manifest.
+
+    `prune_empty` leaves out rows without a duration; `cache` shows the durations of that cache
+    state. Raises BadInput where `target` holds anything but an unchanged earlier pull.
+    """
+    _check_target(target)
+    manifest = read_manifest(store, commit)
+    if prune_empty or cache is not None:
+        state = load_state(store, commit, manifest)
+        files = render(state, cache=cache, prune_empty=prune_empty)
+    else:
+        files = {
+            path: ViewFile(read_file(store, commit, path, entry), entry.rows)
+            for path, entry in manifest.tree.items()
+        }
+    _replace(target, files, commit)
+    return Pulled(
+        files=len(files),
+        rows=sum(file.rows for file in files.values()),
+        without_mapping=tuple(p for p in manifest.versions if f"{p}/{OP_MAPPING}" not in files),
+    )
+
+
+def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> None:
+    """Write beside the target, then rename; what was there goes last."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh = beside / "new"
+        for path, file in files.items():
+            _write(fresh / _safe(path), file.data)
+        _write(fresh / MARKER, _marker(files, commit))
+        _swap(fresh, target, beside / "old")
+    finally:
+        shutil.rmtree(beside)
+
+
+def _swap(fresh: Path, target: Path, aside: Path) -> None:
+    """Put `fresh` where `target` is, which moves aside; where that fails it moves back."""
+    if not target.exists():
+        os.rename(fresh, target)
+        return
+    os.rename(target, aside)
+    try:
+        os.rename(fresh, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _marker(files: Mapping[str, ViewFile], commit: Commit) -> bytes:
+    return readable_json(
+        {
+            "commit": commit.number,
+            "content_hash": commit.content_hash,
+            "files": {path: sha256_hex(file.data) for path, file in files.items()},
+        }
+    )
+
+
+def _check_target(target: Path) -> None:
+    """Whether the target may be replaced: absent, empty, or exactly what a pull wrote."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise BadInput("a folder is wanted to pull into", path=target)
+    if not any(target.iterdir()):
+        return
+    written = _written_by_pull(target)
+    for path in sorted(p for p in target.rglob("*") if not p.is_dir()):
+        name = path.relative_to(target).as_posix()
+        if name != MARKER and written.get(name) != sha256_hex(path.read_bytes()):
+            raise BadInput(
+                "it was added or changed after the last pull; move it away, or pull elsewhere",
+                path=path,
+            )
+
+
+def _written_by_pull(target: Path) -> Mapping[str, str]:
+    try:
+        files = json.loads((target / MARKER).read_bytes())["files"]
+    except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            "the folder is not empty, and no earlier pull made it; pull into another one",
+            path=target,
+        ) from error
+    return dict(files)
+
+
+def _safe(path: str) -> PurePosixPath:
+    """A path that stays inside the tree, whatever a manifest says."""
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or "\\" in path:
+        raise BadInput(f"{path!r} is not a path inside a tree")
+    return parts
