@@ -15,9 +15,9 @@ from collector.ops.spec import Constraint
 
 MASK_SIDE = 2048
 _STATISTICS_WIDTH = 8
-# Scores of one block in float32: what measured best on two cores. Smaller blocks lose time
-# between operators, larger ones leave the cache. The most that lives at once is 4 times this.
-_BLOCK_BYTES = 32 << 20
+# Scores of one block in float32. On two cores the gradient of 4096 tokens took 0.8 s with this,
+# and no less with 8 to 128 MiB. About 4 times as much lives at once.
+_BLOCK_BYTES = 16 << 20
 _BLOCK_ROWS = 256
 
 # Where batch, heads, sequence and head size lie once H is unfolded into heads and head size.

@@ -17,7 +17,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             make.normal((count, grad.numel // count), grad.dtype),
-            numbers.sort().values,
+            numbers.long().sort().values,  # index_fill_ takes no other
             make.permutation(count, "INT64"),
             place(table, make).zero_(),
         )

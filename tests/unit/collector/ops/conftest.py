@@ -1,0 +1,94 @@
+"""A maker of tensors on the cpu, for the tests of declarations, and cases written in one line."""
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.ops.registry import find
+from collector.vocabulary import BASE_CELLS, dtype_of
+
+
+class CpuMaker:
+    """Makes tensors as `TensorMaker` promises. With `wide`, 16-bit types become float32, as on
+    a machine that cannot compute in them."""
+
+    def __init__(self, torch, wide=False):
+        self.torch = torch
+        self.wide = wide
+        self.random = torch.Generator().manual_seed(7)
+
+    def dtype(self, spelling):
+        known = dtype_of(spelling)
+        narrow = known.is_floating and known.item_bytes == 2
+        return self.torch.float32 if narrow and self.wide else getattr(self.torch, known.torch_name)
+
+    def normal(self, shape, dtype):
+        torch_dtype = self.dtype(dtype)
+        if torch_dtype == self.torch.bool:
+            return self.integers(shape, dtype, 0, 2)
+        if not torch_dtype.is_floating_point:
+            return self.integers(shape, dtype, 1, 5)
+        return self.torch.randn(tuple(shape), generator=self.random).to(torch_dtype)
+
+    def uniform(self, shape, dtype, low, high):
+        fractions = self.torch.rand(tuple(shape), generator=self.random)
+        return (low + (high - low) * fractions).to(self.dtype(dtype))
+
+    def integers(self, shape, dtype, low, high):
+        numbers = self.torch.randint(low, high, tuple(shape), generator=self.random)
+        return numbers.to(self.dtype(dtype))
+
+    def permutation(self, n, dtype):
+        return self.torch.randperm(n, generator=self.random).to(self.dtype(dtype))
+
+    def full(self, shape, dtype, value):
+        return self.torch.full(tuple(shape), value, dtype=self.dtype(dtype))
+
+    def empty(self, shape, dtype):
+        return self.torch.empty(tuple(shape), dtype=self.dtype(dtype))
+
+
+def _case(kernel, inputs, input_dtypes, outputs, output_dtypes, input_formats=""):
+    formats = [
+        ";".join("ND" for _ in dtypes.split(";")) for dtypes in (input_dtypes, output_dtypes)
+    ]
+    cells = (inputs, input_dtypes, input_formats or formats[0], outputs, output_dtypes, formats[1])
+    return case_from_cells(kernel, dict(zip(BASE_CELLS[2:], cells, strict=True)))
+
+
+@pytest.fixture(scope="session")
+def case_of():
+    """(kernel, input shapes, dtypes, output shapes, dtypes) -> Case; formats are ND."""
+    return _case
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """torch on one thread, so that small tensors don't wait for each other."""
+    module = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
+    before = module.get_num_threads()
+    module.set_num_threads(1)
+    yield module
+    module.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def build(torch):
+    """case -> Call, once the declaration has accepted the case."""
+
+    def build_case(case, wide=False):
+        op = find(case.kernel_type)
+        op.check(case)
+        return op.build(case, CpuMaker(torch, wide and not op.moves_data))
+
+    return build_case
+
+
+@pytest.fixture(scope="session")
+def launch(torch):
+    """(case, call) -> what the reference gives, as a tuple."""
+
+    def launch_case(case, call):
+        outputs = find(case.kernel_type).reference(torch, *call.args, **call.kwargs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return launch_case
