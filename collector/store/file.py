@@ -1,0 +1,160 @@
+"""A store in a folder: the default where nothing else is configured.
+
+An object appears whole or not at all: it is written beside its place under a temporary name,
+forced to the disk, and then renamed (`put`) or hard-linked (`create`; link(2) fails where the name
+is taken, so exactly one of many writers wins, on any node that mounts the folder).
+
+Where a mount refuses hard links, `create` takes the name with O_EXCL and moves the written file
+over it: still one winner, but a kill between the two leaves an empty object.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
+from collector.store.atomic import prune, sync_folder, written_beside
+from collector.store.base import Info
+from collector.store.key_rules import TEMPORARY, check_key, check_prefix, parent_conflict
+
+_NO_LINKS_HERE = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_PARENT = {errno.ENOTDIR, errno.EISDIR}
+_UNAVAILABLE = {
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,  # a FUSE mount whose server died
+    errno.EBUSY,
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+}
+
+
+class FileStore:
+    """Objects are files under `root`, which the first write makes."""
+
+    def __init__(self, root: Path | str, *, link: Callable[[Path, Path], None] = os.link):
+        self._root = Path(root).absolute()
+        self._link = link
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def get(self, key: str) -> bytes:
+        path = self._path(key)
+        with _errors_told(path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise NotFound(f"{path}: holds nothing") from error
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        with _errors_told(path), written_beside(path, data) as temporary:
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+
+    def create(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        with _errors_told(path), written_beside(path, data) as temporary:
+            try:
+                self._publish_once(temporary, path)
+            except FileExistsError as error:
+                if path.is_dir():
+                    raise parent_conflict(str(path)) from error
+                raise AlreadyExists(f"{path}: holds an object already") from error
+            sync_folder(path.parent)
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        check_prefix(prefix)
+        folder, slash, start = prefix.rpartition("/")
+        return self._walk(folder + slash, start)
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.get(source))
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with _errors_told(path):
+            try:
+                path.unlink()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return
+            sync_folder(path.parent)
+            prune(path.parent, self._root)
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        return self._root / key
+
+    def _publish_once(self, temporary: Path, path: Path) -> None:
+        try:
+            self._link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS_HERE:
+                raise
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            os.replace(temporary, path)
+
+    def _walk(self, folder: str, start: str) -> Iterator[Info]:
+        """One folder in memory at a time; `folder` is empty or ends with '/'."""
+        for name, size_bytes in _names(self._root / folder, start):
+            if name.endswith("/"):
+                yield from self._walk(folder + name, "")
+            else:
+                yield Info(folder + name, size_bytes)
+
+
+def _names(folder: Path, start: str) -> list[tuple[str, int]]:
+    """Names and sizes in the order of the keys below them: a folder's name ends with '/', since
+    'a-b' comes before 'a/b'."""
+    with _errors_told(folder):
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(_objects_and_folders(entries, start))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def _objects_and_folders(
+    entries: Iterator[os.DirEntry[str]], start: str
+) -> Iterator[tuple[str, int]]:
+    for entry in entries:
+        if not entry.name.startswith(start) or entry.name.startswith(TEMPORARY):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # deleted since it was seen
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            yield f"{entry.name}/", 0
+        elif stat.S_ISREG(status.st_mode):
+            yield entry.name, status.st_size
+
+
+@contextmanager
+def _errors_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _store_error(error, path) from error
+
+
+def _store_error(error: OSError, path: Path) -> StoreError:
+    if error.errno in _PARENT:
+        return parent_conflict(str(path))
+    if error.errno in _REFUSED:
+        return StoreRefused(f"{path}: {error.strerror}: this user may not read or write here")
+    if error.errno in _UNAVAILABLE:
+        return StoreUnavailable(f"{path}: {error.strerror}")
+    if error.errno == errno.ENAMETOOLONG:
+        return StoreError(f"{path}: a part of the key is too long for this file system")
+    return StoreError(f"{path}: {error}")

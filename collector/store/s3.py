@@ -1,0 +1,229 @@
+"""A store in an S3 bucket, through boto3: the only module that imports it.
+
+Servers differ where it hurts (checksum trailers, v2 signatures, addressing), so the client asks for
+the least: v4 signatures, checksums only where the protocol requires them, path addressing wherever
+an endpoint is named. Hashes of contents live in our manifests instead.
+
+Credentials come from the environment or mounted files. A refusal reads them again, once: a mounted
+secret is rotated while we run.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+from botocore.parsers import ResponseParserError
+
+from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
+from collector.store.base import Info
+from collector.store.key_rules import check_key, check_prefix, parent_conflict
+
+logger = logging.getLogger(__name__)
+
+_CONNECTIONS = 32  # threads that may share the client without waiting for one another
+_CONFLICT_PAUSES_S = (0.1, 0.4, 1.0)
+_NO_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    TokenRetrievalError,
+    ProfileNotFound,
+)
+_NO_ANSWER = (HTTPClientError, IncompleteReadError, ResponseParserError)
+_REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}  # 400 on AWS
+_PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
+_OVERLOADED = {"RequestTimeout", "SlowDown"}
+
+
+class _Conflict(StoreUnavailable):
+    """Two writers met (409), and the server does not say who won."""
+
+
+class S3Store:
+    """Objects under `prefix` of one bucket; threads share the store and its client."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        attempts: int = 5,
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float = 60.0,
+    ):
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._given = {"endpoint": endpoint, "region": region}
+        self._attempts = attempts
+        self._timeouts_s = {"connect_timeout": connect_timeout_s, "read_timeout": read_timeout_s}
+        self._lock = threading.Lock()
+        self._client = self._new_client()
+
+    @property
+    def url(self) -> str:
+        query = urlencode({name: value for name, value in self._given.items() if value})
+        address = f"s3://{self._bucket}/{quote(self._prefix.rstrip('/'))}".rstrip("/")
+        return f"{address}?{query}" if query else address
+
+    def get(self, key: str) -> bytes:
+        check_key(key)
+        for attempt in range(1, self._attempts + 1):
+            answer = self._call("get_object", key, Key=self._prefix + key)
+            try:
+                data: bytes = answer["Body"].read()
+                return data
+            except _NO_ANSWER as error:  # botocore retries a request, not the body of its answer
+                trouble = error
+                logger.info("%s: cut off (%s), attempt %d", self._address(key), error, attempt)
+            finally:
+                answer["Body"].close()
+        raise StoreUnavailable(f"{self._address(key)}: cut off each time: {trouble}") from trouble
+
+    def put(self, key: str, data: bytes) -> None:
+        check_key(key)
+        self._call("put_object", key, Key=self._prefix + key, Body=data)
+
+    def create(self, key: str, data: bytes) -> None:
+        check_key(key)
+        for pause_s in (*_CONFLICT_PAUSES_S, None):
+            try:
+                self._call("put_object", key, Key=self._prefix + key, Body=data, IfNoneMatch="*")
+                return
+            except _Conflict as error:
+                if pause_s is None:
+                    raise AlreadyExists(str(error)) from error
+                time.sleep(pause_s)
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        check_prefix(prefix)
+        return self._pages(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        check_key(source)
+        check_key(target)
+        origin = {"Bucket": self._bucket, "Key": self._prefix + source}
+        self._call("copy_object", source, Key=self._prefix + target, CopySource=origin)
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        self._call("delete_object", key, Key=self._prefix + key)
+
+    def _pages(self, prefix: str) -> Iterator[Info]:
+        position: dict[str, str] = {}
+        while True:
+            page = self._call("list_objects_v2", prefix, Prefix=self._prefix + prefix, **position)
+            for entry in page.get("Contents", ()):
+                if not entry["Key"].endswith("/"):  # a "folder" that some S3 browser made
+                    yield Info(entry["Key"].removeprefix(self._prefix), entry["Size"])
+            if not page.get("IsTruncated"):
+                return
+            position = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _call(self, operation: str, key: str, **arguments: Any) -> Any:
+        """One request; where it is refused, one more with credentials read again."""
+        client = self._client
+        try:
+            return self._request(client, operation, key, arguments)
+        except StoreRefused as refusal:
+            logger.info("%s; reading the credentials again", refusal)
+            return self._request(self._renewed(client), operation, key, arguments)
+
+    def _request(self, client: Any, operation: str, key: str, arguments: dict[str, Any]) -> Any:
+        try:
+            return getattr(client, operation)(Bucket=self._bucket, **arguments)
+        except ClientError as error:
+            raise self._told(error, key) from error
+        except (BotoCoreError, ResponseParserError) as error:
+            raise self._troubled(error, self._address(key)) from error
+
+    def _renewed(self, refused: Any) -> Any:
+        with self._lock:
+            if self._client is refused:  # else another thread has done it
+                self._client = self._new_client()
+            return self._client
+
+    def _new_client(self) -> Any:
+        endpoint = self._endpoint
+        try:
+            session = boto3.Session()
+            region = self._given["region"] or session.region_name or os.environ.get("AWS_REGION")
+            return session.client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name=region or "us-east-1",
+                config=self._config("path" if endpoint else "auto"),
+            )
+        except ValueError as error:
+            raise StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
+        except BotoCoreError as error:
+            raise self._troubled(error, self.url) from error
+
+    @property
+    def _endpoint(self) -> str | None:
+        environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return self._given["endpoint"] or environment
+
+    def _config(self, addressing: str) -> Config:
+        return Config(
+            signature_version="s3v4",
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
+            max_pool_connections=_CONNECTIONS,
+            s3={"addressing_style": addressing},
+            **self._timeouts_s,
+        )
+
+    def _address(self, key: str) -> str:
+        return f"s3://{self._bucket}/{self._prefix}{key}"
+
+    def _told(self, error: ClientError, key: str) -> StoreError:
+        status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        code: str = error.response["Error"].get("Code", "")
+        what = f"{self._address(key)}: {status} {code}: {error.response['Error'].get('Message')}"
+        if code in _PARENTS:
+            return parent_conflict(self._address(key))
+        if status == 412:
+            return AlreadyExists(what)
+        if status == 409:
+            return _Conflict(what)
+        if code == "NoSuchBucket":
+            return StoreRefused(f"{what}; make it: {self._how_to_make_the_bucket()}")
+        if status == 404:
+            return NotFound(what)
+        if status in (401, 403) or code in _REFUSALS:
+            return StoreRefused(f"{what}; credentials come from AWS_* or the files it names")
+        # 501 is an answer: this server will never know that header.
+        if (status >= 500 and status != 501) or status == 429 or code in _OVERLOADED:
+            return StoreUnavailable(what)
+        return StoreError(what)
+
+    def _troubled(self, error: Exception, where: str) -> StoreError:
+        if isinstance(error, _NO_CREDENTIALS):
+            return StoreRefused(f"{where}: {error}; credentials come from AWS_* or mounted files")
+        if isinstance(error, _NO_ANSWER):
+            return StoreUnavailable(f"{where}: {error}")
+        return StoreError(f"{where}: {error}")
+
+    def _how_to_make_the_bucket(self) -> str:
+        endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""
+        return f"aws s3 mb s3://{self._bucket}{endpoint}"
