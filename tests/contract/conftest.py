@@ -1,0 +1,147 @@
+"""The stores that the contract is asked of: memory, a folder, moto, and a real S3 server."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from collector.store.base import Store
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+from collector.store.s3 import S3Store
+from tests.servers.faults import FaultProxy
+from tests.servers.versitygw import NoServer, Versitygw
+
+_ENDPOINT, _BUCKET = "OPMETER_S3_ENDPOINT", "OPMETER_S3_BUCKET"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that runs, a bucket of it, and what a client's environment holds."""
+
+    endpoint: str
+    bucket: str
+    environment: dict[str, str]
+
+    def store(self, *, endpoint: str | None = None, **settings) -> S3Store:
+        """A store under a prefix of its own."""
+        prefix = f"contract/{uuid.uuid4().hex}"
+        return S3Store(self.bucket, prefix, endpoint=endpoint or self.endpoint, **settings)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto-secret"}
+    endpoint = f"http://{host}:{port}"
+    _make_bucket(endpoint, "contract", environment)
+    yield S3Server(endpoint, "contract", environment)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """versitygw, or the server that the environment names."""
+    if os.environ.get(_ENDPOINT) and os.environ.get(_BUCKET):
+        named = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        yield S3Server(os.environ[_ENDPOINT], os.environ[_BUCKET], named)
+        return
+    gateway = Versitygw(tmp_path_factory.mktemp("versitygw"))
+    try:
+        gateway.start()
+    except NoServer as error:
+        pytest.skip(f"{error} (or name a server by {_ENDPOINT}, {_BUCKET} and AWS_*)")
+    try:
+        gateway.make_bucket("contract")
+        yield S3Server(gateway.endpoint, "contract", gateway.environment())
+    finally:
+        gateway.stop()
+
+
+@pytest.fixture(scope="session")
+def moto_store(moto: S3Server) -> Iterator[S3Store]:
+    yield from _opened(moto)
+
+
+@pytest.fixture(scope="session")
+def real_store(real_server: S3Server) -> Iterator[S3Store]:
+    yield from _opened(real_server)
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "file",
+        pytest.param("moto_store", marks=pytest.mark.server),
+        pytest.param("real_store", marks=pytest.mark.server),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "file":
+        yield FileStore(tmp_path / "store")
+    else:  # one client for the session: making one takes longer than most tests
+        opened: S3Store = request.getfixturevalue(request.param)
+        yield opened
+        _empty(opened)
+
+
+@pytest.fixture
+def s3(real_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The real server, with its credentials in the environment and no other setting."""
+    _enter(monkeypatch, real_server)
+    return real_server
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+def _opened(server: S3Server) -> Iterator[S3Store]:
+    with pytest.MonkeyPatch.context() as environment:
+        _enter(environment, server)
+        store = server.store()
+    yield store
+
+
+def _enter(environment: pytest.MonkeyPatch, server: S3Server) -> None:
+    """Let clients see this server's credentials, and nothing of the user's settings."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            environment.delenv(name)
+    environment.setenv("AWS_CONFIG_FILE", os.devnull)
+    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    environment.setenv("NO_PROXY", "127.0.0.1,localhost")
+    for name, value in server.environment.items():
+        environment.setenv(name, value)
+
+
+def _empty(store: Store) -> None:
+    for info in list(store.list("")):
+        store.delete(info.key)
+
+
+def _make_bucket(endpoint: str, name: str, environment: dict[str, str]) -> None:
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+    )
+    client.create_bucket(Bucket=name)
+    client.close()
