@@ -87,8 +87,9 @@ def _cut(
 
 
 def _signature(launches: Sequence[Sequence[Event]]) -> tuple[str, ...]:
-    """The sequence of names that most launches have; of several the first that was seen."""
-    sequences = Counter(tuple(event.name for event in launch) for launch in launches)
+    """The sequence of names that most launches have; of several the first that was seen.
+    A tick that nothing follows is no launch."""
+    sequences = Counter(tuple(event.name for event in launch) for launch in launches if launch)
     return sequences.most_common(1)[0][0] if sequences else ()
 
 

@@ -72,6 +72,7 @@ def run_session(
     *,
     tick: Callable[[SessionProgress], None] = lambda progress: None,
     stop: threading.Event | None = None,
+    heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
 ) -> SessionReport:
     """Run a session to its end in an empty directory, and say how it ended.
 
@@ -83,7 +84,8 @@ def run_session(
     with (directory / LOG).open("wb") as log:
         process = _start(spec, directory, log.fileno())
     try:
-        watch = _Watch(spec, JournalTail(directory / JOURNAL), process, started)
+        tail = JournalTail(directory / JOURNAL)
+        watch = _Watch(spec, tail, process, started, heartbeat_limit_s)
         verdict = watch.until_end(tick, stop or threading.Event())
     finally:
         _kill_group(process)
@@ -105,11 +107,13 @@ class _Watch:
         tail: JournalTail,
         process: "subprocess.Popen[bytes]",
         started: float,
+        heartbeat_limit_s: float,
     ):
         self._spec = spec
         self._tail = tail
         self._process = process
         self._started = started
+        self._heartbeat_limit_s = heartbeat_limit_s
         self._asked = False
 
     def until_end(self, tick: Callable[[SessionProgress], None], stop: threading.Event) -> _Verdict:
@@ -146,8 +150,9 @@ class _Watch:
                 return Ending.HUNG, reason, case.ordinal
         elif now - max(journal.step_s, self._started) > STEP_LIMIT_S:
             return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
-        if now - max(journal.last_s, self._started) > HEARTBEAT_LIMIT_S:
-            return Ending.HUNG, f"no heartbeat for {HEARTBEAT_LIMIT_S:g} s", _ordinal(journal)
+        if now - max(journal.last_s, self._started) > self._heartbeat_limit_s:
+            reason = f"no heartbeat for {self._heartbeat_limit_s:g} s"
+            return Ending.HUNG, reason, _ordinal(journal)
         return None
 
     def _too_much(self, journal: Journal) -> _Verdict | None:

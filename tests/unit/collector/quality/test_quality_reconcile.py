@@ -1,0 +1,171 @@
+"""Attribution by order, on rows: a fault touches the case it belongs to and no other number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.measurement import Companion
+from collector.quality.reconcile import Expectation, attribute
+from collector.quality.sentinels import (
+    FLUSH,
+    SENTINEL_TYPE,
+    TICK,
+    Mark,
+    Sentinel,
+    find_windows,
+    sentinel_of,
+)
+from collector.vocabulary import INPUT_SHAPES
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass(frozen=True)
+class Row:
+    op_type: str
+    duration_us: float
+    cells: Mapping[str, str]
+    owner: int | None = None  # the ordinal of the case it was recorded for
+
+
+def sentinel_row(mark: Mark, ordinal: int) -> Row:
+    shape = ",".join(map(str, Sentinel(mark, ordinal).shape))
+    return Row(SENTINEL_TYPE, 0.5, {INPUT_SHAPES: f'"{shape}"'}, ordinal)
+
+
+def launch_row(kernel_type: str, duration_us: float, owner: int | None = None) -> Row:
+    return Row(kernel_type, duration_us, {INPUT_SHAPES: '"4,4"'}, owner)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
+    """A faultless recording of several cases, with strays between them."""
+    rows: list[Row] = []
+    expectations = []
+    number = 0
+    for ordinal in range(draw(st.integers(1, 5))):
+        kernel = draw(st.sampled_from(["Add", "Mul", "MatMulV3"]))
+        repeats, others = draw(st.integers(1, 5)), draw(st.integers(0, 3))
+        rows.append(launch_row("aten::normal_", 100.0 + number))
+        rows.append(sentinel_row(Mark.OPEN, ordinal))
+        for _ in range(repeats + others):
+            number += 1
+            rows.append(launch_row(kernel, float(number), ordinal))
+        rows.append(sentinel_row(Mark.CLOSE, ordinal))
+        expectations.append(Expectation(ordinal, kernel, repeats + others, repeats))
+    return rows, expectations
+
+
+@given(recordings())
+@settings(max_examples=50)
+def test_a_faultless_recording_gives_every_case_its_last_launches(recording):
+    rows, expectations = recording
+    found = attribute(rows, expectations)
+    for expected in expectations:
+        own = [r for r in rows if r.owner == expected.ordinal and r.op_type != SENTINEL_TYPE]
+        case = found[expected.ordinal]
+        assert case.lost == ""
+        assert list(case.repeats) == own[-expected.repeats :]
+        assert case.observed == expected.launches
+        assert case.companions == ()
+
+
+@given(recordings(), st.data())
+@settings(max_examples=200)
+def test_a_lost_or_doubled_row_loses_exactly_its_case(recording, data):
+    rows, expectations = recording
+    place = data.draw(st.integers(0, len(rows) - 1))
+    damaged = data.draw(
+        st.sampled_from(
+            [rows[:place] + rows[place + 1 :], rows[: place + 1] + rows[place:]],
+        )
+    )
+    before, after = attribute(rows, expectations), attribute(damaged, expectations)
+    for expected in expectations:
+        if expected.ordinal == rows[place].owner:
+            assert after[expected.ordinal].lost
+            assert after[expected.ordinal].repeats == ()
+        else:
+            assert after[expected.ordinal] == before[expected.ordinal]
+
+
+@given(recordings(), st.data())
+@settings(max_examples=100)
+def test_a_foreign_kernel_is_a_companion_and_moves_nothing(recording, data):
+    rows, expectations = recording
+    place = data.draw(st.integers(0, len(rows)))
+    damaged = [*rows[:place], launch_row("Memcpy", 7.0), *rows[place:]]
+    before, after = attribute(rows, expectations), attribute(damaged, expectations)
+    inside = {i: window for i, window in _places(rows).items() if window[0] < place <= window[1]}
+    for expected in expectations:
+        ordinal = expected.ordinal
+        assert after[ordinal].repeats == before[ordinal].repeats
+        assert after[ordinal].lost == ""
+        wanted = (Companion("Memcpy", 1, 7.0),) if ordinal in inside else ()
+        assert after[ordinal].companions == wanted
+
+
+@given(recordings(), st.data())
+@settings(max_examples=100)
+def test_a_sentinel_recorded_again_elsewhere_costs_only_its_own_case(recording, data):
+    rows, expectations = recording
+    sentinels = [row for row in rows if row.op_type == SENTINEL_TYPE]
+    again = data.draw(st.sampled_from(sentinels))
+    place = data.draw(st.integers(0, len(rows)))
+    before = attribute(rows, expectations)
+    after = attribute([*rows[:place], again, *rows[place:]], expectations)
+    for expected in expectations:
+        if expected.ordinal == again.owner:
+            assert after[expected.ordinal].lost.endswith("was recorded 2 times")
+        else:
+            assert after[expected.ordinal] == before[expected.ordinal]
+
+
+def test_the_reasons_name_the_numbers():
+    rows = [sentinel_row(Mark.OPEN, 0), launch_row("Add", 1.0), sentinel_row(Mark.CLOSE, 0)]
+    assert attribute(rows, [Expectation(0, "Add", 3, 2)])[0].lost == (
+        "3 launches were issued, 1 were recorded"
+    )
+    assert attribute([], [Expectation(0, "Add", 3, 2)])[0].lost == (
+        "neither of its sentinels was recorded"
+    )
+    assert attribute(rows[1:], [Expectation(0, "Add", 1, 1)])[0].lost == (
+        "its opening sentinel was recorded 0 times"
+    )
+    assert attribute(rows[::-1], [Expectation(0, "Add", 1, 1)])[0].lost == (
+        "its sentinels came in the wrong order"
+    )
+
+
+def test_windows_that_overlap_are_both_broken():
+    marks = [(0, Mark.OPEN, 0), (5, Mark.OPEN, 1), (9, Mark.CLOSE, 0), (12, Mark.CLOSE, 1)]
+    windows = find_windows((place, Sentinel(mark, i)) for place, mark, i in marks)
+    assert windows.good == ()
+    assert set(windows.broken) == {0, 1}
+
+
+@given(st.sampled_from([Mark.OPEN, Mark.CLOSE]), st.integers(0, 100_000))
+@settings(max_examples=100)
+def test_a_shape_spells_its_sentinel(mark, ordinal):
+    assert sentinel_of(Sentinel(mark, ordinal).shape) == Sentinel(mark, ordinal)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 7), (3, 7, 9, 1, 1), (3, 7, 1, 0, 1), (3, 7, 1, 1, 33)])
+def test_other_shapes_spell_none(shape):
+    assert sentinel_of(shape) is None
+
+
+def test_ticks_and_flushes_are_told_apart():
+    assert sentinel_of(TICK.shape) == TICK != FLUSH == sentinel_of(FLUSH.shape)
+
+
+def _places(rows: list[Row]) -> dict[int | None, tuple[int, int]]:
+    """Where each case's two sentinels are."""
+    places: dict[int | None, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row.op_type == SENTINEL_TYPE:
+            places.setdefault(row.owner, []).append(i)
+    return {owner: (first, last) for owner, (first, last) in places.items()}

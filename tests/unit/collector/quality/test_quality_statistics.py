@@ -1,0 +1,110 @@
+"""From durations to a timing: the outlier rule, the interval, the gates."""
+
+from math import inf, nan
+from random import Random
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.quality.gates import are_positive, judge
+from collector.quality.statistics import accept, percentile, student_t95, summarise
+
+pytestmark = pytest.mark.fast
+
+durations = st.lists(st.floats(0.001, 1e7), min_size=1, max_size=60)
+
+
+def test_a_worked_example():
+    timing = summarise([10.0, 12.0, 11.0, 13.0, 9.0]).timing
+    assert timing.mean_us == 11.0
+    assert timing.median_us == 11.0
+    assert timing.min_us == 9.0
+    assert timing.p10_us == pytest.approx(9.4)
+    assert timing.p90_us == pytest.approx(12.6)
+    # s = sqrt(2.5), t(4) = 2.776
+    assert timing.ci_high_us - timing.mean_us == pytest.approx(2.776 * (2.5 / 5) ** 0.5)
+    assert timing.spread == pytest.approx(1.4826 * 1 / 11)
+
+
+def test_an_interruption_is_an_outlier():
+    quiet = [10.0, 10.2, 9.9, 10.1, 10.0, 9.8]
+    assert accept([*quiet, 55.0]) == tuple(quiet)
+
+
+def test_a_coarse_clock_makes_no_outliers():
+    values = [10.0] * 9 + [10.2]
+    assert accept(values) == tuple(values)
+    assert accept([*values, 11.0]) == tuple(values)
+
+
+def test_one_repeat_has_no_width():
+    timing = summarise([4.0]).timing
+    assert (timing.ci_low_us, timing.mean_us, timing.ci_high_us) == (4.0, 4.0, 4.0)
+    assert timing.spread == 0.0
+
+
+@given(durations)
+@settings(max_examples=100)
+def test_the_numbers_are_in_order(values):
+    summary = summarise(values)
+    timing = summary.timing
+    assert set(summary.accepted_us) <= set(values)
+    assert len(summary.accepted_us) >= (len(values) + 1) // 2
+    assert timing.min_us <= timing.p10_us <= timing.median_us <= timing.p90_us
+    slack = 1e-9 * timing.mean_us
+    assert timing.ci_low_us - slack <= timing.mean_us <= timing.ci_high_us + slack
+
+
+@given(durations, st.randoms())
+@settings(max_examples=50)
+def test_order_does_not_matter(values, random):
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    assert sorted(accept(shuffled)) == sorted(accept(values))
+
+
+def test_the_interval_holds_the_mean_as_often_as_it_says():
+    random = Random(7)
+    tries, held = 2000, 0
+    for _ in range(tries):
+        sample = [random.gauss(100.0, 1.0) for _ in range(10)]
+        timing = summarise(sample).timing
+        held += timing.ci_low_us <= 100.0 <= timing.ci_high_us
+    assert 0.92 < held / tries < 0.975
+
+
+def test_the_t_table_falls_to_the_normal_value():
+    values = [student_t95(n) for n in range(1, 200)]
+    assert values == sorted(values, reverse=True)
+    assert student_t95(60) == pytest.approx(2.000, abs=0.002)
+    assert student_t95(10**6) == pytest.approx(1.960, abs=0.001)
+
+
+def test_percentiles_interpolate():
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert percentile([5.0], 0.9) == 5.0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf])
+def test_durations_must_be_positive_numbers(bad):
+    assert are_positive([1.0, 2.0])
+    assert not are_positive([1.0, bad])
+
+
+def test_a_mean_below_the_floor_is_refused():
+    timing = summarise([4.0, 4.1, 4.2]).timing
+    assert judge(timing, 3).refused == ""
+    assert judge(timing, 3, floor_us=4.0).refused == ""
+    refused = judge(timing, 3, floor_us=5.0).refused
+    assert refused == f"{fmean([4.0, 4.1, 4.2]):.3f} us is below the physical floor of 5.000 us"
+
+
+def test_wobbling_numbers_and_few_repeats_are_warned_of():
+    wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
+    assert judge(wobbling, 4).warnings == ("spread 59% is above 10%",)
+    assert judge(summarise([5.0]).timing, 1).warnings == (
+        "1 accepted repeats: the interval says little",
+    )
+    assert judge(summarise([5.0, 5.0, 5.01]).timing, 3).warnings == ()
