@@ -1,0 +1,172 @@
+"""The journal's two ends, the specification's files, and memory: without torch."""
+
+import os
+
+import pytest
+
+from collector.canonical import sha256_hex
+from collector.errors import BadInput
+from collector.measurement import DeviceState, Outcome
+from collector.plan import Limits, MeasureSettings
+from collector.replay.journal import JOURNAL, JournalTail, JournalWriter, read_journal
+from collector.replay.memory import (
+    NotEnoughMemory,
+    check_memory,
+    exceeds,
+    needed_bytes,
+    resident_bytes,
+)
+from collector.replay.results import collect
+from collector.replay.spec import SessionCase, SessionSpec, read_spec, write_spec
+from collector.replay.supervisor import Ending, SessionReport
+from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
+
+pytestmark = pytest.mark.fast
+
+MEASURED = {
+    "outcome": "measured",
+    "warm_ups": 3,
+    "pilots": 1,
+    "repeats": 10,
+    "warm_up_s": 0.1,
+    "build_s": 0.2,
+    "look_s": 0.3,
+    "compute_dtype": "float32",
+    "doubt": "",
+    "opened": [2600.0, None],
+    "closed": [2500.0, 61.5],
+}
+READY = {"import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / JOURNAL
+    writer = JournalWriter(path)
+    writer.write("ready", **READY)
+    writer.write("begin", ordinal=0, case="c0", time="t0")
+    writer.write("phase", ordinal=0, phase="launching")
+    tail = JournalTail(path)
+    journal = tail.read()
+    assert journal.start.total_s == 3.25
+    assert (journal.in_flight.ordinal, journal.in_flight.phase) == (0, "launching")
+    writer.write("end", ordinal=0, time="t1", **MEASURED)
+    writer.write("heartbeat")
+    writer.write("begin", ordinal=1, case="c1", time="t2")
+    writer.write("end", ordinal=1, time="t3", outcome="failed", reason="it raised")
+    writer.write(
+        "window", slice="s.csv", sha256="0", ordinals=[0], stop_s=0.1, read_s=0.1, write_s=0.1
+    )
+    writer.write("finish")
+    journal = tail.read()
+    assert journal == read_journal(path)
+    assert journal.in_flight is None
+    assert journal.ended
+    case = journal.cases[0]
+    assert (case.launches, case.repeats, case.phase) == (14, 10, "launching")
+    assert (case.opened, case.closed) == (DeviceState(2600.0, None), DeviceState(2500.0, 61.5))
+    assert (case.began_time, case.ended_time) == ("t0", "t1")
+    assert journal.cases[1].reason == "it raised"
+    assert journal.recorded == {0}
+
+
+def test_a_torn_last_line_was_never_begun(tmp_path):
+    path = tmp_path / JOURNAL
+    writer = JournalWriter(path)
+    writer.write("begin", ordinal=0, case="c0", time="t0")
+    whole = path.read_bytes()
+    writer.write("end", ordinal=0, time="t1", **MEASURED)
+    complete = path.read_bytes()
+    for cut in range(len(whole), len(complete)):
+        path.write_bytes(complete[:cut])
+        assert read_journal(path).in_flight is not None
+    path.write_bytes(complete)
+    assert read_journal(path).in_flight is None
+
+
+def test_a_tail_takes_up_a_line_when_it_is_complete(tmp_path):
+    path = tmp_path / JOURNAL
+    tail = JournalTail(path)
+    assert tail.read().cases == {}
+    path.write_bytes(b'{"event": "begin", "at_s": 1.5, "ordinal"')
+    assert tail.read().cases == {}
+    with path.open("ab") as stream:
+        stream.write(b': 4, "case": "c", "time": "t"}\n')
+    assert tail.read().in_flight.ordinal == 4
+
+
+def test_a_heartbeat_is_no_step(tmp_path):
+    path = tmp_path / JOURNAL
+    path.write_bytes(
+        b'{"event": "ready", "at_s": 1.0, "import_s": 1, "profiler_start_s": 1, "sacrifice_s": 1}\n'
+        b'{"event": "heartbeat", "at_s": 9.0}\n'
+    )
+    journal = read_journal(path)
+    assert (journal.step_s, journal.last_s) == (1.0, 9.0)
+
+
+def _spec(*records) -> SessionSpec:
+    return SessionSpec(
+        backend="cpu",
+        device=1,
+        cases=tuple(SessionCase(record, 0.25, 12.5) for record in records),
+        measure=MeasureSettings(budget_s=0.5, cache="cold", aic_metrics=("Memory",)),
+        limits=Limits(memory_gb=8.0),
+        seed=42,
+        threads=2,
+    )
+
+
+def test_a_specification_comes_back_from_its_files(tmp_path):
+    spec = _spec(add_record(3), case_record("MatMulV3", "4,5;5,6", "4,6", "DT_BF16"))
+    write_spec(spec, tmp_path)
+    assert read_spec(tmp_path) == spec
+
+
+def test_a_directory_without_a_specification_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"spec\.json: the specification of a session is wanted"):
+        read_spec(tmp_path)
+    write_spec(_spec(add_record(3)), tmp_path)
+    (tmp_path / "spec.json").write_text("{}")
+    with pytest.raises(BadInput, match="the specification of a session is wanted"):
+        read_spec(tmp_path)
+
+
+def test_a_slice_that_was_changed_is_not_believed(tmp_path):
+    spec = _spec(add_record(3))
+    writer = JournalWriter(tmp_path / JOURNAL)
+    writer.write("begin", ordinal=0, case="c", time="t0")
+    writer.write("end", ordinal=0, time="t1", **MEASURED)
+    (tmp_path / "slice.csv").write_bytes(b"something else\n")
+    times = {"stop_s": 0.1, "read_s": 0.1, "write_s": 0.1}
+    sha256 = sha256_hex(b"what was written")
+    writer.write("window", slice="slice.csv", sha256=sha256, ordinals=[0], **times)
+    report = SessionReport(Ending.CRASHED, "killed", None, 1.0, "")
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    (measurement,) = result.measurements
+    assert measurement.outcome is Outcome.PROFILER_LOST
+    assert measurement.reason == "neither of its sentinels was recorded"
+    assert result.retry == (spec.cases[0].record.case_id,)
+
+
+def test_what_a_case_needs_is_counted_in_the_dtypes_it_runs_in():
+    case = case_record("Add", "1024,1024;1024,1024", "1024,1024", "DT_BF16").case
+    assert needed_bytes(case) == 3 * (1 << 21)
+    assert needed_bytes(case, frozenset({"bfloat16"})) == 3 * (1 << 22)
+    assert needed_bytes(case, frozenset({"float16"})) == 3 * (1 << 21)
+
+
+def test_memory_is_refused_with_the_figures():
+    gib = 1 << 30
+    check_memory(gib, 2.0, 2 * gib)
+    check_memory(gib, 2.0, None)
+    with pytest.raises(NotEnoughMemory, match=r"3\.00 GiB are needed, the limit is 2 GiB"):
+        check_memory(3 * gib, 2.0, None)
+    with pytest.raises(NotEnoughMemory, match=r"2\.00 GiB are needed, 1\.50 GiB are free"):
+        check_memory(2 * gib, 2.0, 3 * gib // 2)
+    assert exceeds(gib, 2.0, None, held=2 * gib)
+    assert not exceeds(gib, 2.0, gib, held=gib)
+
+
+def test_this_process_holds_memory_and_a_dead_one_none():
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(2**22 + 1) == 0

@@ -1,0 +1,244 @@
+"""From recorded events to measurements' numbers: what a damaged recording may change.
+
+A stream of events goes the whole way: to rows of op_summary, through the CSV, and to attribution.
+"""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.profiles.launches import Launch, read_op_summary
+from collector.quality.reconcile import Attribution, Expectation, attribute
+from collector.quality.sentinels import FLUSH, SENTINEL_TYPE, TICK, Mark, Sentinel
+from collector.replay.events import SENTINEL_OPERATOR, Event
+from collector.replay.kineto import Filing, summary_rows
+from collector.replay.op_summary import join_summaries, write_summary
+from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
+
+pytestmark = pytest.mark.fast
+
+CELLS = {
+    OP_STATE: "dynamic",
+    ACCELERATOR_CORE: "AI_VECTOR_CORE",
+    INPUT_SHAPES: '"4,4;4,4"',
+    "Input Data Types": "FLOAT;FLOAT",
+    "Input Formats": "ND;ND",
+    "Output Shapes": '"4,4"',
+    "Output Data Types": "FLOAT",
+    "Output Formats": "ND",
+}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An event, and what it was recorded for."""
+
+    event: Event
+    owner: int | None = None
+    part: str = "stray"  # open | close | tick | flush mark | flush | operator | stray
+
+
+@dataclass(frozen=True)
+class Recording:
+    items: tuple[Recorded, ...]
+    expectations: tuple[Expectation, ...]
+
+    @property
+    def filings(self) -> dict[int, Filing]:
+        return {e.ordinal: Filing(e.kernel_type, CELLS) for e in self.expectations}
+
+    def attributed(self, items: list[Recorded] | None = None) -> dict[int, Attribution[Launch]]:
+        """The whole way, with starts as the device would have told them."""
+        clock, events = 1_000_000, []
+        for item in self.items if items is None else items:
+            events.append(replace(item.event, start_ns=clock))
+            clock += item.event.duration_ns + 10
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name, "op_summary.csv")
+            write_summary(summary_rows(events, self.filings), path)
+            rows = list(read_op_summary(path)) if events else []
+        return attribute(rows, self.expectations)
+
+
+def mark_event(sentinel: Sentinel) -> Event:
+    return Event(SENTINEL_OPERATOR, 0, 300, sentinel.shape)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Recording:
+    """A faultless recording: several cases, each of one or more operators, warm or cold."""
+    items: list[Recorded] = []
+    expectations = []
+    duration = 1000
+    cold = draw(st.booleans())
+    for ordinal in range(draw(st.integers(1, 4))):
+        operators = draw(
+            st.lists(
+                st.sampled_from(["aten::mm", "aten::mul", "aten::add_"]), min_size=1, max_size=3
+            )
+        )
+        repeats, others = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+        items.append(Recorded(Event("aten::normal_", 0, 5000)))
+        items.append(Recorded(mark_event(Sentinel(Mark.OPEN, ordinal)), ordinal, "open"))
+        for _ in range(repeats + others):
+            if cold:
+                items.append(Recorded(mark_event(FLUSH), ordinal, "flush mark"))
+                items.append(Recorded(Event("aten::add_", 0, 77_000), ordinal, "flush"))
+            items.append(Recorded(mark_event(TICK), ordinal, "tick"))
+            for operator in operators:
+                duration += 1
+                items.append(Recorded(Event(operator, 0, duration), ordinal, "operator"))
+        items.append(Recorded(mark_event(Sentinel(Mark.CLOSE, ordinal)), ordinal, "close"))
+        expectations.append(Expectation(ordinal, f"Kernel{ordinal}", repeats + others, repeats))
+    return Recording(tuple(items), tuple(expectations))
+
+
+def numbers(case: Attribution[Launch]) -> tuple[float, ...]:
+    return tuple(launch.duration_us for launch in case.repeats)
+
+
+def untouched(recording: Recording, damaged: list[Recorded], owner: int | None) -> None:
+    """Assert that every case but the owner's is as if nothing had happened."""
+    before, after = recording.attributed(), recording.attributed(damaged)
+    for ordinal in before:
+        if ordinal != owner:
+            assert numbers(after[ordinal]) == numbers(before[ordinal])
+            assert after[ordinal].companions == before[ordinal].companions
+            assert after[ordinal].lost == before[ordinal].lost == ""
+
+
+@given(recordings())
+@settings(max_examples=50, deadline=None)
+def test_a_launch_is_the_sum_of_its_operators(recording):
+    for expected in recording.expectations:
+        events = [
+            item.event.duration_ns
+            for item in recording.items
+            if item.owner == expected.ordinal and item.part == "operator"
+        ]
+        width = len(events) // expected.launches
+        sums = [sum(events[i : i + width]) / 1000 for i in range(0, len(events), width)]
+        case = recording.attributed()[expected.ordinal]
+        assert case.lost == ""
+        assert numbers(case) == pytest.approx(sums[-expected.repeats :])
+        assert case.companions == ()
+        assert {launch.op_type for launch in case.repeats} == {expected.kernel_type}
+        assert {launch.task_type for launch in case.repeats} == {"AI_VECTOR_CORE"}
+
+
+@given(recordings(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_dropped_event_touches_at_most_its_own_case(recording, data):
+    place = data.draw(st.integers(0, len(recording.items) - 1))
+    lost = recording.items[place]
+    damaged = [*recording.items[:place], *recording.items[place + 1 :]]
+    untouched(recording, damaged, lost.owner)
+    if lost.owner is None:
+        return
+    after = recording.attributed(damaged)[lost.owner]
+    if lost.part in ("open", "close", "tick", "operator"):
+        assert after.lost
+    else:  # without its mark a flush is a companion, or spoils what it looks like
+        assert after.lost or numbers(after) == numbers(recording.attributed()[lost.owner])
+        assert after.lost or lost.part == "flush" or after.companions
+
+
+@given(recordings(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_doubled_event_touches_at_most_its_own_case(recording, data):
+    place = data.draw(st.integers(0, len(recording.items) - 1))
+    doubled = recording.items[place]
+    damaged = [*recording.items[: place + 1], *recording.items[place:]]
+    untouched(recording, damaged, doubled.owner)
+    if doubled.owner is None:
+        return
+    after = recording.attributed(damaged)[doubled.owner]
+    if doubled.part in ("open", "close", "operator"):
+        assert after.lost
+    else:
+        assert numbers(after) == numbers(recording.attributed()[doubled.owner])
+
+
+@given(recordings(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_dropped_launch_loses_its_case(recording, data):
+    ticks = [i for i, item in enumerate(recording.items) if item.part == "tick"]
+    first = data.draw(st.sampled_from(ticks))
+    last = first + 1
+    while recording.items[last].part == "operator":
+        last += 1
+    damaged = [*recording.items[:first], *recording.items[last:]]
+    owner = recording.items[first].owner
+    untouched(recording, damaged, owner)
+    assert recording.attributed(damaged)[owner].lost.endswith("were recorded")
+
+
+@given(recordings(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_foreign_kernel_is_a_companion_and_moves_no_number(recording, data):
+    place = data.draw(st.integers(1, len(recording.items)))
+    foreign = Recorded(Event("aten::foreign", 0, 4321))
+    damaged = [*recording.items[:place], foreign, *recording.items[place:]]
+    left = recording.items[place - 1]
+    inside = left.owner if left.part not in ("close", "stray") else None
+    untouched(recording, damaged, inside)
+    if inside is None:
+        return
+    after, before = recording.attributed(damaged)[inside], recording.attributed()[inside]
+    assert after.lost == ""
+    assert numbers(after) == numbers(before)
+    companions = [(c.kernel_type, c.count, c.mean_us) for c in after.companions]
+    in_flush = left.part in ("flush mark", "flush")
+    assert companions == ([] if in_flush else [("aten::foreign", 1, 4.321)])
+
+
+@given(recordings(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_sentinel_recorded_again_anywhere_costs_only_its_own_case(recording, data):
+    sentinels = [item for item in recording.items if item.part in ("open", "close")]
+    again = data.draw(st.sampled_from(sentinels))
+    place = data.draw(st.integers(0, len(recording.items)))
+    damaged = [*recording.items[:place], again, *recording.items[place:]]
+    untouched(recording, damaged, again.owner)
+    assert recording.attributed(damaged)[again.owner].lost.endswith("was recorded 2 times")
+
+
+def test_an_operator_of_the_first_launch_alone_is_a_companion():
+    launches = [["aten::set_up", "aten::mm"], ["aten::mm"], ["aten::mm"]]
+    events = [mark_event(Sentinel(Mark.OPEN, 0))]
+    for names in launches:
+        events += [mark_event(TICK), *(Event(name, 0, 2000) for name in names)]
+    events.append(mark_event(Sentinel(Mark.CLOSE, 0)))
+    timed = [replace(event, start_ns=i * 10_000) for i, event in enumerate(events)]
+    rows = summary_rows(timed, {0: Filing("MatMulV3", CELLS)})
+    assert [row.kernel_type for row in rows] == [
+        *(SENTINEL_TYPE, "aten::set_up", "MatMulV3", "MatMulV3", "MatMulV3", SENTINEL_TYPE)
+    ]
+
+
+def test_a_case_that_failed_half_way_leaves_strays():
+    events = [
+        mark_event(Sentinel(Mark.OPEN, 0)),
+        mark_event(TICK),
+        Event("aten::mm", 0, 2000),
+    ]
+    timed = [replace(event, start_ns=i * 10_000) for i, event in enumerate(events)]
+    assert [row.kernel_type for row in summary_rows(timed, {})] == [SENTINEL_TYPE, "aten::mm"]
+
+
+def test_slices_are_joined_under_one_header(tmp_path):
+    event = Event("aten::mm", 1_795_253_776_190_498_624, 83_103)
+    write_summary(summary_rows([event], {}), tmp_path / "a.csv")
+    write_summary(
+        summary_rows([replace(event, start_ns=event.start_ns + 10**6)], {}), tmp_path / "b.csv"
+    )
+    assert join_summaries([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "all.csv")
+    rows = list(read_op_summary(tmp_path / "all.csv"))
+    assert [row.start_ns for row in rows] == [event.start_ns, event.start_ns + 10**6]
+    assert [row.duration_us for row in rows] == [83.103, 83.103]
+    assert not join_summaries([], tmp_path / "none.csv")
+    assert not list(tmp_path.glob("*.partial"))

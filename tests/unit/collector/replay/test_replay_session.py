@@ -1,0 +1,139 @@
+"""Real sessions of tiny operators: what each kind of case is answered with."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector.measurement import Companion, Outcome, from_row, to_row
+from collector.plan import MeasureSettings
+from collector.profiles.launches import read_op_summary
+from collector.quality.sentinels import SENTINEL_TYPE
+from collector.replay.journal import JOURNAL, read_journal
+from collector.replay.results import collect
+from collector.replay.supervisor import Ending, run_session
+from tests.unit.collector.replay.replay_cases import (
+    PROVENANCE,
+    add_record,
+    by_kernel,
+    case_record,
+)
+
+pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+pytestmark = pytest.mark.torch
+
+
+def test_every_kind_of_case_is_answered(session_of, tmp_path):
+    square = ("4,4", "4,4")
+    spec = session_of(
+        add_record(8),
+        case_record("NoSuchKernel", *square),
+        case_record("Mul", "4,4;3,3", "4,4"),
+        case_record("Fail", *square),
+        case_record("AllocateTooMuch", *square),
+        case_record("TwoSteps", "4000000,1000000", "4000000,1000000"),
+        case_record("NotFinite", *square),
+        case_record("OtherShape", *square),
+        case_record("Companion", *square),
+        case_record("Sub", "4,4;4,4", "4,4"),
+    )
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.COMPLETE, None), report.log_tail
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    found = by_kernel(result.measurements)
+    assert result.retry == ()
+    assert {name: m.outcome for name, m in found.items()} == {
+        "Add": Outcome.OK,
+        "NoSuchKernel": Outcome.UNSUPPORTED,
+        "Mul": Outcome.REJECTED,
+        "Fail": Outcome.FAILED,
+        "AllocateTooMuch": Outcome.OOM,
+        "TwoSteps": Outcome.OOM,
+        "NotFinite": Outcome.GATED,
+        "OtherShape": Outcome.REJECTED,
+        "Companion": Outcome.OK,
+        "Sub": Outcome.OK,
+    }
+    assert found["Fail"].reason == "ValueError: this operator raises"
+    assert found["TwoSteps"].reason.endswith("are needed, the limit is 56 GiB")
+    assert found["NotFinite"].reason == "output 0 holds numbers that are not finite"
+    assert found["NotFinite"].timing is not None
+    assert found["OtherShape"].reason == ("output 0 is 4 torch.float32, the case says 4,4 FLOAT")
+    (companion,) = found["Companion"].companions
+    assert replace(companion, mean_us=0.0) == Companion("aten::cumsum", 1, 0.0)
+    for name in ("Add", "Companion", "Sub"):
+        _is_well_measured(found[name], repeats=5)
+    assert all(from_row(to_row(m)) == m for m in result.measurements)
+    assert 0 < result.useful_us < result.busy_us
+    assert result.startup_s > 0.1
+
+
+def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
+    spec = session_of(*(add_record(rows) for rows in range(1, 71)))
+    report = run_session(spec, tmp_path)
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    assert all(m.is_good for m in result.measurements)
+    journal = read_journal(tmp_path / JOURNAL)
+    # 64 cases fill a window: the rest are in the next one.
+    assert [len(window.ordinals) for window in journal.windows] == [64, 6]
+    assert sorted(path.name for path in tmp_path.glob("slice-*")) == [
+        window.slice for window in journal.windows
+    ]
+    rows = list(read_op_summary(result.summary))
+    issued = sum(case.launches for case in journal.cases.values())
+    assert sum(row.op_type == "Add" for row in rows) == issued
+    assert sum(row.op_type == SENTINEL_TYPE for row in rows) == 2 * len(spec.cases)
+    assert {row.cells["Input Data Types"] for row in rows if row.op_type == "Add"} == {
+        "FLOAT;FLOAT"
+    }
+
+
+def test_flushing_the_cache_is_no_launch_and_no_companion(session_of, tmp_path):
+    measure = MeasureSettings(repeat_count=4, cache="cold")
+    spec = session_of(add_record(8), case_record("TwoSteps", "9,9", "9,9"), measure=measure)
+    report = run_session(spec, tmp_path)
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    for measurement in result.measurements:
+        assert measurement.cache == "cold"
+        _is_well_measured(measurement, repeats=4)
+        assert measurement.companions == ()
+        # The flush moves more than the last-level cache; the operator a few KB.
+        assert measurement.timing.median_us < 2000
+    rows = read_op_summary(result.summary)
+    assert "aten::add_" not in {row.op_type for row in rows}
+
+
+def test_the_budget_chooses_the_repeats(session_of, tmp_path):
+    spec = session_of(
+        add_record(2),
+        case_record("TwoSteps", "3000,1000", "3000,1000"),
+        measure=MeasureSettings(budget_s=0.05, min_repeats=3, max_repeats=20),
+    )
+    report = run_session(spec, tmp_path)
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    small, large = result.measurements
+    assert small.n_expected == 20
+    assert 3 <= large.n_expected <= 20
+    entry = read_journal(tmp_path / JOURNAL).cases[1]
+    assert entry.launches > entry.repeats == large.n_expected
+
+
+def _is_well_measured(measurement, *, repeats: int) -> None:
+    assert measurement.outcome is Outcome.OK
+    assert measurement.reason == ""
+    assert measurement.n_expected == measurement.n_observed == repeats
+    assert 1 <= measurement.n_accepted <= repeats
+    assert measurement.timing.min_us > 0
+    assert measurement.core == "AI_VECTOR_CORE"
+    assert "" < measurement.started_at <= measurement.ended_at
+
+
+def test_the_journal_is_json_lines(session_of, tmp_path):
+    spec = session_of(add_record(3))
+    run_session(spec, tmp_path)
+    events = [
+        json.loads(line)["event"] for line in Path(tmp_path, JOURNAL).read_text().splitlines()
+    ]
+    steps = [event for event in events if event != "heartbeat"]
+    assert steps == ["ready", "begin", "phase", "phase", "end", "window", "finish"]

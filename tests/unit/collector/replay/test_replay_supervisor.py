@@ -1,0 +1,133 @@
+"""Sessions that hang, crash, grow or are abandoned: who is blamed, what is kept, what is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.measurement import Outcome
+from collector.plan import Limits
+from collector.replay.journal import JOURNAL, read_journal
+from collector.replay.results import collect
+from collector.replay.spec import write_spec
+from collector.replay.supervisor import Ending, run_session
+from tests.unit.collector.replay.conftest import ROOT
+from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
+
+pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+pytestmark = pytest.mark.torch
+
+SQUARE = ("4,4", "4,4")
+
+
+def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, tmp_path):
+    spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=2.0)
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.HUNG, 1)
+    assert report.reason == "not done after 2 s, while launching"
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    (hung,) = result.measurements
+    assert (hung.kernel_type, hung.outcome) == ("Sleep", Outcome.HUNG)
+    assert list(result.retry) == [spec.cases[0].record.case_id, spec.cases[2].record.case_id]
+    assert _session_processes(tmp_path) == []
+
+
+def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
+    records = [*(add_record(rows) for rows in range(1, 66)), case_record("Crash", *SQUARE)]
+    spec = session_of(*records, add_record(99))
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.CRASHED, 65)
+    assert report.reason == "killed by SIGSEGV while launching"
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    assert [m.outcome for m in result.measurements] == [Outcome.OK] * 64 + [Outcome.CRASHED]
+    assert list(result.retry) == [spec.cases[64].record.case_id, spec.cases[66].record.case_id]
+
+
+def test_a_session_without_a_heartbeat_is_ended(session_of, tmp_path):
+    spec = session_of(case_record("StopEverything", *SQUARE))
+    report = run_session(spec, tmp_path, heartbeat_limit_s=8.0)
+    assert (report.ending, report.offender) == (Ending.HUNG, 0)
+    assert report.reason == "no heartbeat for 8 s"
+    assert _session_processes(tmp_path) == []
+
+
+def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
+    spec = session_of(add_record(1), case_record("Grow", *SQUARE), limits=Limits(memory_gb=1.5))
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.OOM, 1)
+    assert report.reason.startswith("the session holds 1.")
+    (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
+    assert grown.outcome is Outcome.OOM
+
+
+def test_a_stopped_session_finishes_the_case_in_hand(session_of, tmp_path):
+    spec = session_of(*(add_record(rows) for rows in range(1, 4000)))
+    stop = threading.Event()
+
+    def on_tick(progress):
+        if progress.ended >= 3:
+            stop.set()
+
+    report = run_session(spec, tmp_path, tick=on_tick, stop=stop)
+    assert (report.ending, report.offender) == (Ending.STOPPED, None)
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    assert 3 <= len(result.measurements) < len(spec.cases)
+    assert {m.outcome for m in result.measurements} <= {Outcome.OK, Outcome.GATED}
+    assert len(result.measurements) + len(result.retry) == len(spec.cases)
+
+
+def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch):
+    spec = session_of(add_record(1))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the operators of the tests are not
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.CRASHED, None)
+    assert report.reason == "exited with 1 outside of every case"
+    assert "No module named 'replay_operators'" in report.log_tail
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    assert result.measurements == ()
+    assert list(result.retry) == [spec.cases[0].record.case_id]
+
+
+def test_killing_the_supervisor_leaves_no_session(session_of, tmp_path):
+    spec = session_of(case_record("Sleep", *SQUARE))
+    write_spec(spec, tmp_path)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from collector.replay.spec import read_spec\n"
+        "from collector.replay.supervisor import run_session\n"
+        "run_session(read_spec(Path(sys.argv[1])), Path(sys.argv[1]))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT) as parent:
+        try:
+            _until(lambda: read_journal(tmp_path / JOURNAL).in_flight is not None, 60)
+            assert len(_session_processes(tmp_path)) == 1
+        finally:
+            parent.send_signal(signal.SIGKILL)
+    _until(lambda: not _session_processes(tmp_path), 10)
+
+
+def _session_processes(directory: Path) -> list[int]:
+    """The session processes of a directory, by their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if b"collector.replay.session" in words and str(directory).encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def _until(condition: Callable[[], bool], limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)

@@ -1,0 +1,174 @@
+"""Inputs, outputs and events, with torch in this process."""
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.quality.sentinels import Mark, Sentinel
+from tests.unit.collector.replay.replay_cases import case_record
+
+torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+pytestmark = pytest.mark.torch
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from collector.replay.devices import CpuDevice, last_level_cache_bytes, open_device  # noqa: E402
+from collector.replay.events import operator_events  # noqa: E402
+from collector.replay.loop import judge_error  # noqa: E402
+from collector.replay.marks import Marks  # noqa: E402
+from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
+from collector.replay.tensors import CaseTensors, emulated_dtypes  # noqa: E402
+
+
+def test_a_cpu_without_16_bit_arithmetic_emulates_it():
+    assert emulated_dtypes(["avx2"]) == {"bfloat16", "float16"}
+    assert emulated_dtypes(["avx512_bf16"]) == {"float16"}
+    assert emulated_dtypes(["amx_bf16", "avx512_fp16"]) == set()
+
+
+def test_emulated_dtypes_become_float32_and_say_so():
+    make = CaseTensors("cpu", 1, frozenset({"bfloat16"}))
+    assert make.normal((2, 2), "FLOAT16").dtype is torch.float16
+    assert make.compute_dtype == ""
+    assert make.normal((2, 2), "DT_BF16").dtype is torch.float32
+    assert make.compute_dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT", "DT_BF16", "FLOAT16", "DOUBLE"])
+@pytest.mark.parametrize("shape", [(), (0, 4), (3, 5), (1025, 1025)])
+def test_normal_numbers_are_finite_and_spread(dtype, shape):
+    tensor = CaseTensors("cpu", 3).normal(shape, dtype)
+    assert tuple(tensor.shape) == shape
+    assert bool(torch.isfinite(tensor).all())
+    if tensor.numel() > 1000:
+        assert 0.9 < float(tensor.double().std()) < 1.1
+
+
+def test_other_numbers_keep_their_ranges():
+    make = CaseTensors("cpu", 3)
+    assert set(make.normal((1000,), "BOOL").tolist()) == {False, True}
+    assert set(make.normal((1000,), "INT64").tolist()) == set(range(1, 8))
+    assert set(make.integers((1000,), "INT32", -2, 1).tolist()) == {-2, -1, 0}
+    uniform = make.uniform((1000,), "FLOAT", 0.5, 0.75)
+    assert 0.5 <= float(uniform.min()) < 0.52 < 0.73 < float(uniform.max()) < 0.75
+    assert sorted(make.permutation(100, "INT64").tolist()) == list(range(100))
+    assert make.full((2,), "INT8", 5).tolist() == [5, 5]
+    assert make.empty((2, 3), "UINT8").dtype is torch.uint8
+    with pytest.raises(CaseRejected, match="torch has no dtype for 'INT4'"):
+        make.dtype("INT4")
+
+
+def test_only_the_seed_decides_values():
+    first = CaseTensors("cpu", 7).normal((3, 500_000), "FLOAT")
+    assert torch.equal(first, CaseTensors("cpu", 7).normal((3, 500_000), "FLOAT"))
+    assert not torch.equal(first, CaseTensors("cpu", 8).normal((3, 500_000), "FLOAT"))
+
+
+def test_large_tensors_repeat_their_first_block():
+    tensor = CaseTensors("cpu", 3).normal((5 * (1 << 18) + 3,), "FLOAT")
+    assert torch.equal(tensor[1 << 20 :], tensor[: (1 << 18) + 3])
+
+
+def _dtype(spelling):
+    return CaseTensors("cpu", 0).dtype(spelling)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "shapes"),
+    [
+        (torch.ones(2, 3), "2,3"),
+        ([torch.ones(2, 3), torch.ones(4)], "2,3;4"),
+        (torch.ones(()), "1"),
+        ((torch.ones(2, 3), None), "2,3;"),
+        ((None, torch.ones(2, 3)), ";2,3"),
+        ((torch.ones(2, 3),), ";2,3"),
+        (torch.ones(7), ""),
+        ((torch.ones(2, 3), torch.ones(5)), "2,3"),
+    ],
+)
+def test_outputs_as_the_case_names_them_pass(outputs, shapes):
+    check_outputs(outputs, case_record("Any", "1", shapes).case, _dtype)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reason"),
+    [
+        (torch.ones(3, 2), "output 0 is 3,2 torch.float32, the case says 2,3 FLOAT"),
+        (torch.ones(2, 3).half(), "output 0 is 2,3 torch.float16, the case says 2,3 FLOAT"),
+        (None, "output 0 is none, the case says 2,3 FLOAT"),
+        ((), "output 0 is none, the case says 2,3 FLOAT"),
+    ],
+)
+def test_other_outputs_are_refused(outputs, reason):
+    with pytest.raises(CaseRejected) as refused:
+        check_outputs(outputs, case_record("Any", "1", "2,3").case, _dtype)
+    assert str(refused.value) == reason
+
+
+def test_a_private_format_is_laid_out_otherwise():
+    record = case_record("Any", "1", "1,1,16,16", formats="FRACTAL_NZ")
+    check_outputs(torch.ones(16, 16), record.case, _dtype)
+
+
+def test_numbers_that_are_not_finite_are_found():
+    bad = torch.ones(100)
+    bad[40] = float("nan")
+    assert find_doubt((torch.ones(3), torch.arange(4), torch.ones(0))) == ""
+    assert find_doubt([torch.ones(3), bad]) == "output 1 holds numbers that are not finite"
+
+
+def test_only_operators_that_no_other_called_are_events():
+    tensor = torch.ones(4, 4)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        torch.nn.functional.rms_norm(tensor, (4,))
+        torch.bitwise_not(torch.zeros(3, 7, 1, 2, 5, dtype=torch.uint8))
+        torch.mm(tensor, tensor)
+    events = operator_events(profiler.profiler.kineto_results.events())
+    assert [event.name for event in events] == [
+        "aten::rms_norm",
+        "aten::zeros",
+        "aten::bitwise_not",
+        "aten::mm",
+    ]
+    assert [event.shape for event in events] == [None, None, (3, 7, 1, 2, 5), None]
+    assert all(event.duration_ns > 0 for event in events)
+    assert all(a.start_ns < b.start_ns for a, b in zip(events, events[1:], strict=False))
+
+
+def test_a_mark_is_one_launch():
+    device = CpuDevice(1)
+    marks = Marks(device, 40, cold=False)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        marks.open(37)
+        marks.next_launch()
+        marks.close(37)
+    shapes = [e.shape for e in device.events(profiler.profiler.kineto_results.events())]
+    assert shapes[0] == Sentinel(Mark.OPEN, 37).shape
+    assert shapes[2] == Sentinel(Mark.CLOSE, 37).shape
+    assert len(shapes) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (MemoryError("no"), "oom"),
+        (torch.OutOfMemoryError("no"), "oom"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "oom"),
+        (RuntimeError("shapes"), "failed"),
+        (CaseRejected("no"), "rejected"),
+    ],
+)
+def test_an_error_stands_for_an_outcome(error, outcome):
+    assert judge_error(error)[0] == outcome
+
+
+def test_the_last_level_cache_is_the_largest(tmp_path):
+    for index, size in enumerate(["32K", "4096K", "480M"]):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
+    assert last_level_cache_bytes(tmp_path) == 480 << 20
+    assert last_level_cache_bytes(tmp_path / "none") == 64 << 20
+
+
+def test_a_backend_that_is_none_is_refused():
+    with pytest.raises(Exception, match="backend 'tpu': cpu or cuda is wanted"):
+        open_device("tpu", 0, 1)
