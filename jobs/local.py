@@ -54,6 +54,7 @@ class LocalRun:
     devices: Sequence[int]
     stop: threading.Event
     on_progress: Callable[[Progress], None]
+    on_finished: Callable[[str], None]
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -99,10 +100,13 @@ class LocalRun:
                 device=device,
             )
             code, words = self._attempt(assignment)
-            if code == ExitCode.DONE or self.stop.is_set():
+            if code == ExitCode.DONE:
+                self.on_finished(shard)
+                return
+            if self.stop.is_set():
                 return
             logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
-            if code in (ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE):
+            if not _may_pass(code):
                 raise LocalRunFailed(words or f"a worker ended with exit code {code}")
         abandon(self.store, assignment, Outcome.CRASHED, f"{_ATTEMPTS} workers died in its shard")
 
@@ -148,6 +152,11 @@ class LocalRun:
         except (NotFound, StoreError, ValueError):
             return  # it is only a picture of the progress
         self.on_progress(Progress(assignment.shard, value["done"], value["cases"]))
+
+
+def _may_pass(code: int) -> bool:
+    """Whether another worker may do better: this one was killed, hung, or was only stopped."""
+    return code < 0 or code in (ExitCode.HANG, ExitCode.TEMPORARY)
 
 
 def _last_line(path: Path) -> str:

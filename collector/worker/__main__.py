@@ -78,6 +78,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--scratch", type=Path, required=True, help="an empty folder to write in")
     parser.add_argument("--patience-s", type=float, default=600.0, help="for a store that is away")
+    parser.add_argument("--parent", type=int, help="the process to die with")
     return parser.parse_args(arguments)
 
 

@@ -13,10 +13,10 @@ from collector.replay.supervisor import SessionProgress, run_session
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers
 
-# A forecast may be wrong by an order of magnitude before its case is called hung, and a case that
-# is forecast in milliseconds may still have to load a library.
+# A forecast may be wrong by an order of magnitude before its case is called hung, and a machine
+# that others use too is slow in bursts.
 _LIMIT_OVER_FORECAST = 30.0
-_LEAST_LIMIT_S = 20.0
+_LEAST_LIMIT_S = 60.0
 
 
 class ReplayInstrument:

@@ -1,0 +1,175 @@
+"""The `opmeter` command: thin verbs, no logic.
+
+A verb imports its body when it runs, so that `opmeter --help` loads neither pandas nor boto3.
+"""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collector import __version__
+from collector.errors import BadInput, OpmeterError
+from jobs import cli_database
+
+FAILED, BAD_INPUT = 1, 2
+
+app = typer.Typer(
+    name="opmeter",
+    help="Measures every operator an LLM runs, and keeps the numbers in one versioned database.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(cli_database.app, name="db")
+app.command("pull")(cli_database.pull)
+
+CampaignArgument = Annotated[
+    str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
+]
+RootOption = Annotated[
+    str | None,
+    typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
+]
+SingleWriterOption = Annotated[
+    bool, typer.Option(help="nobody else merges into a store that cannot tell two writers apart")
+]
+SupersedeOption = Annotated[
+    bool, typer.Option(help="let this stack show where a version holds another one")
+]
+
+
+@app.callback(invoke_without_command=True)
+def opmeter(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="say more on the way")] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    if version:
+        typer.echo(f"opmeter {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    campaign: CampaignArgument,
+    root: RootOption = None,
+    again: Annotated[bool, typer.Option(help="measure everything once more")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="measure what failed once more")] = False,
+    strict: Annotated[bool, typer.Option(help="exit 1 where a case has no duration")] = False,
+    single_writer: SingleWriterOption = False,
+    supersede_stack: SupersedeOption = False,
+) -> None:
+    """Plan a campaign, measure it on this machine and merge it into the database.
+
+    Interrupted, it continues where it was when it is run again.
+    """
+    from jobs.verbs.run import run_verb
+
+    raise typer.Exit(
+        run_verb(campaign, root, again, retry_failed, strict, single_writer, supersede_stack)
+    )
+
+
+@app.command()
+def plan(
+    campaign: CampaignArgument,
+    root: RootOption = None,
+    again: Annotated[bool, typer.Option(help="plan everything once more")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="plan what failed once more")] = False,
+    dry_run: Annotated[bool, typer.Option(help="print the forecast and write nothing")] = False,
+) -> None:
+    """Forecast a campaign and write its plan, which is never changed afterwards."""
+    from jobs.verbs.plan import plan_verb
+
+    plan_verb(campaign, root, again, retry_failed, dry_run)
+
+
+@app.command()
+def merge(
+    campaign: Annotated[str, typer.Argument(help="the campaign's name or its file")],
+    root: RootOption = None,
+    plan: Annotated[list[int] | None, typer.Option(help="these plans only  [all]")] = None,
+    allow_missing: Annotated[bool, typer.Option(help="publish what there is")] = False,
+    single_writer: SingleWriterOption = False,
+    supersede_stack: SupersedeOption = False,
+) -> None:
+    """Publish what a campaign's plans have committed as the next version of the database."""
+    from jobs.verbs.merge import merge_verb
+
+    raise typer.Exit(
+        merge_verb(campaign, root, plan or [], allow_missing, single_writer, supersede_stack)
+    )
+
+
+@app.command()
+def status(
+    campaign: Annotated[str | None, typer.Argument(help="one campaign  [all]")] = None,
+    root: RootOption = None,
+) -> None:
+    """Say how far campaigns are, and what failed."""
+    from jobs.verbs.status import status_verb
+
+    status_verb(campaign, root)
+
+
+@app.command()
+def parse(
+    profiling_path: Annotated[list[Path], typer.Option(help="a profile: a file or a folder")],
+    database_path: Annotated[
+        Path | None, typer.Option(help="the version directory of a tree")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="instead: the device ...")] = None,
+    vllm_version: Annotated[str, typer.Option(help="... and the versions of its stack")] = "",
+    torch_version: Annotated[str, typer.Option()] = "",
+    cann_version: Annotated[str, typer.Option()] = "",
+    group_by: Annotated[
+        str, typer.Option(help="identity, or shapes as the first design had it")
+    ] = "identity",
+    skip_bad_rows: Annotated[bool, typer.Option(help="list bad rows and go on")] = False,
+) -> None:
+    """Turn profiles into a tree of CSVs, one per kernel type."""
+    from jobs.verbs.parse import parse_verb
+
+    versions = (vllm_version, torch_version, cann_version)
+    parse_verb(profiling_path, database_path, device, versions, group_by, skip_bad_rows)
+
+
+@app.command()
+def ops(
+    kernel: Annotated[str | None, typer.Argument(help="one kernel type in full  [all]")] = None,
+) -> None:
+    """List the operators that can be replayed."""
+    from jobs.verbs.ops import ops_verb
+
+    ops_verb(kernel)
+
+
+@app.command()
+def doctor(root: RootOption = None) -> None:
+    """Check this machine and the store, and print what to do about what is wrong."""
+    from jobs.verbs.doctor import doctor_verb
+
+    raise typer.Exit(doctor_verb(root))
+
+
+def main() -> None:
+    """Run the command; turn what is raised on purpose into one line and an exit code."""
+    try:
+        app()
+    except BadInput as error:
+        typer.echo(f"opmeter: {error}", err=True)
+        sys.exit(BAD_INPUT)
+    except OpmeterError as error:
+        typer.echo(f"opmeter: {error}", err=True)
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""From a campaign to the plan that is measured next: a new one, or the one to continue."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.database.commits import Commit, find_head
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.state import State
+from collector.errors import BadInput
+from collector.ops.registry import find
+from collector.plan import Plan
+from collector.stack import Stack
+from collector.store.base import Store
+from jobs.campaign import Campaign
+from jobs.candidates import Answer
+from jobs.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
+from jobs.planning import PlannedRound, PlanRequest, inputs_hash, make_plan
+from jobs.rounds import committed_shards, read_plans, write_round
+from jobs.sources import LoadedSource, load_sources
+from jobs.target import resolve_stack
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that was found before anything is decided."""
+
+    campaign: Campaign
+    sources: tuple[LoadedSource, ...]
+    stack: Stack
+    op_mapping: str | None
+    plans: tuple[Plan, ...]
+    committed: frozenset[str]
+    head: Commit | None
+    state: State
+
+
+def survey(campaign: Campaign, store: Store) -> Situation:
+    """Read the sources, the stack, the campaign's earlier plans and the database's head."""
+    stack = resolve_stack(campaign)
+    sources = load_sources(campaign)
+    head = find_head(store)
+    return Situation(
+        campaign=campaign,
+        sources=sources,
+        stack=stack,
+        op_mapping=_op_mapping(campaign.op_mapping),
+        plans=tuple(read_plans(store, campaign.name)),
+        committed=committed_shards(store, campaign.name),
+        head=head,
+        state=State.empty() if head is None else load_state(store, head),
+    )
+
+
+def decide(
+    situation: Situation, *, again: bool, retry_failed: bool
+) -> Continue | NewPlan | Finished:
+    """What the campaign's next step is, by the life of its plans."""
+    held = set(situation.state.measurements["shard"].unique().to_pylist())
+    states = [
+        PlanState(plan, situation.committed, _is_merged(plan, situation.committed, held))
+        for plan in situation.plans
+    ]
+    planned = [source.planned for source in situation.sources]
+    wanted = inputs_hash(situation.campaign, situation.stack, planned, situation.op_mapping)
+    return next_step(states, wanted, again=again, retry_failed=retry_failed)
+
+
+def _is_merged(plan: Plan, committed: frozenset[str], held: set[str]) -> bool:
+    """Whether the head holds every shard that was committed of a plan."""
+    return all(shard.shard_id in held for shard in plan.shards if shard.shard_id in committed)
+
+
+def next_round(
+    situation: Situation, number: int, *, again: bool, retry_failed: bool
+) -> PlannedRound:
+    """The next plan of the campaign, not yet written."""
+    request = PlanRequest(
+        campaign=situation.campaign,
+        number=number,
+        head_commit=situation.head.number if situation.head else 0,
+        round=str(number) if again or retry_failed else "",
+        stack=situation.stack,
+        sources=tuple((source.planned, source.records) for source in situation.sources),
+        answered={} if again else head_answers(situation),
+        op_mapping=situation.op_mapping,
+        retry_failed=retry_failed,
+    )
+    return make_plan(request, find=find)
+
+
+def head_answers(situation: Situation) -> Mapping[str, Answer]:
+    """What the head answers for this stack, by case."""
+    path = situation.stack.version_path
+    version = situation.state.versions.get(path)
+    if version is None or version.shown_stack.stack_id != situation.stack.stack_id:
+        return {}
+    cache = situation.campaign.measure.cache
+    known = answers(situation.state, path, cache=cache)
+    return {case: Answer(found.is_good, found.mean_us) for case, found in known.items()}
+
+
+def write(store: Store, situation: Situation, planned: PlannedRound) -> None:
+    """Write the round with the tables of its sources."""
+    write_round(store, planned.plan, planned.shards, [source.table for source in situation.sources])
+
+
+def _op_mapping(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"op_mapping cannot be read: {error}", path=path) from error

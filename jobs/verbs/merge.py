@@ -1,0 +1,48 @@
+"""`opmeter merge`."""
+
+from pathlib import Path
+
+import typer
+
+from collector.database.merge import merge
+from collector.errors import BadInput
+from jobs.rounds import read_plans
+from jobs.running import author
+from jobs.verbs.opening import choose_guard, open_campaign, open_root
+
+_NOT_COMMITTED = 3
+
+
+def merge_verb(
+    name: str,
+    root: str | None,
+    numbers: list[int],
+    allow_missing: bool,
+    single_writer: bool,
+    supersede_stack: bool,
+) -> int:
+    """The exit code: 0, or 3 where shards are missing and nothing was published."""
+    campaign = open_campaign(name) if Path(name).exists() else None
+    store = open_root(root, campaign)
+    campaign_name = campaign.name if campaign else name
+    known = [plan.number for plan in read_plans(store, campaign_name)]
+    if unknown := sorted(set(numbers) - set(known)) or not known:
+        raise BadInput(f"campaign {campaign_name} at {store.url} has the plans {known}: {unknown}")
+    result = merge(
+        store,
+        [(campaign_name, number) for number in numbers or known],
+        guard=choose_guard(store, single_writer=single_writer),
+        author=author(),
+        supersede_stack=supersede_stack,
+        allow_missing=allow_missing,
+    )
+    for _, number, shard in result.missing:
+        typer.echo(f"missing     shard {shard} of plan {number}")
+    if result.missing and not allow_missing:
+        typer.echo("nothing published: measure the rest, or say --allow-missing", err=True)
+        return _NOT_COMMITTED
+    if result.commit:
+        typer.echo(f"version {result.commit.number}: {result.added_measurements} measurements new")
+    else:
+        typer.echo(f"nothing new: version {result.head.number if result.head else 0} stands")
+    return 0

@@ -1,0 +1,48 @@
+"""What every verb opens first: the campaign, the store, and the guard of a merge."""
+
+from pathlib import Path
+
+from collector.database.merge import CREATE, SINGLE_WRITER, Guard
+from collector.errors import BadInput, OpmeterError
+from collector.profiles.bundled import bundled_file
+from collector.store import open_store
+from collector.store.base import Store
+from collector.store.patient import PatientStore
+from collector.store.probe import probe
+from jobs.campaign import Campaign, campaign_from_text, load_campaign
+
+DEFAULT_ROOT = "opmeter-data"
+BUNDLED = ("quickstart",)
+_PATIENCE_S = 600.0
+
+
+def open_campaign(name: str) -> Campaign:
+    """The campaign of a file, or a bundled one by its name."""
+    if name in BUNDLED and not Path(name).exists():
+        text = bundled_file(name, "campaign.yaml").decode()
+        return campaign_from_text(text, path=f"bundled campaign {name}", base=Path.cwd())
+    path = Path(name)
+    if not path.exists():
+        raise BadInput(f"no file {name!r}, and no bundled campaign of that name ({BUNDLED[0]})")
+    return load_campaign(path)
+
+
+def open_root(root: str | None, campaign: Campaign | None = None) -> Store:
+    """The store of a command: `--root`, else the campaign's, else a folder here; it is waited
+    for while it does not answer."""
+    store = campaign.store if campaign else None
+    return PatientStore(open_store(root or store or DEFAULT_ROOT), _PATIENCE_S)
+
+
+def choose_guard(store: Store, *, single_writer: bool) -> Guard:
+    """How merges into this store stay apart. Raises where the store cannot tell two writers
+    apart and nobody vouches for there being one."""
+    if single_writer:
+        return SINGLE_WRITER
+    result = probe(store)
+    if not result.create_only:
+        raise OpmeterError(
+            f"{store.url} does not honour create-only writes (probe: {result.message}); "
+            "use another store, or say --single-writer if nobody else ever merges into it"
+        )
+    return CREATE
