@@ -1,0 +1,136 @@
+"""`opmeter run` as a process that can be killed, and what its store says afterwards."""
+
+import contextlib
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import zstandard
+
+from collector import keys
+from collector.case import case_from_cells
+from collector.manifest import commit_from_json, manifest_from_json
+from collector.store import open_store
+from collector.store.base import Store
+from collector.worker.attempt import read_part
+from jobs.rounds import committed_shards
+
+CAMPAIGN = Path(__file__).parent / "campaign.yaml"
+NAME = "drill"
+_ANSWERED_AT_ONCE = re.compile("unsupported|rejected")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of the drill's campaign in a folder, against one store."""
+
+    folder: Path
+    root: str
+    environment: dict[str, str]
+
+    @property
+    def store(self) -> Store:
+        with self._environment():
+            return open_store(self.root)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "jobs.cli", "run", str(CAMPAIGN), "--root", self.root]
+        return subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.folder,
+            env=os.environ | self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def finish(self, *arguments: str) -> str:
+        """Run to the end: what it printed."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, output.decode()
+        return output.decode()
+
+    def command(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.cli", *arguments, "--root", self.root],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def processes(self) -> list[str]:
+        """What runs for this store: the command, its workers and their sessions."""
+        return [line for line in _command_lines() if self.root in line or str(self.folder) in line]
+
+    def wait_until_alone(self, limit_s: float = 10.0) -> list[str]:
+        """The processes that are still there after a while."""
+        deadline = time.monotonic() + limit_s
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    def uploaded(self) -> dict[str, str]:
+        """Measured case -> the attempt whose part holds it, as far as parts are uploaded."""
+        store, found = self.store, {}
+        for key in _keys(store, "/part-"):
+            attempt = key.split("/")[4]
+            for m in read_part(store.get(key), key=key):
+                if not _ANSWERED_AT_ONCE.search(m.outcome):
+                    found[m.case_id] = attempt
+        return found
+
+    def launched(self, but_not: set[str]) -> set[str]:
+        """The cases with a launch in the raw op_summary of any attempt but these."""
+        store = self.store
+        cases = set()
+        for key in _keys(store, "/op_summary-"):
+            if key.split("/")[4] in but_not:
+                continue
+            text = zstandard.decompress(store.get(key)).decode()
+            for row in csv.DictReader(io.StringIO(text, newline="")):
+                cases.add(case_from_cells(row["OP Type"], row).case_id)
+        return cases
+
+    def finals(self) -> Counter[str]:
+        """How many final outcomes each case has, over all committed shards."""
+        store, count = self.store, Counter()
+        for shard in committed_shards(store, NAME):
+            commit = commit_from_json(store.get(keys.committed(NAME, shard)))
+            count.update(manifest_from_json(store.get(commit.manifest.key)).final.keys())
+        return count
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def _keys(store: Store, part: str) -> list[str]:
+    return [info.key for info in store.list(f"campaigns/{NAME}/attempts/") if part in info.key]
+
+
+def _command_lines() -> Iterator[str]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield " ".join(process.cmdline())

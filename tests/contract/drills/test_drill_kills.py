@@ -1,0 +1,91 @@
+"""`opmeter run` is SIGKILLed at ten random moments, each followed by a re-run; on S3 the server
+is killed and restarted as well. Nothing is lost, nothing is measured twice, nobody stays behind.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.drills.runs import Runs
+from tests.servers.versitygw import NoServer, Versitygw
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.server]
+
+_KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    folder = tmp_path_factory.mktemp("undisturbed")
+    runs = Runs(folder, f"file://{folder}/data", {"TMPDIR": str(folder)})
+    runs.finish()
+    return runs
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
+    server = Versitygw(tmp_path_factory.mktemp("gateway"))
+    try:
+        server.start()
+    except NoServer as error:
+        pytest.skip(str(error))
+    server.make_bucket("drill")
+    yield server
+    server.stop()
+
+
+def test_an_undisturbed_run_answers_every_case_once(undisturbed: Runs):
+    finals = undisturbed.finals()
+    assert len(finals) == 109 and set(finals.values()) == {1}
+    assert "no problems" in undisturbed.command("db", "verify")
+    assert "merged already" in undisturbed.finish()
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_killed_at_ten_random_moments(kind, tmp_path, undisturbed: Runs, request):
+    moments = random.Random(20)
+    runs, server = _runs(kind, tmp_path, request)
+    kills = 0
+    while kills < _KILLS:
+        before = runs.uploaded()
+        process = runs.start()
+        if server is not None and kills % 3 == 1:
+            time.sleep(moments.uniform(0.5, 4.0))
+            server.kill()
+            time.sleep(moments.uniform(0.2, 2.0))
+            server.start()
+        time.sleep(moments.uniform(0.3, 9.0))
+        was_running = process.poll() is None
+        process.kill()
+        process.communicate()
+        assert runs.wait_until_alone() == []
+        _nothing_measured_again(runs, before)
+        kills += 1
+        if not was_running:
+            break  # it had come to its end; what is left is to compare
+    before = runs.uploaded()
+    output = runs.finish()
+    _nothing_measured_again(runs, before)
+    assert runs.wait_until_alone() == []
+    finals = runs.finals()
+    assert set(finals) == set(undisturbed.finals()), output
+    assert set(finals.values()) == {1}
+    assert "no problems" in runs.command("db", "verify")
+    print(f"{kind}: killed {kills} times; {len(finals)} cases, one final outcome each")
+
+
+def _runs(kind, tmp_path, request) -> tuple[Runs, Versitygw | None]:
+    if kind == "file":
+        return Runs(tmp_path, f"file://{tmp_path}/data", {"TMPDIR": str(tmp_path)}), None
+    server = request.getfixturevalue("gateway")
+    root = f"s3://drill/{tmp_path.name}?endpoint={server.endpoint}"
+    return Runs(tmp_path, root, server.environment() | {"TMPDIR": str(tmp_path)}), server
+
+
+def _nothing_measured_again(runs: Runs, before: dict[str, str]) -> None:
+    """A case whose part was uploaded has no launch in any attempt that came later."""
+    earlier = set(before.values())
+    assert not (set(before) & runs.launched(but_not=earlier))
