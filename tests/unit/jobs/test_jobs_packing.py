@@ -45,7 +45,7 @@ def best_makespan(costs: list[float], bins: int) -> float:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(spread_costs())
 def test_devices_are_busy_for_98_percent_of_the_ideal(
     instance: tuple[int, list[float], list[list[int]]],
