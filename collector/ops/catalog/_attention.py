@@ -15,10 +15,11 @@ from collector.ops.spec import Constraint
 
 MASK_SIDE = 2048
 _STATISTICS_WIDTH = 8
-# Scores of one block in float32. On two cores the gradient of 4096 tokens took 0.8 s with this,
-# and no less with 8 to 128 MiB. About 4 times as much lives at once.
-_BLOCK_BYTES = 16 << 20
-_BLOCK_ROWS = 256
+# Scores of one block in float32; about 4 times as much lives at once. On two cores the gradient
+# of 4096 tokens took 0.7 to 1 s with blocks of 8 to 128 MiB; but where other programs compete for
+# the cores, few large operators lose less time than many small ones.
+_BLOCK_BYTES = 64 << 20
+_BLOCK_ROWS = 512
 
 # Where batch, heads, sequence and head size lie once H is unfolded into heads and head size.
 _TO_HEADS = {

@@ -58,7 +58,7 @@ def _alike(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="ApplyAdamWV2",
-    call="torch._fused_adamw_",
+    call="mindspeed.ops.npu_apply_fused_adamw_v2.npu_apply_fused_adamw_v2",
     slots=("var", "m", "v", "grad", "step", "max_grad_norm"),
     optional=frozenset({_MAX_NORM}),
     reference=_reference,

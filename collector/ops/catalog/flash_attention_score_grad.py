@@ -96,7 +96,7 @@ def _inputs_fit(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="FlashAttentionScoreGrad",
-    call="torch.ops.npu.npu_fusion_attention_grad",
+    call="torch_npu.npu_fusion_attention_grad",
     slots=_SLOTS,
     optional=_OPTIONAL,
     optional_outputs=_OTHER_OUTPUTS,

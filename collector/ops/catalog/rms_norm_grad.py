@@ -42,7 +42,7 @@ def _inputs_fit(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="RmsNormGrad",
-    call="torch.ops.npu.npu_rms_norm_backward",
+    call="torch_npu.npu_rms_norm_backward",
     slots=("dy", "x", "rstd", "gamma"),
     reference=_reference,
     build=_build,

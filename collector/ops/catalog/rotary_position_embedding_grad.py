@@ -38,7 +38,7 @@ def _outputs_fit(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="RotaryPositionEmbeddingGrad",
-    call="torch.ops.npu.npu_rotary_mul_backward",
+    call="torch_npu.npu_rotary_mul_backward",
     slots=("dy", "cos", "sin", "x"),
     optional=frozenset({_X}),
     optional_outputs=frozenset({_DCOS, _DSIN}),

@@ -28,7 +28,7 @@ def _fits(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="SwiGluGrad",
-    call="torch.ops.npu.npu_swiglu_backward",
+    call="torch_npu.npu_swiglu_backward",
     slots=("dy", "x"),
     reference=_reference,
     flops=_flops,
