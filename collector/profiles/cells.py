@@ -5,12 +5,12 @@ is what the checks of the identity cells are for.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from collector.case import case_from_cells, split_cell
 from collector.errors import BadInput
-from collector.profiles.headers import is_counter_name
+from collector.profiles.headers import KEY_COLUMNS, TYPE, is_counter_name
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     INPUT_DTYPES,
@@ -24,6 +24,10 @@ from collector.vocabulary import (
 
 NO_NUMBER = ("N/A", "NA", "")
 
+# How the profilers write a number; RE2 and Python read it alike.
+NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
+
+_NUMBER = re.compile(NUMBER, re.ASCII)
 _START = re.compile(r"(\d+)(?:\.(\d{1,9}))?")
 _CORE = re.compile(r"[A-Z][A-Z0-9_]*|N/A|")
 _STATE = re.compile(r"[a-z]*|N/A")
@@ -72,8 +76,9 @@ def is_unnamed(kernel_type: str) -> bool:
     return kernel_type.strip() in NO_NUMBER
 
 
-def check_identity(kernel_type: str, cells: Mapping[str, str]) -> None:
-    """Raise BadInput where the cells that tell the case cannot be what their columns say."""
+def check_key(key: Sequence[str]) -> None:
+    """Raise BadInput where KEY_COLUMNS hold what they cannot hold."""
+    cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
     if not _CORE.fullmatch(core):
         raise BadInput(f"{ACCELERATOR_CORE} {core!r} is not like AI_CORE")
@@ -83,8 +88,8 @@ def check_identity(kernel_type: str, cells: Mapping[str, str]) -> None:
         for word in split_cell(cells[name]):
             if not _WORD.fullmatch(word):
                 raise BadInput(f"{name} {word!r} is not a name like FLOAT or ND")
-    if not is_unnamed(kernel_type):
-        case_from_cells(kernel_type, cells)
+    if not is_unnamed(cells[TYPE]):
+        case_from_cells(cells[TYPE], cells)
 
 
 def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
@@ -93,8 +98,8 @@ def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
 
 
 def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped):
         return None
-    return number if isfinite(number) and "_" not in text else None
+    number = float(stripped)
+    return number if isfinite(number) else None

@@ -21,6 +21,10 @@ DURATION = "Duration(us)"
 STREAM = "Stream ID"
 DEVICE = "Device_id"
 
+# The columns that tell the case, and those that tell one communication row from another.
+KEY_COLUMNS = (TYPE, *BASE_CELLS)
+EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
+
 # What op_summary calls the columns of kernel_details.
 _RENAMED = {
     "Op Name": NAME,

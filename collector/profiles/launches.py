@@ -21,7 +21,7 @@ from collector.profiles.headers import (
     Header,
     read_header,
 )
-from collector.profiles.rows import is_utf8_row, numbered_rows
+from collector.profiles.rows import is_utf8_row, open_rows
 from collector.vocabulary import ACCELERATOR_CORE
 
 
@@ -51,11 +51,10 @@ def read_op_summary(path: Path) -> Iterator[Launch]:
 
 
 def _launches(path: Path) -> Iterator[Launch]:
-    rows = numbered_rows(path)
-    line, names = next(rows, (1, []))
+    names, rows = open_rows(path)
     header = read_header(names, path=path)
     if not header.has(START):
-        raise BadInput(f"column {START!r} is missing", path=path, line=line)
+        raise BadInput(f"column {START!r} is missing", path=path, line=1)
     for line, row in rows:
         if len(row) != len(names):
             raise BadInput(f"{len(names)} cells are wanted, {len(row)} came", path=path, line=line)

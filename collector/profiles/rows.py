@@ -13,50 +13,29 @@ from collector.errors import BadInput
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_CHUNK_BYTES = 1 << 22
+_HEAD_BYTES = 1 << 16
+
+Row = tuple[int, list[str]]
 
 
-def is_clean_text(path: Path) -> bool:
-    """Whether the whole file is UTF-8. Raises BadInput for what is no text file.
+def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """The header of a file, and its rows with the line each starts on.
 
-    False says that some row holds other bytes: `numbered_rows` finds which.
+    Raises BadInput for what is no CSV text. Bytes that are not UTF-8 come as lone surrogates in
+    a row: `is_utf8_row` tells.
     """
-    clean = True
-    first = True
-    lines = 1
-    for chunk in _chunks(path):
-        if first:
-            _refuse_other_formats(chunk, path)
-            first = False
-        if (at := chunk.find(b"\0")) >= 0:
-            line = lines + chunk.count(b"\n", 0, at)
-            raise BadInput("a CSV file is wanted, and this is a binary one", path=path, line=line)
-        lines += chunk.count(b"\n")
-        clean = clean and _is_utf8(chunk)
-    if first:
+    _refuse_other_formats(path)
+    rows = _rows(path)
+    line, names = next(rows, (1, []))
+    if not names:
         raise BadInput("the file is empty", path=path)
-    return clean
-
-
-def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Each row with its first line, the header included, wholly blank ones left out.
-
-    Bytes that are not UTF-8 come as lone surrogates: `is_utf8_row` tells.
-    """
-    is_clean_text(path)
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        line = 1
-        try:
-            for row in reader:
-                if row:
-                    yield line, row
-                line = reader.line_num + 1
-        except csv.Error as error:
-            raise BadInput(f"a CSV row is wanted: {error}", path=path, line=line) from error
+    if not is_utf8_row(names):
+        raise BadInput("UTF-8 text is wanted", path=path, line=line)
+    return names, rows
 
 
 def is_utf8_row(row: Sequence[str]) -> bool:
+    """Whether no cell holds bytes of another encoding."""
     try:
         "".join(row).encode()
     except UnicodeEncodeError:
@@ -64,28 +43,34 @@ def is_utf8_row(row: Sequence[str]) -> bool:
     return True
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    """Pieces that end at a line's end, so that no character is cut in two."""
+def _rows(path: Path) -> Iterator[Row]:
+    """Rows that are not wholly blank."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        line = 1
+        try:
+            for row in reader:
+                if any("\0" in cell for cell in row):
+                    raise BadInput(
+                        "a CSV file is wanted, and this is a binary one", path=path, line=line
+                    )
+                if row:
+                    yield line, row
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise BadInput(f"a CSV row is wanted: {error}", path=path, line=line) from error
+
+
+def _refuse_other_formats(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk + file.readline()
+            head = file.read(_HEAD_BYTES)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
-
-
-def _refuse_other_formats(head: bytes, path: Path) -> None:
     if head.startswith(_LFS):
         raise BadInput("a git-lfs pointer, not the file itself: run `git lfs pull`", path=path)
     if head.startswith(_UTF16):
         raise BadInput("UTF-8 is wanted, and this is UTF-16", path=path, line=1)
-
-
-def _is_utf8(chunk: bytes) -> bool:
-    if chunk.isascii():
-        return True
-    try:
-        chunk.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    if b"\0" in head:
+        line = 1 + head.count(b"\n", 0, head.index(b"\0"))
+        raise BadInput("a CSV file is wanted, and this is a binary one", path=path, line=line)

@@ -1,0 +1,94 @@
+"""The profile files below a path: `kernel_details*.csv` and `op_summary_*.csv`."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.errors import BadInput
+
+_WANTED = "kernel_details*.csv or op_summary_*.csv"
+_OUTPUT = "ASCEND_PROFILER_OUTPUT"
+_RUN_SUFFIX = "_ascend_pt"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledSoftware:
+    """What the folder of a run says of its software; empty where it says nothing."""
+
+    folder: Path
+    torch_npu: str
+    cann: str
+
+
+def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Every profile file of the paths, each once: a file is itself, a folder is searched.
+
+    The folder of a run (`..._ascend_pt`) may hold the same launches twice, as kernel_details and
+    as the op_summary that it was made from: then kernel_details alone is taken. Raises BadInput
+    for a path that is not there, or where nothing is found.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for file in _files_of(path):
+            found.setdefault(file.resolve(), file)
+    files = tuple(found.values())
+    runs = {run for file in files if _is_kernel_details(file) and (run := run_folder(file))}
+    return tuple(file for file in files if _is_kernel_details(file) or not _lies_in(file, runs))
+
+
+def run_folder(file: Path) -> Path | None:
+    """The folder of the run that a file belongs to; None where the path does not tell."""
+    for folder in file.absolute().parents:
+        if folder.name.endswith(_RUN_SUFFIX):
+            return folder
+        if folder.name == _OUTPUT:
+            return folder.parent
+    return None
+
+
+def software_of(files: Iterable[Path]) -> tuple[ProfiledSoftware, ...]:
+    """What the runs of the files say in their `profiler_info*.json`, one entry a folder."""
+    folders = dict.fromkeys(run_folder(file) or file.absolute().parent for file in files)
+    return tuple(software for folder in folders if (software := _software(folder)) is not None)
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise BadInput(f"no such file or folder; {_WANTED} is looked for", path=path)
+    files = sorted(file for file in path.rglob("*.csv") if _is_profile(file))
+    if not files:
+        raise BadInput(f"no {_WANTED} in this folder or below it", path=path)
+    yield from files
+
+
+def _is_profile(file: Path) -> bool:
+    name = file.name.lower()
+    wanted = "kernel_details" in name or name.startswith("op_summary")
+    return wanted and not name.startswith(".") and file.is_file()
+
+
+def _is_kernel_details(file: Path) -> bool:
+    return "kernel_details" in file.name.lower()
+
+
+def _lies_in(file: Path, runs: set[Path]) -> bool:
+    return not runs.isdisjoint(file.absolute().parents)
+
+
+def _software(folder: Path) -> ProfiledSoftware | None:
+    for path in sorted(folder.glob("profiler_info*.json")):
+        try:
+            info = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue  # the file is only asked what it knows; the rows do not depend on it
+        if isinstance(info, dict):
+            torch_npu, cann = (str(info.get(f"{name}_version") or "") for name in _INFO_NAMES)
+            return ProfiledSoftware(folder, torch_npu, cann)
+    return None
+
+
+_INFO_NAMES = ("torch_npu", "cann")

@@ -1,0 +1,248 @@
+"""Durations and counters of rows, gathered by what tells their case.
+
+A file's rows are grouped by their cells as they are spelled, block by block; what those cells
+mean is asked once per distinct group, when the files are put together. Durations are kept (12
+bytes a row) because a median needs them all; of counters only sums and counts are.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from collector.profiles.headers import DURATION, KEY_COLUMNS
+from collector.record import ProfileStatistics
+
+Key = tuple[str, ...]
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+
+_MOST_CODES = 2**62
+_NOWHERE: Places = np.empty(0, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one or many blocks: `ids` lead into `keys`, which stand in order of appearance.
+
+    `sums` and `counts` have a row for each key and a column for each counter; a cell without a
+    number is in neither.
+    """
+
+    keys: Sequence[Key]
+    ids: Ids
+    durations_us: Floats
+    sums: Floats
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows of one label: the key that came first, durations in ascending order, and the
+    means of the counters."""
+
+    label: Hashable
+    key: Key
+    durations_us: Floats
+    counters: tuple[tuple[str, float], ...]
+
+    @property
+    def statistics(self) -> ProfileStatistics:
+        return ProfileStatistics(
+            count=len(self.durations_us),
+            mean_us=float(self.durations_us.mean()),
+            median_us=float(np.median(self.durations_us)),
+            std_us=float(self.durations_us.std()),
+            counters=self.counters,
+        )
+
+
+def rows_of(block: pa.Table, counters: Sequence[str]) -> Rows:
+    """The rows of one block."""
+    columns = [_coded(block, name) for name in KEY_COLUMNS]
+    ids, first = _numbered([codes for codes, _ in columns], [len(texts) for _, texts in columns])
+    texts = [[texts[code] for code in codes[first].tolist()] for codes, texts in columns]
+    sums, counts = _totals([block.column(name) for name in counters], ids, len(first))
+    keys = list(zip(*texts, strict=True))
+    return Rows(keys, ids, block.column(DURATION).to_numpy(), sums, counts)
+
+
+class FileGroups:
+    """The rows of one file, added block by block."""
+
+    def __init__(self, counters: Sequence[str]) -> None:
+        self.counters = tuple(counters)
+        self._numbers: dict[Key, int] = {}
+        self._ids: list[Ids] = []
+        self._durations: list[Floats] = []
+        self._sums = np.zeros((64, len(counters)))
+        self._counts = np.zeros((64, len(counters)), np.int64)
+
+    def add(self, rows: Rows) -> None:
+        numbers = self._numbers
+        found = [numbers.setdefault(key, len(numbers)) for key in rows.keys]
+        to_number = np.array(found, np.int32)
+        while len(numbers) > len(self._sums):
+            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids.append(to_number[rows.ids])
+        self._durations.append(rows.durations_us)
+        self._sums[to_number] += rows.sums
+        self._counts[to_number] += rows.counts
+
+    def row_counts(self) -> dict[Key, int]:
+        """How many rows each key has, in order of first appearance."""
+        counts = np.zeros(len(self._numbers), np.int64)
+        for ids in self._ids:
+            counts += np.bincount(ids, minlength=len(counts))
+        return dict(zip(self._numbers, counts.tolist(), strict=True))
+
+    def is_finite(self) -> bool:
+        """Whether every duration is a number that is not negative, and every counter one."""
+        durations = all(bool(((part >= 0) & (part < np.inf)).all()) for part in self._durations)
+        return durations and bool(np.isfinite(self._sums).all())
+
+    def rows(self) -> Rows:
+        """All rows of the file."""
+        known = len(self._numbers)
+        return Rows(
+            keys=list(self._numbers),
+            ids=np.concatenate([np.empty(0, np.int32), *self._ids]),
+            durations_us=np.concatenate([np.empty(0), *self._durations]),
+            sums=self._sums[:known],
+            counts=self._counts[:known],
+        )
+
+
+def groups_of(
+    files: Sequence[FileGroups], label_of: Callable[[Key], Hashable | None]
+) -> list[Group]:
+    """The rows of several files by the label of their key, in order of first appearance.
+
+    Rows whose label is None are left out.
+    """
+    labels = _Labels(label_of)
+    parts = [file.rows() for file in files]
+    to_label = [labels.numbered(part.keys) for part in parts]
+    ids = np.concatenate([to[part.ids] for to, part in zip(to_label, parts, strict=True)])
+    durations = np.concatenate([part.durations_us for part in parts])
+    means = _means(files, parts, to_label, len(labels.keys))
+    order = np.argsort(ids, kind="stable")
+    bounds = np.searchsorted(ids[order], np.arange(len(labels.keys) + 1))
+    return [
+        Group(
+            label,
+            labels.keys[at],
+            np.sort(durations[order[bounds[at] : bounds[at + 1]]]),
+            means[at],
+        )
+        for at, label in enumerate(labels.numbers)
+    ]
+
+
+class _Labels:
+    """Numbers for labels in order of first appearance, each with its first key."""
+
+    def __init__(self, label_of: Callable[[Key], Hashable | None]) -> None:
+        self._label_of = label_of
+        self.numbers: dict[Hashable, int] = {}
+        self.keys: list[Key] = []
+
+    def numbered(self, keys: Sequence[Key]) -> Ids:
+        """The numbers of the keys' labels; -1 for those without one."""
+        return np.array([self._number(key) for key in keys], np.int32)
+
+    def _number(self, key: Key) -> int:
+        label = self._label_of(key)
+        if label is None:
+            return -1
+        if label not in self.numbers:
+            self.numbers[label] = len(self.keys)
+            self.keys.append(key)
+        return self.numbers[label]
+
+
+def _means(
+    files: Sequence[FileGroups], parts: Sequence[Rows], to_label: Sequence[Ids], labels: int
+) -> list[tuple[tuple[str, float], ...]]:
+    """The means of each label's counters, one that was never a number left out."""
+    names = tuple(dict.fromkeys(name for file in files for name in file.counters))
+    sums, counts = np.zeros((labels, len(names))), np.zeros((labels, len(names)))
+    for file, part, to in zip(files, parts, to_label, strict=True):
+        known = to >= 0
+        places = np.array([names.index(name) for name in file.counters], np.intp)
+        cells = np.ix_(to[known], places)
+        np.add.at(sums, cells, part.sums[known])
+        np.add.at(counts, cells, part.counts[known])
+    return [
+        tuple(
+            (name, float(total / count))
+            for name, total, count in zip(names, sums[at], counts[at], strict=True)
+            if count
+        )
+        for at in range(labels)
+    ]
+
+
+def _coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
+    """A text column as codes into its distinct texts; a missing one is empty everywhere."""
+    if name not in block.column_names:
+        return np.zeros(block.num_rows, np.int32), [""]
+    column = block.column(name).combine_chunks()
+    return column.indices.to_numpy(), column.dictionary.to_pylist()
+
+
+def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
+    """A number for each distinct combination of codes, in order of appearance, for every row;
+    and the row that each number appears in first."""
+    combined = np.zeros(len(columns[0]), np.int64)
+    distinct = 1
+    for codes, size in zip(columns, sizes, strict=True):
+        if distinct * size > _MOST_CODES:
+            encoded = pa.array(combined).dictionary_encode()
+            combined, distinct = (
+                encoded.indices.to_numpy().astype(np.int64),
+                len(encoded.dictionary),
+            )
+        combined = combined * size + codes
+        distinct *= size
+    encoded = pa.array(combined).dictionary_encode()
+    ids = encoded.indices.to_numpy()
+    first = np.empty(len(encoded.dictionary), np.int32)
+    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
+    return ids, first
+
+
+def _totals(columns: Sequence[pa.ChunkedArray], ids: Ids, groups: int) -> tuple[Floats, Counts]:
+    """Sums and counts of the numbers, a row for each group and a column for each counter."""
+    places = ids.astype(np.intp)
+    sums = np.zeros((groups, len(columns)))
+    counts = np.repeat(np.bincount(places, minlength=groups)[:, None], len(columns), axis=1)
+    seen: dict[bytes, Places] = {}
+    for at, column in enumerate(columns):
+        values, unknown = _numbers(column.combine_chunks(), seen)
+        sums[:, at] = np.bincount(places, weights=values, minlength=groups)
+        if len(unknown):
+            counts[:, at] -= np.bincount(places[unknown], minlength=groups)
+    return sums, counts
+
+
+def _numbers(array: pa.Array, seen: dict[bytes, Places]) -> tuple[Floats, Places]:
+    """The numbers of a column, 0 where there is none, and the rows that have none.
+
+    Most columns lack their numbers in the same rows, so `seen` remembers the rows by bitmap.
+    """
+    validity, data = array.buffers()
+    values: Floats = np.frombuffer(data, np.float64, len(array), array.offset * 8)
+    if not array.null_count:
+        return values, _NOWHERE
+    bitmap = validity.to_pybytes()
+    if bitmap not in seen:
+        seen[bitmap] = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+    values = values.copy()
+    values[seen[bitmap]] = 0.0
+    return values, seen[bitmap]

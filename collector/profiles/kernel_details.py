@@ -1,0 +1,183 @@
+"""A profile as cases: what ran, how often, how long.
+
+Files of several ranks and runs are put together. A file is read the fast way first; where
+anything in it is in doubt it is read again row by row, which finds the line or proves it right.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from collector.case import Slot, case_from_cells
+from collector.errors import BadInput
+from collector.profiles.blocks import NotPlain, map_blocks
+from collector.profiles.cells import (
+    check_key,
+    has_unknown_inputs,
+    is_communication,
+    is_unnamed,
+)
+from collector.profiles.communication import (
+    Communication,
+    Events,
+    FileCommunication,
+    events_of,
+    summed_up,
+)
+from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
+from collector.profiles.exact import ExactReader, SkippedRow
+from collector.profiles.grouping import FileGroups, Group, Key, Rows, groups_of, rows_of
+from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
+from collector.profiles.rows import open_rows
+from collector.record import CaseRecord
+from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS
+
+GroupBy = Literal["identity", "shapes"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What was seen in reading. `rows` is compute and communication together, without the
+    skipped ones; `duplicates_dropped` are communication rows."""
+
+    files: tuple[Path, ...]
+    rows: int
+    compute_rows: int
+    communication_rows: int
+    duplicates_dropped: int
+    unknown_input_rows: tuple[tuple[str, int], ...]
+    skipped: tuple[SkippedRow, ...]
+    software: tuple[ProfiledSoftware, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The distinct cases of a profile in order of first appearance, and its communication."""
+
+    records: tuple[CaseRecord, ...]
+    communication: tuple[Communication, ...]
+    report: ProfileReport
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    groups: FileGroups
+    communication: FileCommunication
+    skipped: Sequence[SkippedRow] = ()
+
+
+def read_profile(
+    paths: Sequence[Path], *, group_by: GroupBy = "identity", skip_bad_rows: bool = False
+) -> Profile:
+    """The cases of every kernel_details and op_summary file below the paths.
+
+    Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. Raises
+    BadInput, with file and line, for a bad row, unless those are to be skipped and listed.
+    """
+    files = find_profiles(paths)
+    read = [_read_file(file, skip_bad_rows) for file in files]
+    groups = groups_of([file.groups for file in read], _by(group_by))
+    kept = [file.communication.without_duplicates() for file in read]
+    return Profile(
+        records=tuple(_record(group) for group in groups),
+        communication=summed_up(durations for durations, _ in kept),
+        report=_report(files, read, sum(dropped for _, dropped in kept)),
+    )
+
+
+def _read_file(path: Path, skip_bad_rows: bool) -> _File:
+    names, _ = open_rows(path)
+    header = read_header(names, path=path)
+    try:
+        file = _gathered(map_blocks(path, header, _work(header)), header)
+        _check(file)
+    except (NotPlain, BadInput):
+        exact = ExactReader(path, header, skip_bad_rows)
+        file = _gathered(map(_work(header), exact.blocks()), header)
+        file = replace(file, skipped=tuple(exact.skipped))
+    counts = file.groups.row_counts()
+    if not counts:
+        raise BadInput("the file has a header and no rows", path=path, line=1)
+    compute = [key for key in counts if not _is_communication(key)]
+    if compute and all(is_unnamed(key[_AT[TYPE]]) for key in compute):
+        raise BadInput(LEVEL_0, path=path)
+    return file
+
+
+def _work(header: Header) -> Callable[[pa.Table], tuple[Rows, Events | None]]:
+    return lambda block: (rows_of(block, header.counters), events_of(block))
+
+
+def _gathered(blocks: Iterable[tuple[Rows, Events | None]], header: Header) -> _File:
+    file = _File(FileGroups(header.counters), FileCommunication())
+    for rows, events in blocks:
+        file.groups.add(rows)
+        if events is not None:
+            file.communication.add(events)
+    return file
+
+
+def _check(file: _File) -> None:
+    """Raise where the exact way must look: it checks each row, and may find none wrong."""
+    counts = file.groups.row_counts()
+    if not counts or not file.groups.is_finite():
+        raise NotPlain("no rows, or numbers that are none")
+    for key in counts:
+        check_key(key)
+
+
+def _by(group_by: GroupBy) -> Callable[[Key], Hashable | None]:
+    """What makes two keys the same case; None for a row that makes none."""
+
+    def label(key: Key) -> Hashable | None:
+        if _is_communication(key) or is_unnamed(key[_AT[TYPE]]):
+            return None
+        case = case_from_cells(key[_AT[TYPE]], _cells(key))
+        if group_by == "identity":
+            return case
+        return (case.kernel_type, _shapes(case.inputs), _shapes(case.outputs))
+
+    return label
+
+
+def _shapes(slots: tuple[Slot, ...] | None) -> tuple[tuple[int, ...] | None, ...] | None:
+    return None if slots is None else tuple(slot.shape for slot in slots)
+
+
+def _record(group: Group) -> CaseRecord:
+    return CaseRecord(group.key[_AT[TYPE]], _cells(group.key), {}, group.statistics)
+
+
+def _report(files: Sequence[Path], read: Sequence[_File], dropped: int) -> ProfileReport:
+    rows, unknown = 0, Counter[str]()
+    for key, count in chain.from_iterable(file.groups.row_counts().items() for file in read):
+        rows += count
+        if not _is_communication(key) and has_unknown_inputs(_cells(key)):
+            unknown[key[_AT[TYPE]].strip()] += count
+    communication = sum(len(file.communication) for file in read)
+    return ProfileReport(
+        files=tuple(files),
+        rows=rows,
+        compute_rows=rows - communication,
+        communication_rows=communication,
+        duplicates_dropped=dropped,
+        unknown_input_rows=tuple(unknown.items()),
+        skipped=tuple(row for file in read for row in file.skipped),
+        software=software_of(files),
+    )
+
+
+def _is_communication(key: Key) -> bool:
+    return is_communication(key[_AT[TYPE]], key[_AT[ACCELERATOR_CORE]])
+
+
+def _cells(key: Key) -> dict[str, str]:
+    return {name: key[_AT[name]] for name in BASE_CELLS}
+
+
+_AT = {name: at for at, name in enumerate(KEY_COLUMNS)}
