@@ -29,6 +29,7 @@ from botocore.exceptions import (
     ProfileNotFound,
     TokenRetrievalError,
 )
+from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
 from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
@@ -46,7 +47,7 @@ _NO_CREDENTIALS = (
     TokenRetrievalError,
     ProfileNotFound,
 )
-_NO_ANSWER = (HTTPClientError, IncompleteReadError, ResponseParserError)
+_NO_ANSWER = (NoConnection, HTTPClientError, IncompleteReadError, ResponseParserError)
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}  # 400 on AWS
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
 _OVERLOADED = {"RequestTimeout", "SlowDown"}

@@ -31,6 +31,18 @@ class S3Server:
         prefix = f"contract/{uuid.uuid4().hex}"
         return S3Store(self.bucket, prefix, endpoint=endpoint or self.endpoint, **settings)
 
+    def enter(self, environment: pytest.MonkeyPatch) -> None:
+        """Let clients see this server's credentials, and nothing of the user's settings."""
+        for name in list(os.environ):
+            if name.startswith("AWS_"):
+                environment.delenv(name)
+        environment.setenv("AWS_CONFIG_FILE", os.devnull)
+        environment.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        environment.setenv("NO_PROXY", "127.0.0.1,localhost")
+        for name, value in self.environment.items():
+            environment.setenv(name, value)
+
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
@@ -98,34 +110,28 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def s3(real_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """The real server, with its credentials in the environment and no other setting."""
-    _enter(monkeypatch, real_server)
+    real_server.enter(monkeypatch)
     return real_server
 
 
-@pytest.fixture
-def proxy(s3: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3.endpoint) as proxy:
+@pytest.fixture(scope="module")
+def shared_proxy(real_server: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(real_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def proxy(shared_proxy: FaultProxy) -> FaultProxy:
+    """Between the client and the real server, without rules."""
+    shared_proxy.clear()
+    return shared_proxy
 
 
 def _opened(server: S3Server) -> Iterator[S3Store]:
     with pytest.MonkeyPatch.context() as environment:
-        _enter(environment, server)
+        server.enter(environment)
         store = server.store()
     yield store
-
-
-def _enter(environment: pytest.MonkeyPatch, server: S3Server) -> None:
-    """Let clients see this server's credentials, and nothing of the user's settings."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            environment.delenv(name)
-    environment.setenv("AWS_CONFIG_FILE", os.devnull)
-    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    environment.setenv("NO_PROXY", "127.0.0.1,localhost")
-    for name, value in server.environment.items():
-        environment.setenv(name, value)
 
 
 def _empty(store: Store) -> None:

@@ -1,0 +1,122 @@
+"""Stores that lie about create-only writes, and a probe that must notice."""
+
+import threading
+import time
+
+import pytest
+
+from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.store.memory import MemoryStore
+from collector.store.probe import probe
+
+pytestmark = pytest.mark.fast
+
+
+class IgnoresTheCondition(MemoryStore):
+    """As rclone serve s3, s3rver and RGW's dbstore."""
+
+    def create(self, key, data):
+        self.put(key, data)
+
+
+class RefusesOnlyTheSecond(MemoryStore):
+    """As Swift: looks first, then writes; whoever looks at the same time wins too."""
+
+    def create(self, key, data):
+        if any(info.key == key for info in self.list(key)):
+            raise AlreadyExists(key)
+        time.sleep(0.02)
+        self.put(key, data)
+
+
+class RefusesButWrites(MemoryStore):
+    """Says no to all but the first, and keeps what the last one sent."""
+
+    def create(self, key, data):
+        try:
+            super().create(key, data)
+        except AlreadyExists:
+            self.put(key, data)
+            raise
+
+
+class LosesEverything(MemoryStore):
+    """Says yes once, and holds nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock, self.seen = threading.Lock(), set()
+
+    def create(self, key, data):
+        with self.lock:
+            if key in self.seen:
+                raise AlreadyExists(key)
+            self.seen.add(key)
+
+
+class Keeps(MemoryStore):
+    """Lets nobody delete."""
+
+    def delete(self, key):
+        raise StoreRefused(f"{key}: no")
+
+
+class Away(MemoryStore):
+    def create(self, key, data):
+        raise StoreUnavailable("away")
+
+
+def test_an_ignored_condition_is_noticed():
+    answer = probe(IgnoresTheCondition(), writers=6, rounds=2)
+    assert not answer.create_only
+    assert answer.winners == (6, 6)
+    assert "6 of 6 racing writers won" in answer.message
+
+
+def test_racers_that_win_together_are_noticed():
+    store = RefusesOnlyTheSecond()
+    store.create("k", b"1")
+    with pytest.raises(AlreadyExists):  # a polite question gets a polite answer
+        store.create("k", b"2")
+    answer = probe(store)
+    assert not answer.create_only
+    assert max(answer.winners) > 1
+
+
+@pytest.mark.parametrize("writers", [1, 8])
+def test_a_refused_write_that_is_kept_is_noticed(writers):
+    assert not probe(RefusesButWrites(), writers=writers).create_only
+
+
+def test_a_winner_that_is_not_there_is_noticed():
+    answer = probe(LosesEverything(), rounds=1)
+    assert not answer.create_only
+    assert answer.winners == (0,)
+
+
+def test_the_probe_leaves_nothing():
+    for store in (MemoryStore(), IgnoresTheCondition(), RefusesOnlyTheSecond()):
+        store.put("mine", b"1")
+        probe(store, rounds=1)
+        assert [info.key for info in store.list("")] == ["mine"]
+
+
+def test_an_honest_store_that_lets_nobody_delete_passes(caplog):
+    answer = probe(Keeps(), rounds=1)
+    assert answer.create_only
+    assert "stays" in caplog.text
+
+
+def test_a_store_that_is_away_is_not_called_dishonest():
+    with pytest.raises(StoreUnavailable):
+        probe(Away())
+
+
+def test_the_probe_is_an_error_only_where_it_cannot_ask():
+    class KnowsNoCondition(MemoryStore):
+        def create(self, key, data):
+            raise StoreError(f"{key}: 501 NotImplemented")
+
+    answer = probe(KnowsNoCondition(), rounds=1)
+    assert not answer.create_only
+    assert "501" in answer.message

@@ -1,0 +1,367 @@
+"""What networks and servers do to an S3 store, and what it makes of it."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import boto3
+import pytest
+
+from collector.errors import (
+    AlreadyExists,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from collector.store import open_store
+from collector.store.base import create_once
+from collector.store.probe import probe
+from collector.store.s3 import S3Store
+from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
+from tests.servers.versitygw import Versitygw, free_port
+
+pytestmark = pytest.mark.server
+
+CALLS = {
+    "get": lambda store: store.get("k"),
+    "put": lambda store: store.put("k", b"1"),
+    "create": lambda store: store.create("k", b"1"),
+    "list": lambda store: list(store.list("")),
+    "copy": lambda store: store.copy("k", "l"),
+    "delete": lambda store: store.delete("k"),
+}
+
+
+def answer(status, code):
+    body = f"<Error><Code>{code}</Code><Message>said the proxy</Message></Error>"
+    return Answer(status, body.encode())
+
+
+@pytest.fixture(scope="module")
+def shared_store(shared_proxy, real_server):
+    with pytest.MonkeyPatch.context() as environment:
+        real_server.enter(environment)
+        return real_server.store(endpoint=shared_proxy.url, attempts=2, read_timeout_s=2.0)
+
+
+@pytest.fixture
+def store(s3, proxy, shared_store):
+    """An empty store behind the proxy, that gives up after two attempts."""
+    yield shared_store
+    proxy.clear()
+    for info in list(shared_store.list("")):
+        shared_store.delete(info.key)
+
+
+def seen(proxy, method):
+    return [request for request in proxy.requests if request.method == method]
+
+
+def test_without_rules_the_proxy_changes_nothing(store, proxy):
+    store.create("a/é +", b"\x00" * 100_000)
+    assert store.get("a/é +") == b"\x00" * 100_000
+    assert [info.key for info in store.list("")] == ["a/é +"]
+    store.delete("a/é +")
+    with pytest.raises(NotFound):
+        store.get("a/é +")
+    assert all(request.fault is None for request in proxy.requests)
+
+
+# Lost replies and conflicts
+
+
+def test_a_create_whose_reply_was_lost_finds_itself(store, proxy):
+    proxy.add(Rule(LoseReply(), method="PUT", times=1))
+    with pytest.raises(AlreadyExists):
+        store.create("commits/1", b"nonce 1")
+    assert store.get("commits/1") == b"nonce 1"
+    assert len(seen(proxy, "PUT")) == 2
+
+
+def test_create_once_knows_its_own_object_after_a_lost_reply(store, proxy):
+    proxy.add(Rule(LoseReply(), method="PUT", times=1))
+    create_once(store, "commits/1", b"nonce 1")
+    with pytest.raises(AlreadyExists):
+        create_once(store, "commits/1", b"nonce 2")
+
+
+def test_a_put_whose_reply_was_lost_is_written_again(store, proxy):
+    proxy.add(Rule(LoseReply(), method="PUT", times=1))
+    store.put("k", b"data")
+    assert store.get("k") == b"data"
+
+
+def test_412_is_already_exists(store, proxy):
+    proxy.add(Rule(answer(412, "PreconditionFailed"), method="PUT"))
+    with pytest.raises(AlreadyExists, match="said the proxy"):
+        store.create("k", b"1")
+    assert len(seen(proxy, "PUT")) == 1
+
+
+def test_409_is_asked_again_since_it_names_no_winner(store, proxy):
+    proxy.add(Rule(answer(409, "ConditionalRequestConflict"), method="PUT", times=1))
+    store.create("k", b"1")
+    assert store.get("k") == b"1"
+
+
+def test_409_to_the_end_is_already_exists_for_create_alone(store, proxy):
+    proxy.add(Rule(answer(409, "ConcurrentModification"), method="PUT"))
+    with pytest.raises(AlreadyExists, match="said the proxy"):
+        store.create("k", b"1")
+    with pytest.raises(StoreUnavailable):
+        store.put("k", b"1")
+
+
+# Refusals and credentials
+
+
+@pytest.mark.parametrize("call", ["get", "create", "list"])
+def test_403_is_refused_after_one_more_try(store, proxy, call):
+    proxy.add(Rule(answer(403, "AccessDenied")))
+    with pytest.raises(StoreRefused, match="AccessDenied"):
+        CALLS[call](store)
+    assert len(proxy.requests) == 2
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken"])
+def test_an_expired_token_is_a_refusal_although_aws_says_400(store, proxy, code):
+    proxy.add(Rule(answer(400, code), method="GET", times=1))
+    with pytest.raises(NotFound):  # the second try reaches the server
+        store.get("k")
+
+
+def test_other_400s_are_neither_refused_nor_tried_again(store, proxy):
+    proxy.add(Rule(answer(400, "KeyTooLongError")))
+    with pytest.raises(StoreError, match="KeyTooLong") as raised:
+        store.put("k", b"1")
+    assert type(raised.value) is StoreError
+    assert len(proxy.requests) == 1
+
+
+def write_credentials(path, access_key, secret_key):
+    path.write_text(
+        f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret_key}\n"
+    )
+
+
+@pytest.fixture
+def mounted(s3, tmp_path, monkeypatch):
+    """Credentials in a mounted file, and none in the environment."""
+    path = tmp_path / "credentials"
+    good = s3.environment["AWS_ACCESS_KEY_ID"], s3.environment["AWS_SECRET_ACCESS_KEY"]
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    return path, good
+
+
+def test_rotated_credentials_are_picked_up(s3, mounted):
+    path, good = mounted
+    write_credentials(path, good[0], "rotated-away")
+    store = s3.store()
+    with pytest.raises(StoreRefused):
+        store.put("k", b"1")
+    write_credentials(path, *good)
+    store.put("k", b"2")
+    assert store.get("k") == b"2"
+
+
+def test_threads_that_are_refused_together_read_the_credentials_once(s3, mounted):
+    path, good = mounted
+    write_credentials(path, good[0], "rotated-away")
+    store = s3.store()
+    write_credentials(path, *good)
+    start = threading.Barrier(8)
+
+    def write(number):
+        start.wait()
+        store.put(f"t/{number}", b"1")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert len(list(store.list("t/"))) == 8
+
+
+def test_no_credentials_are_a_refusal_that_says_where_to_put_them(s3, mounted):
+    with pytest.raises(StoreRefused, match="AWS_"):
+        s3.store().get("k")
+
+
+def test_a_secret_is_in_no_message_and_no_address(s3, mounted, caplog):
+    path, good = mounted
+    write_credentials(path, good[0], "hush-hush")
+    store = s3.store()
+    with caplog.at_level("DEBUG", logger="collector"), pytest.raises(StoreRefused) as raised:
+        store.get("k")
+    assert "hush-hush" not in f"{raised.value}{store.url}{caplog.text}{store!r}"
+    assert "reading the credentials again" in caplog.text
+
+
+def test_a_missing_bucket_is_a_refusal_that_says_how_to_make_it(s3):
+    store = S3Store("no-such-bucket-here", "p", endpoint=s3.endpoint)
+    for call in ("get", "create", "list"):
+        with pytest.raises(
+            StoreRefused, match=f"aws s3 mb s3://no-such-bucket-here --endpoint-url {s3.endpoint}"
+        ):
+            CALLS[call](store)
+
+
+# Slow and failing servers
+
+
+@pytest.mark.parametrize("fault", [answer(503, "SlowDown"), answer(500, "InternalError"), Close()])
+def test_trouble_that_passes_is_not_noticed(s3, proxy, fault):
+    store = s3.store(endpoint=proxy.url, attempts=3)
+    proxy.add(Rule(fault, method="PUT", times=2))
+    store.put("k", b"1")
+    assert store.get("k") == b"1"
+    assert len(seen(proxy, "PUT")) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "call"),
+    [(Close(), call) for call in CALLS]
+    + [(answer(503, "SlowDown"), call) for call in ("get", "put")],
+)
+def test_trouble_that_stays_is_unavailable(store, proxy, fault, call):
+    proxy.add(Rule(fault))
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="s3://"):
+        CALLS[call](store)
+    assert time.monotonic() - begun < 15
+    assert len(proxy.requests) == 2
+
+
+def test_every_third_request_fails_and_nobody_notices(store, proxy):
+    proxy.add(Rule(answer(503, "SlowDown"), every=3))
+    for number in range(3):
+        store.put(f"k{number}", b"%d" % number)
+    assert [store.get(f"k{number}") for number in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_a_server_that_is_not_there(s3):
+    store = s3.store(endpoint=f"http://127.0.0.1:{free_port()}", attempts=2)
+    with pytest.raises(StoreUnavailable, match="connect"):
+        store.get("k")
+
+
+def test_a_slow_answer_is_waited_for(store, proxy):
+    proxy.add(Rule(Delay(0.5), times=2))
+    store.put("k", b"1")
+    assert store.get("k") == b"1"
+
+
+def test_an_answer_that_is_too_slow_is_unavailable(s3, proxy):
+    store = s3.store(endpoint=proxy.url, attempts=2, read_timeout_s=0.3)
+    proxy.add(Rule(Delay(1.0)))
+    with pytest.raises(StoreUnavailable, match="(?i)timeout"):
+        store.get("k")
+
+
+@pytest.mark.parametrize("length_bytes", [0, 70_000])
+def test_a_cut_answer_is_asked_for_again(store, proxy, length_bytes):
+    data = bytes(range(250)) * 400
+    store.put("k", data)
+    proxy.add(Rule(Truncate(length_bytes), method="GET", times=1))
+    assert store.get("k") == data
+    assert len(seen(proxy, "GET")) == 2
+
+
+def test_a_cut_answer_is_never_data(store, proxy):
+    store.put("k", b"x" * 100_000)
+    proxy.add(Rule(Truncate(50_000), method="GET"))
+    with pytest.raises(StoreUnavailable, match="cut off"):
+        store.get("k")
+    assert len(seen(proxy, "GET")) == 2
+
+
+def test_a_cut_listing_is_never_a_listing(store, proxy):
+    for number in range(5):
+        store.put(f"k{number}", b"1")
+    proxy.add(Rule(Truncate(700), method="GET"))
+    with pytest.raises(StoreUnavailable):
+        list(store.list(""))
+    proxy.clear()
+    assert len(list(store.list(""))) == 5
+
+
+# The server's own ways
+
+
+def test_a_server_that_does_not_know_the_condition_fails_the_probe(store, proxy):
+    proxy.add(Rule(answer(501, "NotImplemented"), method="PUT"))
+    with pytest.raises(StoreError) as raised:
+        store.create("k", b"1")
+    assert type(raised.value) is StoreError
+    result = probe(store, writers=2, rounds=1)
+    assert not result.create_only
+    assert "501" in result.message
+
+
+def test_the_probe_is_not_fooled_by_lost_replies(store, proxy):
+    proxy.add(Rule(LoseReply(), method="PUT", times=1))
+    assert probe(store, writers=4, rounds=2).create_only
+    assert proxy.requests[0].fault == LoseReply()
+
+
+def test_the_probe_says_when_it_cannot_ask(store, proxy):
+    proxy.add(Rule(answer(403, "AccessDenied")))
+    with pytest.raises(StoreRefused):
+        probe(store, writers=2, rounds=1)
+
+
+def test_a_folder_that_a_browser_made_is_no_object(s3):
+    store = s3.store()
+    store.put("db/commits/1", b"1")
+    prefix = store.url.split("?")[0].removeprefix(f"s3://{s3.bucket}/")
+    client = boto3.client("s3", endpoint_url=s3.endpoint, region_name="us-east-1")
+    client.put_object(Bucket=s3.bucket, Key=f"{prefix}/db/commits/")
+    client.close()
+    assert [info.key for info in store.list("db/")] == ["db/commits/1"]
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_environment_may_name_the_endpoint(s3, monkeypatch, variable):
+    monkeypatch.setenv(variable, s3.endpoint)
+    store = open_store(f"s3://{s3.bucket}/by-environment")
+    store.put("k", b"1")
+    assert store.get("k") == b"1"
+    assert store.url == f"s3://{s3.bucket}/by-environment"
+    store.delete("k")
+
+
+def test_an_address_opens_the_same_store(s3):
+    store = s3.store(region="us-east-1")
+    store.put("k", b"1")
+    again = open_store(store.url)
+    assert again.get("k") == b"1"
+    assert again.url == store.url
+
+
+def test_prefixes_of_one_bucket_do_not_see_each_other(s3):
+    left, right = s3.store(), s3.store()
+    left.put("k", b"left")
+    assert list(right.list("")) == []
+    with pytest.raises(NotFound):
+        right.get("k")
+
+
+def test_a_server_that_is_killed_and_comes_back_has_kept_everything(s3, tmp_path, monkeypatch):
+    gateway = Versitygw(tmp_path)
+    for name, value in gateway.environment().items():
+        monkeypatch.setenv(name, value)
+    try:
+        gateway.start()
+        gateway.make_bucket("kept")
+        store = S3Store("kept", endpoint=gateway.endpoint, attempts=2)
+        store.create("commits/1", b"1")
+        gateway.kill()
+        with pytest.raises(StoreUnavailable):
+            store.get("commits/1")
+        gateway.restart()
+        assert store.get("commits/1") == b"1"
+        with pytest.raises(AlreadyExists):
+            store.create("commits/1", b"2")
+    finally:
+        gateway.stop()

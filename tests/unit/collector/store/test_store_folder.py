@@ -1,0 +1,176 @@
+"""A folder as a store: what lies on the disk, and what its troubles become."""
+
+import errno
+import os
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+
+pytestmark = pytest.mark.fast
+
+PARTS = st.sampled_from(["a", "b", "a-b", "a.b", "a0", "é", "算", "A", "a b", "%2F", ".x"])
+KEYS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
+
+
+class Fails:
+    """A link(2) that answers with an error number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, source, target):
+        raise OSError(self.number, os.strerror(self.number), str(target))
+
+
+def files(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_objects_are_plain_files(tmp_path):
+    store = FileStore(tmp_path)
+    store.put("device/v1/Add.csv", b"OP State\n")
+    store.create("db/commits/1.json", b"{}")
+    assert (tmp_path / "device/v1/Add.csv").read_bytes() == b"OP State\n"
+    assert files(tmp_path) == [
+        "db",
+        "db/commits",
+        "db/commits/1.json",
+        "device",
+        "device/v1",
+        "device/v1/Add.csv",
+    ]
+
+
+def test_objects_have_the_permissions_of_ordinary_files(tmp_path):
+    (tmp_path / "ordinary").write_bytes(b"")
+    store = FileStore(tmp_path)
+    store.put("put", b"")
+    store.create("create", b"")
+    modes = {
+        stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ordinary", "put", "create")
+    }
+    assert len(modes) == 1
+
+
+def test_what_a_killed_writer_left_is_no_object(tmp_path):
+    store = FileStore(tmp_path)
+    store.put("a/b", b"1")
+    (tmp_path / "a" / ".tmp-0123").write_bytes(b"half")
+    assert [info.key for info in store.list("")] == ["a/b"]
+    with pytest.raises(StoreError, match="temporary"):
+        store.get("a/.tmp-0123")
+
+
+def test_a_link_to_elsewhere_is_not_listed(tmp_path):
+    store = FileStore(tmp_path / "store")
+    store.put("a", b"1")
+    (tmp_path / "secret").write_bytes(b"s")
+    (tmp_path / "store" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "store" / "folder").symlink_to(tmp_path)
+    assert [info.key for info in store.list("")] == ["a"]
+
+
+def test_nothing_is_made_before_the_first_write(tmp_path):
+    store = FileStore(tmp_path / "deep" / "store")
+    assert list(store.list("")) == []
+    assert list(store.list("a/b")) == []
+    store.delete("a")
+    assert files(tmp_path) == []
+
+
+def test_nothing_stays_of_a_write_that_failed(tmp_path):
+    store = FileStore(tmp_path, link=Fails(errno.ENOSPC))
+    with pytest.raises(StoreUnavailable):
+        store.create("k", b"1")
+    FileStore(tmp_path).create("j", b"1")
+    with pytest.raises(AlreadyExists):
+        FileStore(tmp_path).create("j", b"2")
+    assert files(tmp_path) == ["j"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_create_works_where_links_are_refused(tmp_path, number):
+    store = FileStore(tmp_path, link=Fails(number))
+    store.create("a/k", b"1")
+    with pytest.raises(AlreadyExists):
+        store.create("a/k", b"2")
+    with pytest.raises(StoreError, match="parent of another"):
+        store.create("a", b"2")
+    assert store.get("a/k") == b"1"
+    assert files(tmp_path) == ["a", "a/k"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, StoreUnavailable),
+        (errno.EIO, StoreUnavailable),
+        (errno.ESTALE, StoreUnavailable),
+        (errno.EDQUOT, StoreUnavailable),
+        (errno.ENOTCONN, StoreUnavailable),
+        (errno.EROFS, StoreRefused),
+        (errno.EACCES, StoreRefused),
+        (errno.EINVAL, StoreError),
+    ],
+)
+def test_the_disk_s_troubles_have_names(tmp_path, number, kind):
+    with pytest.raises(StoreError, match=str(tmp_path)) as raised:
+        FileStore(tmp_path, link=Fails(number)).create("k", b"1")
+    assert type(raised.value) is kind
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: run as another user")
+def test_a_folder_that_may_not_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreRefused):
+            FileStore(tmp_path).put("k", b"1")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_part_that_is_too_long_is_said_to_be(tmp_path):
+    store = FileStore(tmp_path)
+    for call in (lambda: store.put("x" * 256, b"1"), lambda: store.get("x" * 300)):
+        with pytest.raises(StoreError, match="too long"):
+            call()
+
+
+def test_two_stores_over_one_folder_see_each_other(tmp_path):
+    FileStore(tmp_path).create("k", b"1")
+    assert FileStore(str(tmp_path)).get("k") == b"1"
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), KEYS, st.binary(max_size=8)),
+            st.tuples(st.just("create"), KEYS, st.binary(max_size=8)),
+            st.tuples(st.just("copy"), KEYS, KEYS),
+            st.tuples(st.just("delete"), KEYS),
+            st.tuples(st.just("get"), KEYS),
+        ),
+        max_size=12,
+    )
+)
+def test_a_folder_answers_as_memory_does(tmp_path_factory, calls):
+    folder, memory = FileStore(tmp_path_factory.mktemp("store")), MemoryStore()
+
+    def outcome(store, name, arguments):
+        try:
+            return getattr(store, name)(*arguments)
+        except StoreError as error:
+            return type(error)
+
+    for name, *arguments in calls:
+        assert outcome(folder, name, arguments) == outcome(memory, name, arguments)
+        for prefix in ("", "a", "a/", "a/b"):
+            assert list(folder.list(prefix)) == list(memory.list(prefix))

@@ -1,0 +1,144 @@
+"""From an address to a store, and what is no address."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import collector
+from collector.errors import BadInput
+from collector.store import open_store
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def keys_set(monkeypatch):
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
+
+
+def test_memory():
+    store = open_store("memory:")
+    assert isinstance(store, MemoryStore)
+    assert store.url == "memory:"
+
+
+@pytest.mark.parametrize("form", ["{path}", "file://{path}", "file:{path}", "{path}/"])
+def test_a_folder(tmp_path, form):
+    store = open_store(form.format(path=tmp_path / "new"))
+    assert isinstance(store, FileStore)
+    assert store.url == f"file://{tmp_path}/new"
+    assert not (tmp_path / "new").exists()
+    store.put("a/b", b"1")
+    assert (tmp_path / "new" / "a" / "b").read_bytes() == b"1"
+
+
+def test_a_relative_folder_is_told_by_its_full_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store("opmeter-data")
+    monkeypatch.chdir("/")
+    store.put("k", b"1")
+    assert (tmp_path / "opmeter-data" / "k").read_bytes() == b"1"
+    assert open_store("./with:colon").url == "file:///with%3Acolon"
+
+
+@pytest.mark.parametrize("name", ["with space", "per%20cent", "ü", "what?#", "a+b"])
+def test_a_folder_of_any_name_is_found_again_by_its_url(tmp_path, name):
+    store = open_store(str(tmp_path / name))
+    store.put("k", b"1")
+    assert (tmp_path / name / "k").exists()
+    assert open_store(store.url).get("k") == b"1"
+
+
+def test_home_is_understood(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_store("~/data").url == f"file://{tmp_path}/data"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3://bucket/a%20b", "s3://bucket/a%20b"),
+        ("S3://bucket/p?region=cn-north-4", "s3://bucket/p?region=cn-north-4"),
+        (
+            "s3://bucket/p?endpoint=http://10.0.0.1:9000",
+            "s3://bucket/p?endpoint=http%3A%2F%2F10.0.0.1%3A9000",
+        ),
+    ],
+)
+def test_s3(url, shown, keys_set):
+    store = open_store(url)
+    assert store.url == shown
+    assert open_store(shown).url == shown
+    assert "hush" not in store.url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "empty"),
+        ("gs://bucket/x", "'gs' is no kind of store"),
+        ("memory:x", "no kind of store"),
+        ("C:data", "written ./name"),
+        ("file://relative/path", "absolute path"),
+        ("file:relative", "absolute path"),
+        ("file:///a?b=c", "absolute path"),
+        ("s3:", "no name of a bucket"),
+        ("s3:///prefix", "no name of a bucket"),
+        ("s3://bucket:9000/x", "no name of a bucket"),
+        ("s3://b/x", "no name of a bucket"),
+        ("s3://bucket/x#y", "no name of a bucket"),
+        ("s3://bucket/a//b", "the prefix is bad"),
+        ("s3://bucket/../b", "the prefix is bad"),
+        ("s3://bucket/a/%2e%2e/b", "the prefix is bad"),
+        ("s3://bucket/p?endpont=http://x", "not 'endpont'"),
+        ("s3://bucket/p?endpoint=", "with a value"),
+        ("s3://bucket/p?region=a&region=b", "once each"),
+        ("s3://bucket/p?endpoint=10.0.0.1:9000", "http://host:port"),
+        ("s3://bucket/p?endpoint=ftp://host", "http://host:port"),
+        ("s3://[bucket/p", "cannot be read"),
+    ],
+)
+def test_what_is_no_address(url, said):
+    with pytest.raises(BadInput, match=said):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hush-hush@bucket/prefix",
+        "s3://bucket/prefix?endpoint=http://key:hush-hush@host:9000",
+        "s3://bucket/prefix?secret_key=hush-hush",
+        "s3://bucket/prefix?aws_secret_access_key=hush-hush&endpoint=http://host",
+        "gs://key:hush-hush@bucket",
+    ],
+)
+def test_credentials_in_an_address_are_refused_and_not_repeated(url):
+    with pytest.raises(BadInput) as raised:
+        open_store(url)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file.csv").write_text("a")
+    with pytest.raises(BadInput, match="this is a file"):
+        open_store(str(tmp_path / "file.csv"))
+
+
+def test_opening_a_folder_does_not_import_boto3():
+    script = (
+        "import sys; from collector.store import open_store; open_store('/tmp/x');"
+        "import collector.store.probe; sys.exit('boto3' in sys.modules)"
+    )
+    root = Path(collector.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, check=False)
+    assert done.returncode == 0
