@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,11 @@ class S3Server:
     endpoint: str
     bucket: str
     environment: dict[str, str]
+    run: str = field(default_factory=lambda: f"contract-{uuid.uuid4().hex}")
 
     def store(self, *, endpoint: str | None = None, **settings) -> S3Store:
         """A store under a prefix of its own."""
-        prefix = f"contract/{uuid.uuid4().hex}"
+        prefix = f"{self.run}/{uuid.uuid4().hex}"
         return S3Store(self.bucket, prefix, endpoint=endpoint or self.endpoint, **settings)
 
     def enter(self, environment: pytest.MonkeyPatch) -> None:
@@ -62,17 +63,24 @@ def moto() -> Iterator[S3Server]:
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """versitygw, or the server that the environment names."""
     if os.environ.get(_ENDPOINT) and os.environ.get(_BUCKET):
-        named = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        yield S3Server(os.environ[_ENDPOINT], os.environ[_BUCKET], named)
+        yield from _named_server()
         return
-    gateway = Versitygw(tmp_path_factory.mktemp("versitygw"))
-    try:
-        gateway.start()
-    except NoServer as error:
-        pytest.skip(f"{error} (or name a server by {_ENDPOINT}, {_BUCKET} and AWS_*)")
+    gateway = _started(tmp_path_factory.mktemp("versitygw"))
     try:
         gateway.make_bucket("contract")
         yield S3Server(gateway.endpoint, "contract", gateway.environment())
+    finally:
+        gateway.stop()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Versitygw]:
+    """A real server of the test's own, that it may kill; its credentials are in the environment."""
+    gateway = _started(tmp_path)
+    try:
+        gateway.make_bucket("own")
+        S3Server(gateway.endpoint, "own", gateway.environment()).enter(monkeypatch)
+        yield gateway
     finally:
         gateway.stop()
 
@@ -125,6 +133,25 @@ def proxy(shared_proxy: FaultProxy) -> FaultProxy:
     """Between the client and the real server, without rules."""
     shared_proxy.clear()
     return shared_proxy
+
+
+def _started(root: Path) -> Versitygw:
+    gateway = Versitygw(root)
+    try:
+        gateway.start()
+    except NoServer as error:
+        pytest.skip(f"{error} (or name a server by {_ENDPOINT}, {_BUCKET} and AWS_*)")
+    return gateway
+
+
+def _named_server() -> Iterator[S3Server]:
+    """The server of the environment; what the tests wrote there is removed."""
+    named = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    server = S3Server(os.environ[_ENDPOINT], os.environ[_BUCKET], named)
+    yield server
+    with pytest.MonkeyPatch.context() as environment:
+        server.enter(environment)
+        _empty(S3Store(server.bucket, server.run, endpoint=server.endpoint))
 
 
 def _opened(server: S3Server) -> Iterator[S3Store]:

@@ -40,6 +40,25 @@ class RefusesButWrites(MemoryStore):
             raise
 
 
+class KeepsALosersBytes(MemoryStore):
+    """One racer is told it won, and another's bytes are there; alone it behaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.told = threading.Lock(), set()
+
+    def create(self, key, data):
+        with self.first:
+            if key in self.told:
+                raise AlreadyExists(key)
+            try:
+                super().create(key, data)
+            except AlreadyExists:  # the second to come
+                self.told.add(key)
+                self.put(key, data)
+                raise
+
+
 class LosesEverything(MemoryStore):
     """Says yes once, and holds nothing."""
 
@@ -86,6 +105,12 @@ def test_racers_that_win_together_are_noticed():
 @pytest.mark.parametrize("writers", [1, 8])
 def test_a_refused_write_that_is_kept_is_noticed(writers):
     assert not probe(RefusesButWrites(), writers=writers).create_only
+
+
+def test_a_winner_whose_bytes_are_not_there_is_noticed():
+    answer = probe(KeepsALosersBytes())
+    assert not answer.create_only
+    assert answer.winners == (2, 2, 2)
 
 
 def test_a_winner_that_is_not_there_is_noticed():

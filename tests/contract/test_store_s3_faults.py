@@ -19,7 +19,7 @@ from collector.store.base import create_once
 from collector.store.probe import probe
 from collector.store.s3 import S3Store
 from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
-from tests.servers.versitygw import Versitygw, free_port
+from tests.servers.versitygw import free_port
 
 pytestmark = pytest.mark.server
 
@@ -347,21 +347,13 @@ def test_prefixes_of_one_bucket_do_not_see_each_other(s3):
         right.get("k")
 
 
-def test_a_server_that_is_killed_and_comes_back_has_kept_everything(s3, tmp_path, monkeypatch):
-    gateway = Versitygw(tmp_path)
-    for name, value in gateway.environment().items():
-        monkeypatch.setenv(name, value)
-    try:
-        gateway.start()
-        gateway.make_bucket("kept")
-        store = S3Store("kept", endpoint=gateway.endpoint, attempts=2)
-        store.create("commits/1", b"1")
-        gateway.kill()
-        with pytest.raises(StoreUnavailable):
-            store.get("commits/1")
-        gateway.restart()
-        assert store.get("commits/1") == b"1"
-        with pytest.raises(AlreadyExists):
-            store.create("commits/1", b"2")
-    finally:
-        gateway.stop()
+def test_a_server_that_is_killed_and_comes_back_has_kept_everything(gateway):
+    store = S3Store("own", endpoint=gateway.endpoint, attempts=2)
+    store.create("commits/1", b"1")
+    gateway.kill()
+    with pytest.raises(StoreUnavailable):
+        store.get("commits/1")
+    gateway.restart()
+    assert store.get("commits/1") == b"1"
+    with pytest.raises(AlreadyExists):
+        store.create("commits/1", b"2")
