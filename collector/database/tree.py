@@ -1,0 +1,140 @@
+"""One `{KernelType}.csv` of a tree: read with its quirks, joined with new rows, written whole.
+
+Trees come from several tools and years: with a BOM, with names of earlier days, with generated
+rows that nobody has measured. What is not ours to change is kept: cells as they are spelled, the
+order of rows and columns, and columns that nobody knows.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.case import Case, case_from_cells
+from collector.database.columns import csv_bytes, inserted, present_names
+from collector.errors import BadInput
+from collector.profiles.rows import is_utf8_row, open_rows
+from collector.store.atomic import sync_folder, written_beside
+from collector.vocabulary import BASE_CELLS, INPUT_SHAPES
+
+Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFile:
+    """The rows of one kernel type; the columns are called as they are today."""
+
+    kernel_type: str
+    columns: tuple[str, ...]
+    rows: tuple[Cells, ...]
+
+    def as_bytes(self) -> bytes:
+        return csv_bytes(self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """A file after new rows came. `duplicates` are cases that the file holds more than once: the
+    first of their rows was updated, the others are as they were."""
+
+    file: KernelFile
+    added: int
+    updated: int
+    unchanged: int
+    duplicates: tuple[str, ...]
+
+
+def read_kernel_file(path: Path) -> KernelFile:
+    """The rows of a tree's file. Raises BadInput, with the line, for what is no such file."""
+    names, rows = open_rows(path)
+    columns = [name.strip() for name in names]
+    _check_header(columns, path)
+    now = present_names(columns)
+    read = []
+    for line, row in rows:
+        if len(row) != len(columns):
+            raise BadInput(
+                f"{len(columns)} cells are wanted, {len(row)} came", path=path, line=line
+            )
+        if not is_utf8_row(row):
+            raise BadInput("UTF-8 text is wanted", path=path, line=line)
+        cells = _renamed(dict(zip(columns, row, strict=True)), now)
+        _case(path.stem, cells, path, line)
+        read.append(cells)
+    return KernelFile(path.stem, tuple(dict.fromkeys(now.values())), tuple(read))
+
+
+def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
+    """Join rows into a file by the identity of their cases.
+
+    A row that is there takes the new row's cells that say something, and keeps all its others;
+    its base cells stay as they are spelled. Any other row is added at the end. A file that lacks
+    a base column cannot tell some cases apart: there each row is taken by the first that fits.
+    """
+    lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
+    places, duplicates = _places(file)
+    result: list[Cells] = list(file.rows)
+    counts = {"added": 0, "updated": 0, "unchanged": 0}
+    claimed: set[int] = set()
+    for row in rows:
+        told = {name: text for name, text in row.items() if name not in lacking}
+        at = places.setdefault(case_from_cells(file.kernel_type, told), len(result))
+        if at == len(result) or (lacking and at in claimed):
+            claimed.add(len(result))
+            result.append(row)
+            counts["added"] += 1
+        else:
+            claimed.add(at)
+            joined = _joined(result[at], row)
+            counts["unchanged" if joined == result[at] else "updated"] += 1
+            result[at] = joined
+    columns = inserted(file.columns, {name for row in rows for name in row})
+    return Upserted(
+        KernelFile(file.kernel_type, columns, tuple(result)), duplicates=duplicates, **counts
+    )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by another, or make it: at any moment it is the old one or the new one."""
+    with written_beside(path, data) as temporary:
+        os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def _joined(old: Cells, new: Cells) -> Cells:
+    spelled = {name: text for name, text in old.items() if name in BASE_CELLS and text}
+    return {**old, **{name: text for name, text in new.items() if text}, **spelled}
+
+
+def _check_header(columns: Sequence[str], path: Path) -> None:
+    twice = {name for name in columns if columns.count(name) > 1}
+    if twice:
+        raise BadInput(f"column {min(twice)!r} comes twice in the header", path=path, line=1)
+    if INPUT_SHAPES not in columns:
+        raise BadInput(f"a column {INPUT_SHAPES!r} is wanted", path=path, line=1)
+
+
+def _renamed(cells: Cells, now: Mapping[str, str]) -> dict[str, str]:
+    """The cells under today's names; where two meet in one, the first that says something."""
+    renamed: dict[str, str] = {}
+    for old, name in now.items():
+        renamed[name] = renamed.get(name) or cells[old]
+    return renamed
+
+
+def _case(kernel_type: str, cells: Cells, path: Path, line: int) -> Case:
+    try:
+        return case_from_cells(kernel_type, cells)
+    except BadInput as error:
+        raise BadInput(str(error), path=path, line=line) from error
+
+
+def _places(file: KernelFile) -> tuple[dict[Case, int], tuple[str, ...]]:
+    """Where each case of the file stands first, and the cases that stand there again."""
+    places: dict[Case, int] = {}
+    duplicates = []
+    for at, row in enumerate(file.rows):
+        case = case_from_cells(file.kernel_type, row)
+        if places.setdefault(case, at) != at:
+            duplicates.append(case.describe())
+    return places, tuple(duplicates)
