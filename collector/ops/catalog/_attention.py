@@ -104,36 +104,24 @@ def mask_constraint(position: int) -> Constraint:
     )
 
 
-def only_inputs(known: frozenset[int]) -> Constraint:
-    """Dropout, position shifts, lengths and the like are not replayed."""
+def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constraint:
+    """Dropout, shifts of positions, lengths and the like are not replayed."""
+
+    def holds(case: Case) -> bool:
+        given_inputs = {i for i, slot in enumerate(case.inputs or ()) if slot.shape is not None}
+        outputs = {i for i, slot in enumerate(case.outputs or ()) if slot.shape is not None}
+        return given_inputs <= inputs and not outputs & absent_outputs
+
     return Constraint(
         "only queries, keys, values, a mask and statistics are replayed: other slots want no shape",
-        lambda case: all(
-            slot.shape is None or position in known
-            for position, slot in enumerate(case.inputs or ())
-        ),
+        holds,
     )
-
-
-def one_floating_dtype(*positions: int) -> Constraint:
-    """What is multiplied together is of one type."""
-    return Constraint(
-        "queries, keys, values and their gradients want one floating dtype",
-        lambda case: (
-            len({case.inputs[i].known_dtype for i in positions if case.inputs}) == 1
-            and _is_floating((case.inputs or ())[positions[0]])
-        ),
-    )
-
-
-def _is_floating(slot: Slot) -> bool:
-    return slot.known_dtype is not None and slot.known_dtype.is_floating
 
 
 def _fit(
     layout: str, query: Shape, key: Shape, statistics: Shape, causal: bool
 ) -> Attention | None:
-    if len(statistics) != 4 or statistics[3] != _STATISTICS_WIDTH or not prod(statistics):
+    if statistics[3:] != (_STATISTICS_WIDTH,) or not prod(statistics) or len(query) < 3:
         return None
     batch, heads, queries, _ = statistics
     head_size = query[-1] // heads if len(layout) == 3 else query[-1]

@@ -5,6 +5,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops, place
+from collector.ops.dtypes import one_dtype
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -21,6 +22,7 @@ def fill(kernel: str, call: str, reference: Callable[..., Any]) -> OpSpec:
         traffic=lambda case: (case.inputs or ())[0].size_bytes,
         moves_data=True,
         constraints=(
+            one_dtype((0,)),
             Constraint(
                 "the output wants the input's shape",
                 lambda case: agrees(case, 0, input_shape(case, 0)),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.case import Case
-from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
+from collector.ops.dtypes import floating, one_dtype
+from collector.ops.slots import Shape, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 _A, _B, _BIAS, _OFFSET = range(4)
@@ -100,12 +101,6 @@ def _dtype(case: Case, position: int) -> str:
     return (case.inputs or ())[position].dtype
 
 
-def _floating_alike(case: Case) -> bool:
-    slots = [*(case.inputs or ())[:_BIAS], output_slot(case)]
-    known = [slot.known_dtype for slot in slots if slot]
-    return all(dtype == known[0] and dtype is not None and dtype.is_floating for dtype in known)
-
-
 def _bias_fits(case: Case) -> bool:
     product, bias = product_of(case), given(case, _BIAS)
     return not bias or (product is not None and bias.shape in ((product.n,), (1, product.n)))
@@ -120,7 +115,8 @@ _CONSTRAINTS = (
         "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
         lambda case: product_of(case) is not None,
     ),
-    Constraint("operands and output want one floating dtype", _floating_alike),
+    floating((_A, _B)),
+    one_dtype((_A, _B)),
     Constraint("the bias wants one number a column of the output", _bias_fits),
     Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
 )

@@ -15,12 +15,11 @@ def rotate(torch: Any, x: Any) -> Any:
 
 def _positions_fit(case: Case) -> bool:
     x, cos, sin = (input_shape(case, i) for i in range(3))
-    one_dtype = len({slot.known_dtype for slot in (case.inputs or ())[:3]}) == 1
     halves = bool(x) and x[-1] % 2 == 0 and cos[-1:] == x[-1:]
-    return one_dtype and halves and cos == sin and broadcast(x, cos) == x
+    return halves and cos == sin and broadcast(x, cos) == x
 
 
 POSITIONS_FIT = Constraint(
-    "an even last dimension and one dtype are wanted, and cos and sin that broadcast to it",
+    "an even last dimension is wanted, and cos and sin that broadcast to it",
     _positions_fit,
 )

@@ -4,7 +4,8 @@ torch's defaults here."""
 from typing import Any
 
 from collector.case import Case
-from collector.ops.slots import given
+from collector.ops.dtypes import floating, one_dtype
+from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 _RATE, _DECAY = 1e-3, 1e-2
@@ -52,8 +53,7 @@ def _traffic(case: Case) -> int:
 
 
 def _alike(case: Case) -> bool:
-    slots = (case.inputs or ())[:4]
-    return len({(slot.shape, slot.known_dtype) for slot in slots}) == 1
+    return len({slot.shape for slot in (case.inputs or ())[:4]}) == 1
 
 
 OP = OpSpec(
@@ -66,8 +66,10 @@ OP = OpSpec(
     flops=_flops,
     traffic=_traffic,
     constraints=(
-        Constraint("var, m, v and grad want one shape and dtype", _alike),
-        Constraint("step wants one number", lambda case: (case.inputs or ())[4].numel == 1),
+        Constraint("var, m, v and grad want one shape", _alike),
+        floating((0,)),
+        one_dtype((0, 1, 2, 3), (0, 1, 2)),
+        Constraint("step wants one number", lambda case: input_shape(case, 4) in ((), (1,))),
         Constraint("amsgrad is not replayed", lambda case: given(case, _MAX_NORM) is None),
     ),
 )

@@ -31,6 +31,11 @@ def _reference(torch: Any, parts: Any, dim: int, whole: Any) -> Any:
     return torch.cat(parts, dim, out=whole)
 
 
+def _has_one_dtype(case: Case) -> bool:
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    return len({slot.known_dtype for slot in slots}) == 1
+
+
 OP = OpSpec(
     kernel="ConcatD",
     call="torch.cat",
@@ -45,12 +50,6 @@ OP = OpSpec(
             "inputs are wanted that make up the output along one dimension",
             lambda case: _dim(case) is not None,
         ),
-        Constraint(
-            "inputs and output want one dtype",
-            lambda case: (
-                len({slot.known_dtype for slot in (*(case.inputs or ()), *(case.outputs or ()))})
-                == 1
-            ),
-        ),
+        Constraint("one dtype is wanted for all inputs and the output", _has_one_dtype),
     ),
 )

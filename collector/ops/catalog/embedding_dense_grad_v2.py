@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import place
+from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -57,13 +58,7 @@ OP = OpSpec(
     traffic=_traffic,
     constraints=(
         Constraint("a row number and an origin are wanted for each row of the gradient", _fits),
-        Constraint(
-            "row numbers are wanted that are INT32 or INT64",
-            lambda case: (case.inputs or ())[1].dtype in ("INT32", "INT64"),
-        ),
-        Constraint(
-            "the gradients want one dtype",
-            lambda case: (case.inputs or ())[0].dtype == (case.outputs or ())[0].dtype,
-        ),
+        inputs_are(("INT32", "INT64"), (1, 2)),
+        one_dtype((0,)),
     ),
 )

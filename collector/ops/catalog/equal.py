@@ -1,5 +1,5 @@
 """Whether elements are equal."""
 
-from collector.ops.catalog._elementwise import binary
+from collector.ops.catalog._elementwise import comparison
 
-OP = binary("Equal", "torch.eq", lambda torch, x, y: torch.eq(x, y))
+OP = comparison("Equal", "torch.eq", lambda torch, x, y: torch.eq(x, y))

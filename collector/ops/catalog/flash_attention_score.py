@@ -6,11 +6,11 @@ from collector.case import Case
 from collector.ops.catalog._attention import (
     Attention,
     mask_constraint,
-    one_floating_dtype,
-    only_inputs,
+    only_slots,
     read_sizes,
 )
 from collector.ops.catalog._attention_blocks import forward, make_mask
+from collector.ops.dtypes import floating, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
@@ -60,9 +60,11 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
     constraints=(
-        only_inputs(frozenset({0, 1, 2, _MASK})),
+        only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
         mask_constraint(_MASK),
-        one_floating_dtype(0, 1, 2),
+        floating((0,)),
+        one_dtype((0, 1, 2), (3,)),
+        outputs_are(("FLOAT",), (0, 1)),
         Constraint(
             "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
             "BNSD, BSND",

@@ -9,8 +9,7 @@ from collector.case import Case
 from collector.ops.catalog._attention import (
     Attention,
     mask_constraint,
-    one_floating_dtype,
-    only_inputs,
+    only_slots,
     read_sizes,
 )
 from collector.ops.catalog._attention_blocks import (
@@ -24,6 +23,7 @@ from collector.ops.catalog._attention_blocks import (
     split,
     split_statistics,
 )
+from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
@@ -105,9 +105,11 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _OTHER_OUTPUTS),
     constraints=(
-        only_inputs(frozenset({0, 1, 2, 3, _MASK, _MAXIMUM, _SUM, _ATTENTION})),
+        only_slots(frozenset({0, 1, 2, 3, _MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
         mask_constraint(_MASK),
-        one_floating_dtype(0, 1, 2, 3, _ATTENTION),
+        floating((0,)),
+        one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
+        inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
         Constraint(
             "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
             "BNSD, BSND",

@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
+from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import agrees, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -47,9 +48,7 @@ OP = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("a table of rows is wanted, and an output with a row for each index", _fits),
-        Constraint(
-            "indices are wanted that are INT32 or INT64",
-            lambda case: (case.inputs or ())[1].dtype in ("INT32", "INT64"),
-        ),
+        inputs_are(("INT32", "INT64"), (1,)),
+        one_dtype((0,)),
     ),
 )

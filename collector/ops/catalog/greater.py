@@ -1,5 +1,5 @@
 """Whether elements are greater."""
 
-from collector.ops.catalog._elementwise import binary
+from collector.ops.catalog._elementwise import comparison
 
-OP = binary("Greater", "torch.gt", lambda torch, x, y: torch.gt(x, y))
+OP = comparison("Greater", "torch.gt", lambda torch, x, y: torch.gt(x, y))

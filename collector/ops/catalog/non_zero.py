@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
+from collector.ops.dtypes import outputs_are
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -32,5 +33,8 @@ OP = OpSpec(
     reference=_reference,
     build=_build,
     flops=no_flops,
-    constraints=(Constraint("an output is wanted with a row for each element found", _fits),),
+    constraints=(
+        Constraint("an output is wanted with a row for each element found", _fits),
+        outputs_are(("INT64",), (0,)),
+    ),
 )

@@ -1,5 +1,5 @@
 """Whether elements differ."""
 
-from collector.ops.catalog._elementwise import binary
+from collector.ops.catalog._elementwise import comparison
 
-OP = binary("NotEqual", "torch.ne", lambda torch, x, y: torch.ne(x, y))
+OP = comparison("NotEqual", "torch.ne", lambda torch, x, y: torch.ne(x, y))

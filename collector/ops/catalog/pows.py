@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case, Slot
 from collector.ops.catalog._elementwise import binary
+from collector.ops.dtypes import not_bool
 from collector.ops.spec import Call, TensorMaker
 
 
@@ -19,4 +20,10 @@ def _positive(slot: Slot, make: TensorMaker) -> Any:
     return make.integers(shape, slot.dtype, 1, 4)
 
 
-OP = binary("Pows", "torch.pow", lambda torch, x, y: torch.pow(x, y), _build)
+OP = binary(
+    "Pows",
+    "torch.pow",
+    lambda torch, x, y: torch.pow(x, y),
+    build=_build,
+    constraints=(not_bool((0, 1)),),
+)

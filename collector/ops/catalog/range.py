@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import place
+from collector.ops.dtypes import not_bool
 from collector.ops.slots import elements, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -24,6 +25,7 @@ OP = OpSpec(
     build=_build,
     flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
     constraints=(
+        not_bool((), (0,)),
         Constraint(
             "an output of one dimension is wanted",
             lambda case: len(output_shape(case) or ()) == 1,

@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._rms_norm import normal_dims, rows_shape
+from collector.ops.dtypes import floating, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, OpSpec
 
@@ -33,6 +34,9 @@ OP = OpSpec(
     reference=_reference,
     flops=_flops,
     constraints=(
+        floating((0, 1)),
+        one_dtype((0,)),
+        outputs_are(("FLOAT",), (1,)),
         Constraint(
             "gamma wants the last dimensions of x", lambda case: rows_shape(case, 0, 1) is not None
         ),

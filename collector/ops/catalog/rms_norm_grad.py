@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._rms_norm import normal_dims, rows_shape
+from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -48,6 +49,10 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     constraints=(
+        floating((0, 1, 3)),
+        inputs_are(("FLOAT",), (2,)),
+        one_dtype((1,)),
+        outputs_are(("FLOAT",), (1,)),
         Constraint("dy like x, one rstd a row, and gamma like x's last dimensions", _inputs_fit),
         Constraint(
             "outputs are wanted like x and like gamma",

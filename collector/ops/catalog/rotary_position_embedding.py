@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._rotary import POSITIONS_FIT, rotate
+from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, OpSpec
 
@@ -25,6 +26,8 @@ OP = OpSpec(
     flops=_flops,
     constraints=(
         POSITIONS_FIT,
+        floating((0,)),
+        one_dtype((0, 1, 2)),
         Constraint(
             "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 0))
         ),

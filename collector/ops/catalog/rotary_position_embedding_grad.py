@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._rotary import POSITIONS_FIT, rotate
+from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
@@ -48,6 +49,8 @@ OP = OpSpec(
     traffic=lambda case: dense_bytes(case, frozenset({_X}), frozenset({_DCOS, _DSIN})),
     constraints=(
         POSITIONS_FIT,
+        floating((0,)),
+        one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
         Constraint(
             "x wants the shape of dy",
             lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),

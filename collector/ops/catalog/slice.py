@@ -2,6 +2,7 @@
 
 from collector.case import Case
 from collector.ops.catalog._copy import copy, no_flops, place
+from collector.ops.dtypes import one_dtype
 from collector.ops.slots import input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -38,5 +39,8 @@ OP = OpSpec(
     flops=no_flops,
     traffic=_traffic,
     moves_data=True,
-    constraints=(Constraint("an output is wanted that lies within the input", _fits),),
+    constraints=(
+        Constraint("an output is wanted that lies within the input", _fits),
+        one_dtype((0,)),
+    ),
 )

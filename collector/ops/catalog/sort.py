@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
+from collector.ops.dtypes import one_dtype, outputs_are
 from collector.ops.slots import agrees, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -28,6 +29,8 @@ OP = OpSpec(
     build=_build,
     flops=no_flops,
     constraints=(
+        one_dtype((0,)),
+        outputs_are(("INT32", "INT64"), (1,)),
         Constraint(
             "both outputs want the input's shape",
             lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),

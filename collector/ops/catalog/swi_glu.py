@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, OpSpec
 
@@ -28,5 +29,9 @@ OP = OpSpec(
     slots=("x",),
     reference=_reference,
     flops=_flops,
-    constraints=(Constraint("an even last dimension is wanted, and half of it out", _fits),),
+    constraints=(
+        Constraint("an even last dimension is wanted, and half of it out", _fits),
+        floating((0,)),
+        one_dtype((0,)),
+    ),
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, OpSpec
 
@@ -22,8 +23,7 @@ def _flops(case: Case) -> int:
 
 def _fits(case: Case) -> bool:
     dy, x = input_shape(case, 0), input_shape(case, 1)
-    dtypes = {slot.known_dtype for slot in case.inputs or ()}
-    return bool(dy) and x == (*dy[:-1], 2 * dy[-1]) and len(dtypes) == 1
+    return bool(dy) and x == (*dy[:-1], 2 * dy[-1])
 
 
 OP = OpSpec(
@@ -33,7 +33,9 @@ OP = OpSpec(
     reference=_reference,
     flops=_flops,
     constraints=(
-        Constraint("x wants twice the last dimension of dy, and its dtype", _fits),
+        floating((0, 1)),
+        one_dtype((0, 1)),
+        Constraint("x wants twice the last dimension of dy", _fits),
         Constraint(
             "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 1))
         ),

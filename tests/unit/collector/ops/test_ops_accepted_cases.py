@@ -1,0 +1,85 @@
+"""What a declaration accepts, its reference can run: rows that went astray are either refused
+with a reason, or give exactly the outputs that they name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
+from collector.record import read_table
+
+pytestmark = pytest.mark.torch
+
+CASES = Path(__file__).parents[3] / "fixtures" / "ops" / "cases.csv"
+ROWS = [record.case for record in read_table(CASES.read_bytes(), path=str(CASES))]
+DTYPES = (
+    *("FLOAT", "DT_BF16", "FLOAT16", "DOUBLE", "INT8", "INT32", "INT64", "BOOL"),
+    "COMPLEX64",
+)
+DTYPE = st.sampled_from(DTYPES)
+SIZES = st.integers(0, 8)
+
+
+@st.composite
+def astray_slot(draw, slot):
+    """A slot with another dtype, no shape, or a shape that differs in one respect."""
+    kind = draw(st.sampled_from(["dtype", "empty", "size", "shorter", "longer", "shuffled"]))
+    shape = list(slot.shape or ())
+    if kind == "dtype":
+        return replace(slot, dtype=draw(DTYPE))
+    if kind == "empty":
+        return replace(slot, shape=None)
+    if kind == "longer" or not shape:
+        shape.insert(draw(st.integers(0, len(shape))), draw(SIZES))
+    elif kind == "size":
+        shape[draw(st.integers(0, len(shape) - 1))] = draw(SIZES)
+    elif kind == "shorter":
+        shape.pop(draw(st.integers(0, len(shape) - 1)))
+    else:
+        shape = draw(st.permutations(shape))
+    return replace(slot, shape=tuple(shape))
+
+
+@st.composite
+def astray_case(draw):
+    """A fixture row of which one slot went astray, or all have another dtype."""
+    case = draw(st.sampled_from(ROWS))
+    sides = {"inputs": case.inputs, "outputs": case.outputs}
+    if draw(st.booleans()):
+        dtype = draw(DTYPE)
+        return replace(
+            case,
+            **{
+                name: slots and tuple(replace(slot, dtype=dtype) for slot in slots)
+                for name, slots in sides.items()
+            },
+        )
+    side = draw(st.sampled_from([name for name, slots in sides.items() if slots]))
+    slots = list(sides[side])
+    position = draw(st.integers(0, len(slots) - 1))
+    slots[position] = draw(astray_slot(slots[position]))
+    return replace(case, **{side: tuple(slots)})
+
+
+@given(case=astray_case())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_a_case_is_refused_or_gives_what_it_names(torch, build, launch, case):
+    op = find(case.kernel_type)
+    try:
+        op.check(case)
+    except CaseRejected:
+        return
+    assert op.flops(case) >= 0
+    assert op.traffic(case) >= 0
+    outputs = launch(case, build(case))
+    for position, slot in enumerate(case.outputs or ()):
+        if slot.shape is None and position in op.optional_outputs:
+            assert outputs[position] is None
+        else:
+            dtype = getattr(torch, slot.known_dtype.torch_name)
+            came = (tuple(outputs[position].shape), outputs[position].dtype)
+            assert came == (slot.shape or (), dtype)
