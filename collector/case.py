@@ -185,9 +185,9 @@ def _op_state(text: str) -> str:
 
 
 def _is_attribute(name: str, text: str) -> bool:
-    if not text.strip():
+    if name != EP_SIZE and not name.startswith(RUNTIME_PREFIX):
         return False
-    return name == EP_SIZE or (name.startswith(RUNTIME_PREFIX) and name not in RUNTIME_PROVENANCE)
+    return name not in RUNTIME_PROVENANCE and bool(text.strip())
 
 
 def _slots_as_json(slots: tuple[Slot, ...] | None) -> object:

@@ -6,7 +6,7 @@ occurrences of all are counted, since they are the time that the case stands for
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from math import fsum, inf
 
@@ -55,9 +55,8 @@ class Candidate:
     def planned_record(self) -> CaseRecord:
         """The record as a shard holds it: numbers of another stack stay in their source, so that
         what a shard carries may stand in the plan's version."""
-        if self.record.profile is self.own_profile:
-            return self.record
-        return replace(self.record, profile=self.own_profile)
+        record = self.record
+        return CaseRecord(record.kernel_type, record.cells, record.extra, self.own_profile)
 
 
 @dataclass(frozen=True, slots=True)
