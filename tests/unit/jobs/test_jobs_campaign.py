@@ -307,3 +307,13 @@ def test_any_text_is_a_campaign_or_bad_input(text: str) -> None:
         assert read(SMALL + text).name == "a"
     except BadInput as error:
         assert str(error).startswith("c.yaml")
+
+
+def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "campaign.md").read_text(encoding="utf-8")
+    example = document.split("```yaml\n")[1].split("```")[0]
+    assert read(example).name == "llama-a3-cann85"
+    with pytest.raises(BadInput) as caught:
+        read(SMALL + "zzzzzz: 1\n")
+    known = str(caught.value).split("known here: ")[1].split(", ")
+    assert [key for key in known if f"`{key}" not in document] == []
