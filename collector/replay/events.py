@@ -65,7 +65,7 @@ def kernel_events(raw: Sequence[Any], on_device: Any) -> list[Event]:
     return sorted(kernels, key=lambda kernel: kernel.start_ns)
 
 
-_DEVICE_WORK = frozenset({"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset"})
+_DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
 def _is_operator(event: Any) -> bool:

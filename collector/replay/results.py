@@ -114,7 +114,7 @@ class _Answers:
         certificate = replace(
             self._certificate(entry, Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
-            n_observed=len(found.repeats),
+            n_observed=max(0, found.observed - (entry.launches - entry.repeats)),
             compute_dtype=entry.compute_dtype or None,
             companions=found.companions,
             opened=entry.opened,

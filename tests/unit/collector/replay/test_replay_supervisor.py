@@ -27,10 +27,10 @@ SQUARE = ("4,4", "4,4")
 
 
 def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, tmp_path):
-    spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=2.0)
+    spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=6.0)
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
-    assert report.reason == "not done after 2 s, while launching"
+    assert report.reason == "not done after 6 s, while launching"
     result = collect(spec, tmp_path, report, PROVENANCE)
     (hung,) = result.measurements
     assert (hung.kernel_type, hung.outcome) == ("Sleep", Outcome.HUNG)
@@ -61,7 +61,7 @@ def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
     spec = session_of(add_record(1), case_record("Grow", *SQUARE), limits=Limits(memory_gb=1.5))
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
-    assert report.reason.startswith("the session holds 1.")
+    assert report.reason.startswith("the session holds ")
     (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 

@@ -1,0 +1,85 @@
+"""What counts of a profiler's raw events, where no gpu is at hand: by events that stand in."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from collector.replay.events import SENTINEL_OPERATOR, Event, kernel_events, operator_events
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass(frozen=True)
+class RawEvent:
+    """The part of torch's `_KinetoEvent` that is read."""
+
+    named: str
+    start: int
+    duration: int
+    kind: str = "cpu_op"
+    on: str = "cpu"
+    thread: int = 1
+    correlation: int = 0
+    linked: int = 0
+    inputs: tuple[list[int], ...] = ()
+
+    def name(self) -> str:
+        return self.named
+
+    def start_ns(self) -> int:
+        return self.start
+
+    def duration_ns(self) -> int:
+        return self.duration
+
+    def activity_type(self) -> str:
+        return self.kind
+
+    def device_type(self) -> str:
+        return self.on
+
+    def start_thread_id(self) -> int:
+        return self.thread
+
+    def correlation_id(self) -> int:
+        return self.correlation
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
+
+    def shapes(self) -> list[list[int]]:
+        return list(self.inputs)
+
+
+def test_operators_inside_others_do_not_count():
+    raw = [
+        RawEvent("aten::sum", 120, 10),
+        RawEvent("aten::mean", 100, 50),
+        RawEvent("aten::empty", 100, 5),
+        RawEvent("aten::add", 150, 5),  # begins as the one before it ends
+        RawEvent("a mark of the user's", 90, 500, kind="user_annotation"),
+    ]
+    assert operator_events(raw) == [Event("aten::mean", 100, 50), Event("aten::add", 150, 5)]
+
+
+def test_another_thread_has_its_own_operators():
+    raw = [RawEvent("aten::mm", 100, 50), RawEvent("aten::add", 110, 5, thread=2)]
+    assert [event.name for event in operator_events(raw)] == ["aten::mm", "aten::add"]
+
+
+def test_kernels_come_in_the_order_they_ran_with_the_shape_of_a_sentinel():
+    gpu = {"on": "cuda", "kind": "kernel"}
+    raw = [
+        RawEvent(SENTINEL_OPERATOR, 10, 5, correlation=1, inputs=([3, 7, 1, 1, 4],)),
+        RawEvent("aten::mm", 20, 5, correlation=2, inputs=([4, 4], [4, 4])),
+        RawEvent("cudaLaunchKernel", 12, 1, kind="cuda_runtime", correlation=1, linked=1),
+        RawEvent("gemm", 300, 40, linked=2, **gpu),
+        RawEvent("elementwise", 200, 2, linked=1, **gpu),
+        RawEvent("Memset", 290, 3, on="cuda", kind="gpu_memset", linked=2),
+        RawEvent("the user's", 200, 140, on="cuda", kind="gpu_user_annotation"),
+    ]
+    assert kernel_events(raw, "cuda") == [
+        Event("elementwise", 200, 2, (3, 7, 1, 1, 4)),
+        Event("Memset", 290, 3),
+        Event("gemm", 300, 40),
+    ]
