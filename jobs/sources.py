@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.singlehost.tree_source import read_tree
-
 from collector.canonical import sha256_hex
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import ProfileReport, read_profile
 from collector.record import CaseRecord, write_table
+from collector.singlehost.tree_source import read_tree
 from jobs.campaign import BundledSource, Campaign, ProfileSource, Source, TreeSource
 
 

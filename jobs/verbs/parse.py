@@ -1,0 +1,81 @@
+"""`opmeter parse`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import typer
+
+from collector.database.layout import version_dir
+from collector.errors import BadInput
+from collector.profiles.kernel_details import GroupBy, ProfileReport
+from collector.singlehost.parse import ParseResult, parse
+
+_LISTED = 20
+
+
+def parse_verb(
+    profiling_paths: list[Path],
+    database_path: Path | None,
+    device: str | None,
+    versions: tuple[str, str, str],
+    group_by: str,
+    skip_bad_rows: bool,
+) -> None:
+    """Parse, and say what was read and what became of each kernel's CSV."""
+    if group_by not in ("identity", "shapes"):
+        raise BadInput(f"--group-by {group_by!r}: identity or shapes is wanted")
+    target = _target(database_path, device, versions)
+    result = parse(
+        profiling_paths,
+        target,
+        group_by=cast(GroupBy, group_by),
+        skip_bad_rows=skip_bad_rows,
+    )
+    for line in _describe(result):
+        typer.echo(line)
+
+
+def _target(database_path: Path | None, device: str | None, versions: tuple[str, str, str]) -> Path:
+    if database_path is not None:
+        return database_path
+    vllm, torch, cann = versions
+    if not device or not torch:
+        raise BadInput(
+            "where shall the CSVs go? --database-path VERSION_DIR is wanted, or --device with "
+            "--vllm-version, --torch-version and --cann-version"
+        )
+    return version_dir(Path.cwd(), device, vllm, torch, cann)
+
+
+def _describe(result: ParseResult) -> Iterator[str]:
+    report = result.report
+    yield (
+        f"read {report.rows:,} rows of {len(report.files)} files: {report.compute_rows:,} compute, "
+        f"{report.communication_rows:,} communication"
+    )
+    yield from _left_out(report)
+    added, updated = (
+        sum(getattr(k, name) for k in result.kernels) for name in ("added", "updated")
+    )
+    unchanged = sum(kernel.unchanged for kernel in result.kernels)
+    yield (
+        f"{len(result.kernels)} kernel types in {result.version_dir}: {added} rows added, "
+        f"{updated} updated, {unchanged} unchanged"
+    )
+    for kernel in result.kernels:
+        for duplicate in kernel.duplicates:
+            yield f"twice in {kernel.path.name}: {duplicate}; the first row was updated"
+    if result.communication:
+        yield f"communication rows are in {result.communication}"
+
+
+def _left_out(report: ProfileReport) -> Iterator[str]:
+    if report.duplicates_dropped:
+        yield f"{report.duplicates_dropped} communication rows stood twice and count once"
+    for kernel_type, rows in report.unknown_input_rows:
+        yield f"{rows} rows of {kernel_type} have unknown inputs (N/A) and no place in a tree"
+    for row in report.skipped[:_LISTED]:
+        yield f"skipped {row.path}:{row.line}: {row.reason}"
+    if len(report.skipped) > _LISTED:
+        yield f"skipped {len(report.skipped) - _LISTED} more rows"
