@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from collector.measurement import Measurement
 from collector.record import CaseRecord, ProfileStatistics
 from collector.vocabulary import BASE_CELLS, COUNTERS, EP_SIZE, RUNTIME_PREFIX
 
@@ -112,13 +111,6 @@ def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
         **{name: number_text(value) for name, value in durations},
         **{profiling(name): number_text(value) for name, value in profile.counters},
     }
-
-
-def measurement_cells(measurement: Measurement) -> dict[str, str]:
-    """The cells that carry a good measurement; none for one that is not good."""
-    if not measurement.is_good or measurement.timing is None:
-        return {}
-    return duration_cells(measurement.timing.mean_us, measurement.counters)
 
 
 def duration_cells(mean_us: float, counters: Iterable[tuple[str, float]]) -> dict[str, str]:

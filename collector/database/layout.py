@@ -28,9 +28,10 @@ def version_dir_name(vllm: str, torch: str, cann: str) -> str:
     return vllm if is_version_name(vllm) else version_name(vllm, torch, cann)
 
 
-def version_dir(root: Path, stack: Stack) -> Path:
-    """The folder of a stack's version below a tree's root."""
-    return root / stack.version_path
+def version_dir(root: Path, device: str, vllm: str, torch: str, cann: str) -> Path:
+    """The folder of a version below a tree's root. BadInput for a device that is no name."""
+    named = Stack(device=device, torch=torch)  # which checks the device
+    return root / named.device / "vllm_ascend" / version_dir_name(vllm, torch, cann)
 
 
 def kernel_file_name(kernel_type: str) -> str:

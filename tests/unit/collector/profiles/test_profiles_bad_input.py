@@ -1,0 +1,215 @@
+"""What is wrong in a profile is named with its line; or left out and listed, where asked."""
+
+import csv
+import io
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.kernel_details import read_profile
+from collector.profiles.launches import read_op_summary
+from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+
+pytestmark = pytest.mark.fast
+
+COLUMNS = LAYOUTS["K5"][1].split(",")
+BAD_ROW = 3  # rows 1 to 5; the header is line 1, so this one stands on line 4
+BAD_LINE = 4
+
+
+def table():
+    data = profile_bytes("K5", [Told(duration=f"{number}.000") for number in range(1, 6)])
+    return list(csv.reader(io.StringIO(data.decode(), newline="")))
+
+
+def written(tmp_path, rows):
+    path = tmp_path / "kernel_details.csv"
+    out = io.StringIO()
+    csv.writer(out).writerows(rows)
+    path.write_bytes(out.getvalue().encode("utf-8", "surrogateescape"))
+    return path
+
+
+def with_cell(column, text):
+    def damage(row):
+        return [text if name == column else cell for name, cell in zip(COLUMNS, row, strict=True)]
+
+    return damage
+
+
+def shifted_left(row, *, at):
+    """One cell lost, and one empty cell at the end: as many cells as before."""
+    place = COLUMNS.index(at)
+    return [*row[:place], *row[place + 1 :], ""]
+
+
+def shifted_right(row, *, at):
+    place = COLUMNS.index(at)
+    return [*row[:place], "", *row[place:-1]]
+
+
+DAMAGES = {
+    "one cell less": (lambda row: row[:-1], "47 cells are wanted, 46 came"),
+    "one cell more": (lambda row: [*row, "0"], "47 cells are wanted, 48 came"),
+    "a single cell": (lambda row: row[:1], "47 cells are wanted, 1 came"),
+    "text as duration": (with_cell("Duration(us)", "long"), "duration 'long' is not a number"),
+    "no duration": (with_cell("Duration(us)", ""), "duration '' is not a number"),
+    "duration unknown": (with_cell("Duration(us)", "N/A"), "duration 'N/A' is not a number"),
+    "negative duration": (with_cell("Duration(us)", "-1.0"), "duration '-1.0' is not a number"),
+    "infinite duration": (with_cell("Duration(us)", "inf"), "duration 'inf' is not a number"),
+    "duration nan": (with_cell("Duration(us)", "nan"), "duration 'nan' is not a number"),
+    "text as counter": (with_cell("aic_mac_ratio", "high"), "aic_mac_ratio 'high' is not a number"),
+    "counter nan": (with_cell("aiv_time(us)", "nan"), "'nan' is not a number"),
+    "shape as dtype": (with_cell("Input Data Types", "4096,1024"), "Input Data Types '4096,1024'"),
+    "number as format": (with_cell("Output Formats", "5.512"), "Output Formats '5.512'"),
+    "dtype as shape": (with_cell("Input Shapes", "FLOAT;FLOAT"), "shape 'FLOAT' is not a list"),
+    "negative dimension": (with_cell("Output Shapes", '"-1,4"'), "negative dimension"),
+    "number as core": (with_cell("Accelerator Core", "1.5"), "Accelerator Core '1.5'"),
+    "core as state": (with_cell("OP State", "AI_CORE"), "OP State 'AI_CORE'"),
+    "a path as type": (with_cell("Type", "../x"), "kernel type '../x' is not a name"),
+    "a separator in type": (with_cell("Type", "a/b"), "kernel type 'a/b' is not a name"),
+    "no type": (with_cell("Type", "a b"), "kernel type 'a b' is not a name"),
+    "shifted at Name": (lambda row: shifted_left(row, at="Name"), "Accelerator Core '1764"),
+    "shifted at OP State": (lambda row: shifted_left(row, at="OP State"), "Accelerator Core '1764"),
+    "shifted at Wait": (
+        lambda row: shifted_left(row, at="Wait Time(us)"),
+        "Input Formats '4096,1024'",
+    ),
+    "shifted the other way": (
+        lambda row: shifted_right(row, at="HF32 Eligible"),
+        "Input Data Types '4096,1024'",
+    ),
+    "latin-1 in a name": (with_cell("Name", "caf\udce9"), "UTF-8 text is wanted"),
+}
+
+
+@pytest.mark.parametrize("damage, message", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_bad_row_is_named_with_its_line(tmp_path, damage, message):
+    rows = table()
+    rows[BAD_ROW] = damage(rows[BAD_ROW])
+    path = written(tmp_path, rows)
+    with pytest.raises(BadInput) as error:
+        read_profile([path])
+    assert message in str(error.value)
+    assert (error.value.path, error.value.line) == (path, BAD_LINE)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage, message", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_bad_row_is_left_out_and_listed_where_asked(tmp_path, damage, message):
+    rows = table()
+    rows[BAD_ROW] = damage(rows[BAD_ROW])
+    path = written(tmp_path, rows)
+    profile = read_profile([path], skip_bad_rows=True)
+    (skipped,) = profile.report.skipped
+    assert (skipped.path, skipped.line) == (path, BAD_LINE)
+    assert message in skipped.reason
+    assert profile.report.rows == 4
+    (record,) = profile.records
+    assert record.profile.mean_us == (1 + 2 + 4 + 5) / 4
+
+
+@pytest.mark.parametrize("name", ["one cell less", "text as duration", "latin-1 in a name"])
+def test_launches_name_the_line_too(tmp_path, name):
+    damage, message = DAMAGES[name]
+    rows = table()
+    rows[BAD_ROW] = damage(rows[BAD_ROW])
+    path = written(tmp_path, rows)
+    with pytest.raises(BadInput, match=message) as error:
+        list(read_op_summary(path))
+    assert error.value.line == BAD_LINE
+
+
+def test_a_start_that_lost_its_digits_is_no_launch(tmp_path):
+    rows = table()
+    rows[BAD_ROW] = with_cell("Start Time(us)", "1.69512E+15")(rows[BAD_ROW])
+    path = written(tmp_path, rows)
+    with pytest.raises(BadInput, match="start time '1.69512E\\+15'"):
+        list(read_op_summary(path))
+    assert read_profile([path]).report.rows == 5  # of durations it says as much as any
+
+
+def test_the_first_of_several_bad_rows_is_named(tmp_path):
+    rows = table()
+    rows[2], rows[4] = rows[2][:-1], with_cell("Type", "../x")(rows[4])
+    path = written(tmp_path, rows)
+    with pytest.raises(BadInput) as error:
+        read_profile([path])
+    assert error.value.line == 3
+    skipped = read_profile([path], skip_bad_rows=True).report.skipped
+    assert [row.line for row in skipped] == [3, 5]
+
+
+def test_lines_are_counted_through_cells_of_several_lines(tmp_path):
+    rows = table()
+    rows[1] = with_cell("Name", "a kernel\r\nof three\nlines")(rows[1])
+    rows[BAD_ROW] = rows[BAD_ROW][:-1]
+    with pytest.raises(BadInput) as error:
+        read_profile([written(tmp_path, rows)])
+    assert error.value.line == BAD_LINE + 2
+
+
+@pytest.mark.parametrize(
+    "data, message, line",
+    [
+        (b"", "the file is empty", None),
+        (b"\r\n\r\n", "the file is empty", None),
+        (profile_bytes("K5", []), "a header and no rows", 1),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n",
+            "git lfs pull",
+            None,
+        ),
+        (profile_bytes("K5", [Told()]).decode().encode("utf-16"), "UTF-16", 1),
+        (b"PK\x03\x04\n\0\0\x08", "binary", 2),
+        (profile_bytes("K5", [Told(), Told(name="a\0b")]), "binary", 3),
+        ("Größe,Type\n1,2\n".encode("latin-1"), "UTF-8 text is wanted", 1),
+        (profile_bytes("K5", [Told()]) + b'"unclosed,' + b"1,2\n" * 40_000, "field larger", 3),
+    ],
+    ids=[
+        "empty",
+        "blank lines",
+        "header alone",
+        "git-lfs pointer",
+        "UTF-16",
+        "binary",
+        "a NUL in a row",
+        "latin-1 header",
+        "a quote left open",
+    ],
+)
+def test_what_is_no_profile_is_refused(tmp_path, data, message, line):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(data)
+    for skip in (False, True):
+        with pytest.raises(BadInput, match=message) as error:
+            read_profile([path], skip_bad_rows=skip)
+        assert (error.value.path, error.value.line) == (path, line)
+
+
+def test_a_quote_left_open_at_the_end_is_a_short_row(tmp_path):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(profile_bytes("K5", [Told()]) + b'13,0,"4294967295\r\n')
+    with pytest.raises(BadInput, match="47 cells are wanted, 3 came") as error:
+        read_profile([path])
+    assert error.value.line == 3
+
+
+def test_a_file_of_bad_rows_alone_has_no_rows(tmp_path):
+    path = written(tmp_path, [table()[0], ["1", "2"]])
+    with pytest.raises(BadInput, match="no rows"):
+        read_profile([path], skip_bad_rows=True)
+
+
+def test_one_bad_file_among_good_ones_is_named(tmp_path):
+    for rank in range(3):
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        rows = table()
+        if rank == 1:
+            rows[2] = rows[2][:-1]
+        written(folder, rows)
+    with pytest.raises(BadInput) as error:
+        read_profile([tmp_path])
+    assert (error.value.path, error.value.line) == (tmp_path / "rank1" / "kernel_details.csv", 3)
+    assert read_profile([tmp_path], skip_bad_rows=True).report.rows == 14

@@ -1,0 +1,128 @@
+"""Every layout of kernel_details and op_summary is read by the names of its columns."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.headers import read_header
+from collector.profiles.kernel_details import read_profile
+from collector.profiles.launches import read_op_summary
+from tests.fixtures.profiles.variants import (
+    LAYOUTS,
+    WITH_SHAPES,
+    Told,
+    collective,
+    counters_of,
+    profile_bytes,
+    unknown_inputs,
+    write_profile,
+)
+
+pytestmark = pytest.mark.fast
+
+
+def told_rows(layout):
+    """Two cases, one of them twice; the last counter is unknown in one row."""
+    names = counters_of(layout)
+    first = {name: f"{at}.500" for at, name in enumerate(names)}
+    second = {name: f"{at + 1}.500" for at, name in enumerate(names)} | {names[-1]: "N/A"}
+    return [
+        Told(duration="10.000", other=first),
+        Told("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
+        Told(duration="20.000", other=second),
+        collective("1764246877147674.500\t", "436.140"),
+        unknown_inputs("MemSet", duration="1.000"),
+    ]
+
+
+@pytest.mark.parametrize("layout", WITH_SHAPES)
+def test_a_layout_gives_cases_with_statistics(layout, tmp_path):
+    path = write_profile(tmp_path, layout, told_rows(layout))
+    profile = read_profile([path])
+    add, cast, mem_set = profile.records
+    names = counters_of(layout)
+    assert (add.kernel_type, cast.kernel_type, mem_set.kernel_type) == ("Add", "Cast", "MemSet")
+    assert add.cells["Input Shapes"] == '"4096,1024;4096,1024"'
+    assert add.cells["Accelerator Core"] == "AI_VECTOR_CORE"
+    assert add.cells["OP State"] == ("dynamic" if "OP State" in LAYOUTS[layout][1] else "")
+    assert (add.profile.count, add.profile.mean_us, add.profile.median_us) == (2, 15.0, 15.0)
+    assert add.profile.std_us == 5.0
+    expected = {name: at + 1.0 for at, name in enumerate(names)}
+    expected[names[-1]] = len(names) - 0.5  # N/A is left out of the mean
+    assert dict(add.profile.counters) == expected
+    assert cast.profile.counters == ()
+
+
+@pytest.mark.parametrize("layout", WITH_SHAPES)
+def test_a_layout_is_counted(layout, tmp_path):
+    report = read_profile([write_profile(tmp_path, layout, told_rows(layout))]).report
+    assert (report.rows, report.compute_rows, report.communication_rows) == (5, 4, 1)
+    assert report.unknown_input_rows == (("MemSet", 1),)
+    assert report.skipped == ()
+
+
+@pytest.mark.parametrize("layout", WITH_SHAPES)
+def test_a_layout_gives_launches(layout, tmp_path):
+    path = write_profile(tmp_path, layout, told_rows(layout))
+    launches = [launch for launch in read_op_summary(path) if launch.op_type == "Add"]
+    assert [launch.duration_us for launch in launches] == [10.0, 20.0]
+    assert launches[0].start_ns == 1764246877083299960
+    assert launches[0].name == "aclnnAdd_AddAiCore_Add"
+    assert launches[0].task_type == launches[0].cells["Accelerator Core"] == "AI_VECTOR_CORE"
+    assert launches[0].stream_id == "2"
+    assert set(launches[0].counters) == set(counters_of(layout))
+    assert counters_of(layout)[-1] not in launches[1].counters
+
+
+@pytest.mark.parametrize("layout", WITH_SHAPES)
+def test_all_counters_and_nothing_else_are_counters(layout, tmp_path):
+    header = read_header(LAYOUTS[layout][1].split(","), path=tmp_path)
+    assert header.counters == counters_of(layout)
+
+
+def test_level_0_is_refused_with_what_to_do(tmp_path):
+    path = write_profile(tmp_path, "K2", [Told(kernel="N/A", core="N/A")])
+    with pytest.raises(BadInput, match="taken at level 0 .* profile at Level1") as error:
+        read_profile([path])
+    assert (error.value.path, error.value.line) == (path, 1)
+
+
+def test_level_0_with_empty_shape_columns_is_refused_too(tmp_path):
+    rows = [unknown_inputs("N/A", core="N/A", state="N/A")] * 3
+    with pytest.raises(BadInput, match="taken at level 0"):
+        read_profile([write_profile(tmp_path, "O2", rows)])
+
+
+def test_a_row_without_an_operator_among_others_is_counted(tmp_path):
+    rows = [Told(), unknown_inputs("N/A", core="N/A", state="N/A")]
+    profile = read_profile([write_profile(tmp_path, "O2", rows)])
+    assert [record.kernel_type for record in profile.records] == ["Add"]
+    assert profile.report.unknown_input_rows == (("N/A", 1),)
+
+
+def test_a_missing_column_is_named(tmp_path):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(profile_bytes("K5", [Told()]).replace(b",Duration(us),", b",Length(us),"))
+    with pytest.raises(BadInput, match="missing: Duration\\(us\\)"):
+        read_profile([path])
+
+
+def test_the_format_of_another_tool_is_refused(tmp_path):
+    path = tmp_path / "op_summary_1.csv"
+    path.write_text("block_id,sub_block_id,aic_time(us),\n0,cube0,1.5,\n")
+    with pytest.raises(BadInput, match="columns of kernel_details or op_summary are wanted"):
+        read_profile([path])
+
+
+def test_a_column_twice_is_refused(tmp_path):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(profile_bytes("K5", [Told()]).replace(b"Wait Time(us)", b"Type"))
+    with pytest.raises(BadInput, match="'Type' comes twice"):
+        read_profile([path])
+
+
+def test_a_register_of_ones_own_is_a_counter_where_it_holds_numbers(tmp_path):
+    path = tmp_path / "kernel_details.csv"
+    rows = [Told(other={"aic_total_cycles": "5"}), Told(other={"aic_total_cycles": "odd"})]
+    path.write_bytes(profile_bytes("K5", rows).replace(b"aic_total_cycles", b"0x500"))
+    (record,) = read_profile([path]).records
+    assert dict(record.profile.counters) == {"0x500": 5.0}
