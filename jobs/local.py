@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _LOOK_S = 0.5
-_GRACE_S = 30.0
+_GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uploads
 
 
 class LocalRunFailed(OpmeterError):
@@ -135,7 +135,7 @@ class LocalRun:
         asked_to_stop = False
         while True:
             try:
-                return worker.wait(_GRACE_S if asked_to_stop else _LOOK_S)
+                return worker.wait(self._patience_s if asked_to_stop else _LOOK_S)
             except subprocess.TimeoutExpired:
                 if asked_to_stop:
                     return ExitCode.HANG
@@ -144,6 +144,10 @@ class LocalRun:
                 asked_to_stop = True
             else:
                 self._report(assignment)
+
+    @property
+    def _patience_s(self) -> float:
+        return self.plan.limits.case_s + _GRACE_S
 
     def _report(self, assignment: Assignment) -> None:
         key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)

@@ -1,10 +1,13 @@
 """`opmeter run`: plan, measure here, merge; and continue where an earlier run was ended."""
 
 import getpass
+import os
 import platform
+import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,11 +94,20 @@ def _measure(store: Store, plan: Plan, view: View, stop: threading.Event) -> Non
         return
     purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
     tally = _Tally(plan, shards, view)
-    with (
-        DeviceLock(f"{plan.backend}0", purpose),
-        tempfile.TemporaryDirectory(prefix="opmeter-", ignore_cleanup_errors=True) as scratch,
-    ):
-        LocalRun(store, plan, Path(scratch), [0], stop, tally.told, tally.finished).measure(shards)
+    device = f"{plan.backend}0"
+    with DeviceLock(device, purpose), _scratch(device) as folder:
+        LocalRun(store, plan, folder, [0], stop, tally.told, tally.finished).measure(shards)
+
+
+@contextmanager
+def _scratch(device: str) -> Iterator[Path]:
+    """A folder for the workers. What a killed run left is removed: its device was locked."""
+    prefix = f"opmeter-{device}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if left.stat().st_uid == os.getuid():
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _merge(

@@ -16,6 +16,7 @@ from collector.store.base import Store
 from collector.worker.attempt import read_commit
 
 _READERS = 8
+_LISTED = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,18 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
             f"useful {_share(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in "
             f"sessions; {usage.startup_s:.0f} s went into starting them"
         )
-    for failure in summary.failures:
+        lines.append(
+            f"forecast    {plan.forecast.wall_s:.0f} s, of which the floor is "
+            f"{plan.forecast.floor_s:.0f} s: {_share(plan.forecast.floor_s, usage.wall_s)} of "
+            "what it took"
+        )
+    for failure in summary.failures[:_LISTED]:
         lines.append(
             f"{failure.outcome:<11} {failure.kernel_type}: {failure.cases} cases, "
             f"{failure.rows} rows, {failure.time_us / 1000:.2f} ms of the profile: {failure.reason}"
         )
+    if len(summary.failures) > _LISTED:
+        lines.append(f"... and {len(summary.failures) - _LISTED} more reasons")
     return lines
 
 

@@ -13,7 +13,7 @@ from collector.errors import BadInput, NotFound, OpmeterError, StoreError
 from collector.host.parent import die_with_parent, obey_parent
 from collector.store import open_store
 from collector.store.patient import PatientStore
-from collector.worker.assignment import Assignment, WrongImage, WrongNode, work
+from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode, work
 from collector.worker.exit_codes import ExitCode
 from collector.worker.shard_run import SessionsFail
 
@@ -25,7 +25,11 @@ _LEAST_FREE_BYTES = 1 << 30
 def main(arguments: list[str] | None = None) -> int:
     """Work on the assignment of the command line, and give the exit code."""
     options = _parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s %(message)s",
+        handlers=[logging.StreamHandler(), logging.FileHandler(options.scratch / LOG)],
+    )
     stop = threading.Event()
     if options.parent is not None:
         die_with_parent(options.parent)

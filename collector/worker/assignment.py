@@ -21,6 +21,8 @@ from collector.worker.progress import ProgressObject
 from collector.worker.sessions import ReplayInstrument
 from collector.worker.shard_run import complete, give_up
 
+LOG = "worker.log"
+
 
 class WrongImage(OpmeterError):
     """What every worker of this installation would see: other software than the plan's."""
@@ -53,14 +55,15 @@ def work(
 ) -> bool:
     """Complete one shard. True once it is committed, by anyone; False where stopped before.
 
-    `watched` is the same store, not waited for: progress is written there.
+    `watched` is the same store, not waited for: progress is written there. What the process logs
+    is expected in `scratch / LOG`, and is kept with the attempt.
     Raises WrongImage or WrongNode where this machine cannot measure the plan.
     """
     plan, cases = _read(store, assignment)
     check_stack(plan.stack, local_stack(plan.backend))
     progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
     return complete(
-        _answers(store, assignment, plan, cases),
+        _answers(store, assignment, plan, cases, scratch / LOG),
         ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
         find=find,
         session_s=plan.shard_settings.session_s,
@@ -72,7 +75,7 @@ def work(
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
     plan, cases = _read(store, assignment)
-    give_up(_answers(store, assignment, plan, cases), outcome, reason)
+    give_up(_answers(store, assignment, plan, cases, None), outcome, reason)
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:
@@ -97,8 +100,9 @@ def _read(store: Store, assignment: Assignment) -> tuple[Plan, list[ShardCase]]:
 
 
 def _answers(
-    store: Store, assignment: Assignment, plan: Plan, cases: list[ShardCase]
+    store: Store, assignment: Assignment, plan: Plan, cases: list[ShardCase], log: Path | None
 ) -> ShardAnswers:
-    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, platform.node())
+    node = platform.node()
+    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, node, log)
     digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
-    return ShardAnswers(attempt, cases, Worker(node=platform.node(), image_digest=digest))
+    return ShardAnswers(attempt, cases, Worker(node, image_digest=digest))

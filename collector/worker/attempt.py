@@ -41,13 +41,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The keys and the writes of one attempt."""
+    """The keys and the writes of one attempt. `log` is what its process says, kept with it."""
 
     store: Store
     plan: Plan
     shard: str
     attempt: str
     node: str
+    log: Path | None = None
 
     def upload_raw(self, session: int, summary: Path, journal: Path) -> tuple[StoredObject, ...]:
         """The session's op_summary and journal, compressed; the first is the raw record."""
@@ -56,10 +57,6 @@ class Attempt:
             self._store_compressed(keys.raw_summary(*where), summary),
             self._store_compressed(keys.raw_journal(*where), journal),
         )
-
-    def upload_log(self, path: Path) -> None:
-        where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
-        self._store_compressed(where, path)
 
     def upload_part(
         self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
@@ -72,6 +69,9 @@ class Attempt:
     def commit(self, parts: Sequence[Part], final: Mapping[str, str], usage: Usage) -> ShardCommit:
         """Write the manifest, then commit the shard. Whoever comes first has committed it:
         the commit that counts is returned."""
+        if self.log is not None:
+            where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
+            self._store_compressed(where, self.log)
         manifest = AttemptManifest(
             campaign=self.plan.campaign,
             plan=self.plan.number,

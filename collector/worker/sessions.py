@@ -1,5 +1,6 @@
 """Sessions as the worker sees them: cases in, certificates and files out."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ from collector.measurement import Provenance
 from collector.plan import Limits, Plan
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.supervisor import SessionProgress, run_session
+from collector.replay.supervisor import Ending, SessionProgress, run_session
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers
+
+logger = logging.getLogger(__name__)
 
 # A forecast may be wrong by an order of magnitude before its case is called hung, and a machine
 # that others use too is slow in bursts.
@@ -42,6 +45,8 @@ class ReplayInstrument:
         folder.mkdir(parents=True)
         spec = self._spec(cases)
         report = run_session(spec, folder, tick=self._ticker(cases), stop=self._stop)
+        if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
+            logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
         return SessionAnswers(result.measurements, result.summary, result.journal, usage)

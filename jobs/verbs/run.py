@@ -10,7 +10,7 @@ from collector.database.snapshot import load_state
 from jobs.running import RunOptions, run_campaign
 from jobs.summary import describe, plan_usage, summarise
 from jobs.verbs.opening import choose_guard, open_campaign, open_root
-from jobs.view import view_for
+from jobs.view import View, view_for
 
 _NOT_COMMITTED = 3
 
@@ -27,9 +27,9 @@ def run_verb(
     """The exit code: 0, 1 where `strict` and a case has no duration, 3 where shards are left."""
     campaign = open_campaign(campaign_name)
     store = open_root(root, campaign)
-    stop = stop_on_signals()
     options = RunOptions(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
+        stop = stop_on_signals(view)
         view.say(f"store {store.url}")
         guard = choose_guard(store, single_writer=single_writer)
         result = run_campaign(campaign, store, guard, options, view, stop)
@@ -49,13 +49,14 @@ def run_verb(
     return int(strict and summary.measured_cases < summary.cases)
 
 
-def stop_on_signals() -> threading.Event:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends the process at once."""
+def stop_on_signals(view: View) -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set; a second one ends the process at once."""
     stop = threading.Event()
 
     def ask(number: int, _: object) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
+        view.say("stopping after the case in hand; once more stops at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)

@@ -25,6 +25,7 @@ from collector.worker.attempt import read_part
 from jobs.rounds import committed_shards
 
 CAMPAIGN = Path(__file__).parent / "campaign.yaml"
+_CHECKOUT = Path(__file__).parents[3]
 NAME = "drill"
 _ANSWERED_AT_ONCE = re.compile("unsupported|rejected")
 
@@ -42,12 +43,16 @@ class Runs:
         with self._environment():
             return open_store(self.root)
 
+    @property
+    def _variables(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(_CHECKOUT)} | self.environment
+
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "jobs.cli", "run", str(CAMPAIGN), "--root", self.root]
         return subprocess.Popen(
             [*command, *arguments],
             cwd=self.folder,
-            env=os.environ | self.environment,
+            env=self._variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -62,7 +67,7 @@ class Runs:
     def command(self, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "jobs.cli", *arguments, "--root", self.root],
-            env=os.environ | self.environment,
+            env=self._variables,
             capture_output=True,
             text=True,
             timeout=300,
