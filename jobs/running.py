@@ -7,12 +7,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from collector.database.commits import Commit
 from collector.database.merge import Guard, MergeResult, merge
+from collector.host.stack import gpu_count
 from collector.plan import Plan
 from collector.replay.lock import DeviceLock
 from collector.store.base import Store
@@ -94,9 +95,20 @@ def _measure(store: Store, plan: Plan, view: View, stop: threading.Event) -> Non
         return
     purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
     tally = _Tally(plan, shards, view)
-    device = f"{plan.backend}0"
-    with DeviceLock(device, purpose), _scratch(device) as folder:
-        LocalRun(store, plan, folder, [0], stop, tally.told, tally.finished).measure(shards)
+    devices = _devices(plan)
+    with ExitStack() as held:
+        for device in devices:
+            held.enter_context(DeviceLock(f"{plan.backend}{device}", purpose))
+        folder = held.enter_context(_scratch(f"{plan.backend}{devices[0]}"))
+        run = LocalRun(store, plan, folder, devices, stop, tally.told, tally.finished)
+        run.measure(shards)
+
+
+def _devices(plan: Plan) -> Sequence[int]:
+    """The devices of this machine that measure: a cpu is one device, all its cores."""
+    if plan.backend != "cuda":
+        return [0]
+    return range(min(plan.devices, gpu_count()))
 
 
 @contextmanager

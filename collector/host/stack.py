@@ -62,13 +62,19 @@ def _version_in_file(package: str, pattern: str) -> str | None:
     return match[1] if match else None
 
 
+def gpu_count() -> int:
+    """The NVIDIA GPUs of this machine. Raises BadInput where there is none."""
+    return len(_gpus())
+
+
 def _cuda_stack(torch: str) -> Stack:
-    name, driver = _first_gpu()
+    name, driver = _gpus()[0]
     device = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
     return Stack(device=f"CUDA_{device}", torch=torch, driver=driver)
 
 
-def _first_gpu() -> tuple[str, str]:
+def _gpus() -> list[tuple[str, str]]:
+    """Name and driver of each GPU."""
     command = shutil.which("nvidia-smi")
     if command is None:
         raise BadInput("backend cuda: nvidia-smi is not on PATH, so no GPU can be named")
@@ -77,4 +83,4 @@ def _first_gpu() -> tuple[str, str]:
     rows = [line.split(",") for line in answer.stdout.splitlines() if line.count(",") == 1]
     if not rows:
         raise BadInput(f"backend cuda: nvidia-smi names no GPU: {answer.stderr.strip()}")
-    return rows[0][0].strip(), rows[0][1].strip()
+    return [(name.strip(), driver.strip()) for name, driver in rows]
