@@ -25,7 +25,7 @@ from collector.profiles.headers import (
     is_counter_name,
 )
 
-_PIECE_BYTES = 1 << 21
+PIECE_BYTES = 1 << 21
 _MOST_THREADS = 4
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -62,7 +62,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
     """The file without its header line, cut at line ends."""
     with path.open("rb") as file:
         file.readline()
-        while piece := file.read(_PIECE_BYTES):
+        while piece := file.read(PIECE_BYTES):
             yield piece + file.readline()
 
 

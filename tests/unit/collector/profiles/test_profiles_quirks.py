@@ -1,0 +1,222 @@
+"""Odd cells that are right, communication rows, and which files below a folder are read."""
+
+import json
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.discovery import find_profiles
+from collector.profiles.kernel_details import read_profile
+from tests.fixtures.profiles.variants import (
+    Told,
+    collective,
+    profile_bytes,
+    unknown_inputs,
+    write_profile,
+)
+
+pytestmark = pytest.mark.fast
+
+
+def read(tmp_path, rows, **options):
+    return read_profile([write_profile(tmp_path, "K5", rows)], **options)
+
+
+def test_empty_slots_are_kept_and_tell_cases_apart(tmp_path):
+    rows = [
+        Told(shapes='"4096;"', dtypes="FLOAT;FLOAT", formats="ND;ND"),
+        Told(shapes='"4096;"', dtypes="FLOAT;INT32", formats="ND;ND"),
+        Told(shapes='"4096;"', dtypes="FLOAT;INT64", formats="ND;ND"),
+    ]
+    profile = read(tmp_path, rows)
+    assert [len(record.case.inputs) for record in profile.records] == [2, 2, 2]
+    assert len({record.case_id for record in profile.records}) == 3
+
+
+def test_a_scalar_is_an_empty_shape_in_quotes(tmp_path):
+    rows = [Told(shapes='""', dtypes="FLOAT", formats="ND", out_shapes='";;"')]
+    (record,) = read(tmp_path, rows).records
+    assert record.cells["Input Shapes"] == '""'
+    assert record.case.inputs[0].shape is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "static"},
+        {"dtypes": "FLOAT;DT_BF16"},
+        {"formats": "ND;FRACTAL_NZ"},
+        {"out_dtypes": "DT_BF16"},
+        {"out_formats": "NC1HWC0:1"},
+    ],
+)
+def test_what_changes_the_kernel_makes_another_case(tmp_path, changes):
+    rows = [Told(), Told(**changes)]
+    assert len(read(tmp_path, rows).records) == 2
+    assert len(read(tmp_path, rows, group_by="shapes").records) == 1
+
+
+def test_grouping_by_shapes_takes_the_cells_that_came_first(tmp_path):
+    rows = [Told(duration="2.000"), Told(dtypes="INT8;INT8", duration="4.000")]
+    (record,) = read(tmp_path, rows, group_by="shapes").records
+    assert record.cells["Input Data Types"] == "FLOAT;FLOAT"
+    assert (record.profile.count, record.profile.mean_us) == (2, 3.0)
+
+
+def test_the_core_is_no_part_of_a_case_and_spelling_is_not_either(tmp_path):
+    rows = [Told(), Told(core="MIX_AIV"), Told(shapes="4096,1024;4096,1024")]
+    (record,) = read(tmp_path, rows).records
+    assert record.profile.count == 3
+    assert record.cells["Accelerator Core"] == "AI_VECTOR_CORE"
+    assert record.cells["Input Shapes"] == '"4096,1024;4096,1024"'
+
+
+def test_an_unknown_output_beside_known_inputs_is_a_case(tmp_path):
+    rows = [Told("ApplyAdamWV2", out_shapes="N/A", out_dtypes="N/A", out_formats="N/A")] * 2
+    profile = read(tmp_path, rows)
+    (record,) = profile.records
+    assert record.case.inputs is not None
+    assert record.case.outputs is None
+    assert profile.report.unknown_input_rows == ()
+
+
+def test_compiled_variants_that_were_renamed_are_one_type(tmp_path):
+    rows = [Told("muls_add_kernel_1"), Told("muls_add_kernel")]
+    (record,) = read(tmp_path, rows).records
+    assert record.case.kernel_type == "muls_add_kernel"
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, line_end, mark):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(mark + profile_bytes("K7", [Told(), Told()], line_end=line_end))
+    assert read_profile([path]).records[0].profile.count == 2
+
+
+def test_no_line_end_behind_the_last_row_and_blank_lines(tmp_path):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(b"\n" + profile_bytes("K5", [Told(), Told()], line_end="\n") + b"\n\n")
+    assert read_profile([path]).report.rows == 2
+    path.write_bytes(profile_bytes("K5", [Told(), Told()]).rstrip())
+    assert read_profile([path]).report.rows == 2
+
+
+def test_cells_of_several_lines_and_other_alphabets_are_read(tmp_path):
+    rows = [Told(name='first\r\nsecond, "third"'), Told(name="算子")] * 3
+    profile = read(tmp_path, rows)
+    assert profile.report.rows == 6
+    assert profile.report.skipped == ()
+
+
+def test_numbers_with_blanks_and_tabs_around_them(tmp_path):
+    rows = [Told(duration=" 12.5\t", other={"aic_mac_ratio": "0.5 ", "aiv_vec_ratio": "NA"})]
+    (record,) = read(tmp_path, rows).records
+    assert record.profile.mean_us == 12.5
+    assert record.profile.counters == (("aic_mac_ratio", 0.5),)
+
+
+def test_collectives_make_no_case_and_are_summed_up(tmp_path):
+    rows = [Told(), collective("1.000", "10.000"), collective("20.000", "30.000", number=2)]
+    profile = read(tmp_path, rows)
+    assert [record.kernel_type for record in profile.records] == ["Add"]
+    (entry,) = profile.communication
+    assert (entry.kernel_type, entry.group, entry.core) == (
+        "hcom_allReduce_",
+        "170",
+        "COMMUNICATION",
+    )
+    assert (entry.count, entry.total_us, entry.mean_us) == (2, 40.0, 20.0)
+    assert (entry.min_us, entry.median_us, entry.max_us, entry.std_us) == (10.0, 20.0, 30.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        unknown_inputs("allreduce", core="HCCL"),
+        unknown_inputs("broadcast", core="COMMUNICATION"),
+        unknown_inputs("hcom_send_", core="AI_CPU"),
+        Told("hcom_allGather_"),
+    ],
+)
+def test_a_collective_is_known_by_its_core_or_its_type(tmp_path, row):
+    report = read(tmp_path, [Told(), row]).report
+    assert (report.compute_rows, report.communication_rows) == (1, 1)
+    assert report.unknown_input_rows == ()
+
+
+def test_a_collective_on_two_streams_counts_once(tmp_path):
+    rows = [
+        collective("1.000\t", "10.000"),
+        collective("1.000\t", "10.000", stream="7", number=9),
+        collective("20.000\t", "10.000", stream="7"),
+        collective("30.000\t", "10.000"),
+        collective("30.000\t", "11.000", stream="7"),
+    ]
+    profile = read(tmp_path, rows)
+    assert profile.report.duplicates_dropped == 1
+    assert profile.report.communication_rows == 5
+    assert sum(entry.count for entry in profile.communication) == 4
+
+
+def test_the_same_collective_of_two_ranks_counts_twice(tmp_path):
+    for rank in ("0", "1"):
+        row = collective("1.000\t", "10.000", stream=rank if rank == "1" else "N/A")
+        write_profile(tmp_path / rank, "K5", [Told(), row])
+    report = read_profile([tmp_path]).report
+    assert (report.communication_rows, report.duplicates_dropped) == (2, 0)
+
+
+def test_a_folder_is_searched_and_each_file_is_read_once(tmp_path):
+    first = write_profile(tmp_path / "a" / "b", "K5", [Told()])
+    second = write_profile(tmp_path / "c", "O2", [Told()])
+    (tmp_path / "c" / "._kernel_details.csv").write_bytes(b"\0")
+    (tmp_path / "c" / "op_statistic.csv").write_text("OP Type\n")
+    ranked = first.with_name("kernel_details_rank1.csv")
+    ranked.write_bytes(first.read_bytes())
+    assert find_profiles([tmp_path, first, tmp_path / "c"]) == (first, ranked, second)
+
+
+def test_a_run_that_is_there_twice_is_taken_as_kernel_details(tmp_path):
+    run = tmp_path / "host_1_ascend_pt"
+    details = write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
+    write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
+    alone = write_profile(tmp_path / "PROF_2" / "mindstudio_profiler_output", "O2", [Told()])
+    assert find_profiles([tmp_path]) == (alone, details)
+    assert read_profile([tmp_path]).report.rows == 2
+
+
+def test_an_op_summary_without_kernel_details_beside_it_is_read(tmp_path):
+    run = tmp_path / "host_1_ascend_pt"
+    path = write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
+    assert find_profiles([run]) == (path,)
+
+
+def test_a_file_may_have_any_name(tmp_path):
+    path = tmp_path / "a003.csv"
+    path.write_bytes(profile_bytes("O2", [Told()]))
+    assert read_profile([path]).report.files == (path,)
+
+
+def test_nothing_found_says_what_is_looked_for(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(BadInput, match=r"kernel_details\*\.csv or op_summary_\*\.csv"):
+            find_profiles([path])
+
+
+def test_the_run_tells_its_software(tmp_path):
+    run = tmp_path / "host_1_ascend_pt"
+    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
+    info = {"torch_npu_version": "2.7.1", "cann_version": "8.3.RC1", "rank_id": 0}
+    (run / "profiler_info_0.json").write_text(json.dumps(info))
+    (software,) = read_profile([run]).report.software
+    assert (software.folder, software.torch_npu, software.cann) == (run, "2.7.1", "8.3.RC1")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", None])
+def test_a_run_that_tells_nothing_is_read_all_the_same(tmp_path, text):
+    run = tmp_path / "host_1_ascend_pt"
+    write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
+    if text is not None:
+        (run / "profiler_info.json").write_text(text)
+    assert read_profile([run]).report.software == ()
