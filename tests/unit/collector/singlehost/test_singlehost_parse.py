@@ -1,0 +1,202 @@
+"""A profile becomes a tree, and joins one that others have written in."""
+
+import csv
+
+import pytest
+
+from collector.database.columns import PARSER_COLUMNS, csv_bytes
+from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
+from collector.profiles.kernel_details import read_profile
+from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse
+from collector.singlehost.tree_source import read_tree
+from collector.vocabulary import BASE_CELLS
+from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+
+pytestmark = pytest.mark.fast
+
+ROWS = (
+    Told(duration="10.000", other={"aic_mac_ratio": "0.5"}),
+    Told(duration="20.000", other={"aic_mac_ratio": "N/A"}),
+    Told("Cast", '"16"', "FLOAT", "ND", '"16"', "DT_BF16", "ND", duration="2.000"),
+    unknown_inputs("MemSet"),
+    collective("1.000", "30.000"),
+)
+
+
+@pytest.fixture
+def profile(tmp_path):
+    return write_profile(tmp_path / "profile", "K5", ROWS)
+
+
+@pytest.fixture
+def version(tmp_path):
+    return tmp_path / "tree" / "vllm0.18.0_torch2.9.0_cann8.5"
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_new_tree_has_a_file_for_each_kernel(profile, version):
+    result = parse([profile], version)
+    assert sorted(path.name for path in version.iterdir()) == ["Add.csv", "Cast.csv", "reports"]
+    assert [(k.kernel_type, k.added, k.updated) for k in result.kernels] == [
+        ("Add", 1, 0),
+        ("Cast", 1, 0),
+    ]
+    assert result.report.unknown_input_rows == (("MemSet", 1),)
+    assert read_kernel_file(version / "Add.csv").columns == PARSER_COLUMNS
+
+
+def test_cells_are_spelled_as_the_profiler_did_and_numbers_have_six_decimals(profile, version):
+    parse([profile], version)
+    lines = (version / "Add.csv").read_bytes().split(b"\r\n")
+    assert lines[1].startswith(
+        b'dynamic,AI_VECTOR_CORE,"""4096,1024;4096,1024""",FLOAT;FLOAT,ND;ND,"""4096,1024""",'
+        b"FLOAT,ND,15.000000,15.000000,5.000000,"
+    )
+    (row,) = read_kernel_file(version / "Add.csv").rows
+    assert row["Profiling Average aic_mac_ratio"] == "0.500000"
+    assert row["Profiling Average aiv_vec_ratio"] == ""
+
+
+def test_communication_has_its_report(profile, version):
+    result = parse([profile], version)
+    with result.communication.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert tuple(row) == COMMUNICATION_COLUMNS
+    assert (row["Type"], row["Group"], row["Count"]) == ("hcom_allReduce_", "170", "1")
+    assert row["Total Duration(us)"] == "30.000000"
+
+
+def test_a_profile_without_communication_writes_no_report(tmp_path, version):
+    result = parse([write_profile(tmp_path / "p", "K5", [Told()])], version)
+    assert result.communication is None
+    assert not (version / "reports").exists()
+
+
+def test_other_counters_become_further_columns(tmp_path, version):
+    path = write_profile(tmp_path / "p", "K4", [Told(other={"vec_ratio": "0.25"})])
+    parse([path], version)
+    file = read_kernel_file(version / "Add.csv")
+    assert file.columns == (*PARSER_COLUMNS, "Profiling Average vec_ratio")
+    assert file.rows[0]["Profiling Average vec_ratio"] == "0.250000"
+    assert file.rows[0]["Profiling Average aic_mac_ratio"] == ""
+
+
+def test_parsing_again_changes_no_file(profile, version):
+    parse([profile], version)
+    before = snapshot(version)
+    stamps = {path: path.stat().st_mtime_ns for path in before}
+    result = parse([profile], version)
+    assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)] * 2
+    assert snapshot(version) == before
+    assert {path: path.stat().st_mtime_ns for path in before} == stamps
+
+
+def test_what_others_wrote_into_a_tree_stays(profile, version):
+    version.mkdir(parents=True)
+    columns = (*BASE_CELLS, "Average Duration(us)", "MicroBench aic_mac_ratio", "EP Size", "Note")
+    texts = ("dynamic", "AI_VECTOR_CORE", "4096,1024;4096,1024", "FLOAT;FLOAT", "ND;ND")
+    measured = dict(zip(columns, (*texts, '"4096,1024"', "FLOAT", "ND"), strict=False))
+    measured |= {"Average Duration(us)": "9.000000", "MicroBench aic_mac_ratio": "0.7"}
+    generated = measured | {"Input Shapes": '"1,1;1,1"', "Average Duration(us)": "0", "Note": "x"}
+    (version / "Add.csv").write_bytes(csv_bytes(columns, [generated, measured]))
+    (version / "Other.csv").write_bytes(b"untouched")
+    (version / "op_mapping.yaml").write_bytes(b"untouched")
+    result = parse([profile], version)
+    assert [(k.added, k.updated) for k in result.kernels] == [(0, 1), (1, 0)]
+    first, second = read_kernel_file(version / "Add.csv").rows
+    assert {name: first[name] for name in columns} == generated | {"EP Size": ""}
+    assert second["Average Duration(us)"] == "9.000000"
+    assert second["MicroBench aic_mac_ratio"] == "0.7"
+    assert second["Input Shapes"] == "4096,1024;4096,1024"
+    assert second["Profiling Average Duration(us)"] == "15.000000"
+    assert (version / "Other.csv").read_bytes() == b"untouched"
+    assert (version / "op_mapping.yaml").read_bytes() == b"untouched"
+
+
+def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
+    parse([profile], version)
+    before = snapshot(version)
+    bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
+    with pytest.raises(BadInput, match="kernel type '../x'") as error:
+        parse([profile, bad], version)
+    assert error.value.line == 3
+    assert snapshot(version) == before
+
+
+def test_a_bad_file_of_the_tree_leaves_all_others_as_they_were(profile, version):
+    version.mkdir(parents=True)
+    (version / "Cast.csv").write_text("Input Shapes\n1,2\n")
+    before = snapshot(version)
+    with pytest.raises(BadInput) as error:
+        parse([profile], version)
+    assert (error.value.path, error.value.line) == (version / "Cast.csv", 2)
+    assert snapshot(version) == before
+
+
+def test_bad_rows_are_left_out_where_asked(tmp_path, version):
+    path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
+    result = parse([path], version, skip_bad_rows=True)
+    assert [row.line for row in result.report.skipped] == [3]
+    assert [kernel.kernel_type for kernel in result.kernels] == ["Add"]
+
+
+def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):
+    path = write_profile(tmp_path / "p", "K5", [Told(), Told(dtypes="INT8;INT8")])
+    assert parse([path], version, group_by="shapes").kernels[0].added == 1
+    assert parse([path], version).kernels[0].added == 1  # by identity the other one is new
+
+
+def test_a_file_in_the_place_of_the_version_is_refused(tmp_path, profile):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(BadInput, match="a folder is wanted"):
+        parse([profile], path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version):
+    (version / "Add.csv").mkdir(parents=True)
+    with pytest.raises(BadInput, match="cannot be read"):
+        parse([profile], version)
+
+
+def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
+    parse([profile], version)
+    known = [r for r in read_profile([profile]).records if r.case.inputs is not None]
+    assert [r.case_id for r in read_tree(version)] == [r.case_id for r in known]
+
+
+def test_a_tree_tells_its_attributes_and_durations_and_no_other_numbers(version):
+    version.mkdir(parents=True)
+    columns = (*BASE_CELLS, "Average Duration(us)", "MicroBench vec_ratio", "EP Size")
+    texts = ("", "", '"8"', "FLOAT", "ND", '"8"', "FLOAT", "ND", "4.5", "0.5", "16")
+    row = dict(zip(columns, texts, strict=True))
+    (version / "Add.csv").write_bytes(csv_bytes(columns, [row, row]))
+    (version / "hcom_allReduce_.csv").write_text("message_bytes\n1\n")
+    (record,) = read_tree(version)
+    assert record.extra == {"Average Duration(us)": "4.5", "EP Size": "16"}
+    assert record.case.attribute("EP Size") == "16"
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_folder_without_a_tree_is_refused(version, make):
+    if make:
+        version.mkdir(parents=True)
+    with pytest.raises(BadInput):
+        read_tree(version)
+
+
+def test_the_real_training_run_becomes_a_tree(real_profiles, version):
+    source = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
+    result = parse([source], version)
+    assert sum(kernel.added for kernel in result.kernels) == 108  # without MemSet
+    assert len(result.kernels) == 34
+    adamw = read_kernel_file(version / "ApplyAdamWV2.csv")
+    assert all(row["Output Shapes"] == "N/A" for row in adamw.rows)
+    ids = {record.case_id for record in read_tree(version)}
+    assert ids < {record.case_id for record in read_profile([source]).records}
+    again = parse([source], version)
+    assert sum(kernel.unchanged for kernel in again.kernels) == 108
