@@ -17,6 +17,10 @@ from collector.database.state import State, highest_rows
 from collector.measurement import Outcome
 from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
+_USED = (
+    *("case", "outcome", "reason", "mean_us", "counters", "cache", "stack_id"),
+    *("head_commit", "plan", "plan_hash", "measurement", "final", "version_path"),
+)
 _RANK = ("good", "head_commit", "plan", "plan_hash", "measurement")
 
 
@@ -73,7 +77,7 @@ def best_rows(state: State, version_path: str, *, cache: str | None = None) -> p
     version shows, or in `cache`.
     """
     version = state.versions[version_path]
-    rows = state.measurements
+    rows = state.measurements.select(_USED)
     rows = rows.filter(rows["final"])
     for name, wanted in (
         ("version_path", version_path),

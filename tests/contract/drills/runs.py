@@ -37,6 +37,7 @@ class Runs:
     folder: Path
     root: str
     environment: dict[str, str]
+    campaign: Path = CAMPAIGN
 
     @property
     def store(self) -> Store:
@@ -47,12 +48,11 @@ class Runs:
     def _variables(self) -> dict[str, str]:
         return os.environ | {"PYTHONPATH": str(_CHECKOUT)} | self.environment
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "jobs.cli", "run", str(CAMPAIGN), "--root", self.root]
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [*command, *arguments],
+            self._command("run", str(self.campaign), *arguments),
             cwd=self.folder,
-            env=self._variables,
+            env=self._variables | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -65,8 +65,10 @@ class Runs:
         return output.decode()
 
     def command(self, *arguments: str) -> str:
+        """What a command printed on standard output; it must succeed."""
         done = subprocess.run(
-            [sys.executable, "-m", "jobs.cli", *arguments, "--root", self.root],
+            self._command(*arguments),
+            cwd=self.folder,
             env=self._variables,
             capture_output=True,
             text=True,
@@ -74,6 +76,16 @@ class Runs:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def plan(self) -> str:
+        """The forecast; nothing is written."""
+        return self.command("plan", str(self.campaign), "--dry-run")
+
+    def plan_for_good(self) -> str:
+        return self.command("plan", str(self.campaign))
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "jobs.cli", *arguments, "--root", self.root]
 
     def processes(self) -> list[str]:
         """What runs for this store: the command, its workers and their sessions."""
@@ -105,7 +117,8 @@ class Runs:
                 continue
             text = zstandard.decompress(store.get(key)).decode()
             for row in csv.DictReader(io.StringIO(text, newline="")):
-                cases.add(case_from_cells(row["OP Type"], row).case_id)
+                if "::" not in row["OP Type"]:  # else torch's own operator, beside the cases
+                    cases.add(case_from_cells(row["OP Type"], row).case_id)
         return cases
 
     def finals(self) -> Counter[str]:

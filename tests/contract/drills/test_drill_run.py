@@ -1,0 +1,152 @@
+"""The whole command on a small campaign: what it prints, how it ends, what a second one does."""
+
+import csv
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from collector.record import read_table
+from tests.contract.drills.runs import Runs
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+_SMALL = """campaign: drill
+sources: [{SOURCE}]
+operators: [Sub, Pows, Equal, NotEqual, Abs, OnesLike, Greater, NonZero, RmsNorm]
+target: here
+backend: cpu
+measure: {budget_s: 0.02, repeats: [3, 5], cache: warm}
+shards: {target_s: TARGET, session_s: 60}
+limits: {case_s: 240, memory_gb: 12}
+"""
+_CASES = 11
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    return small(tmp_path, "{bundled: quickstart}")
+
+
+def small(folder: Path, source: str, target_s: float = 60) -> Runs:
+    campaign = folder / "small.yaml"
+    text = _SMALL.replace("{SOURCE}", source).replace("TARGET", str(target_s))
+    campaign.write_text(text)
+    return Runs(folder, f"file://{folder}/data", {"TMPDIR": str(folder)}, campaign)
+
+
+def test_a_run_ends_with_a_database_that_can_be_read(runs: Runs):
+    output = runs.finish()
+    assert f"coverage    {_CASES} of 109 cases" in output or f"{_CASES} of {_CASES}" in output
+    for word in ("database    file://", "stack       CPU_", "efficiency", "floor"):
+        assert word in output
+    (where,) = runs.command("db", "path").splitlines()
+    folder = Path(where.removeprefix("file://"))
+    with (folder / "RmsNorm.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 and all(float(row["Average Duration(us)"]) > 0 for row in rows)
+    assert "1 of 1 shards committed" in runs.command("status", "drill")
+    assert "no problems" in runs.command("db", "verify")
+    assert runs.wait_until_alone() == []
+
+
+def test_the_same_campaign_again_measures_nothing(runs: Runs):
+    runs.finish()
+    attempts = set(runs.uploaded().values())
+    assert "measured and merged already" in runs.finish()
+    assert set(runs.uploaded().values()) == attempts
+
+
+def test_again_makes_the_next_version(runs: Runs):
+    runs.finish()
+    assert "version 2" in runs.finish("--again")
+    assert f"{_CASES} cases differ" in runs.command("db", "diff", "1", "2")
+    assert len(runs.command("db", "log").splitlines()) == 2
+    assert "no problems" in runs.command("db", "verify")
+
+
+def test_a_pulled_version_is_a_tree(runs: Runs, tmp_path: Path):
+    runs.finish()
+    runs.command("pull", str(tmp_path / "tree"))
+    runs.command("pull", str(tmp_path / "tree"))  # replaces what it wrote itself
+    (csv_file,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/vllm0_torch*_cann0/Sub.csv")
+    assert '""";"""' in csv_file.read_text()  # two scalars, quoted as the profiler does
+
+
+def test_a_tree_with_durations_leaves_nothing_to_measure(runs: Runs, tmp_path: Path):
+    runs.finish()
+    runs.command("pull", str(tmp_path / "tree"))
+    (version,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/*")
+    other = tmp_path / "other"
+    other.mkdir()
+    from_tree = small(other, f"{{tree: {version}}}")
+    assert "0 in 0 shards; 0 cannot be measured, 11 are answered already" in from_tree.plan()
+    everything = from_tree.campaign.read_text().replace("target: here", "target: here\nupdate: all")
+    from_tree.campaign.write_text(everything)
+    from_tree.finish()
+    before, after = (_durations(r, "RmsNorm") for r in (runs, from_tree))
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())  # measured anew, not carried
+
+
+def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    runs = small(tmp_path, "{bundled: quickstart}", target_s=0.02)
+    process = runs.start()
+    deadline = time.monotonic() + 120
+    while not runs.finals() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 3, output
+    assert "the same command continues" in output
+    assert runs.wait_until_alone() == []
+    before = runs.uploaded()
+    assert 0 < len(before) < _CASES
+    runs.finish()
+    assert set(runs.finals().values()) == {1} and len(runs.finals()) == _CASES
+    assert not set(before) & runs.launched(but_not=set(before.values()))
+
+
+def test_a_second_run_is_kept_out_and_told_by_whom(tmp_path: Path):
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = small(tmp_path / "a", "{bundled: quickstart}")
+    second = small(tmp_path / "b", "{bundled: quickstart}")
+    locks = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    holder = first.start(**locks)
+    while not list(tmp_path.glob("opmeter-locks/*")):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    other = second.start(**locks)
+    output = other.communicate(timeout=120)[0].decode()
+    assert other.returncode == 1, output
+    assert re.search(rf"cpu0 is in use by process {holder.pid} \(campaign drill, plan 1", output)
+    holder.communicate(timeout=300)
+    assert holder.returncode == 0
+
+
+def test_the_real_profile_gives_the_same_cases(runs: Runs, tmp_path: Path, real_profiles: Path):
+    (tmp_path / "real").mkdir()
+    real = small(
+        tmp_path / "real", f"{{profile: {real_profiles}/train_cann8.3rc1_rank0_ascend_pt}}"
+    )
+    runs.plan_for_good()
+    real.plan_for_good()
+    assert _source_cases(runs) == _source_cases(real) and len(_source_cases(real)) == 109
+
+
+def _source_cases(runs: Runs) -> set[str]:
+    store = runs.store
+    keys = [i.key for i in store.list("campaigns/drill/sources/")]
+    return {record.case_id for key in keys for record in read_table(store.get(key))}
+
+
+def _durations(runs: Runs, kernel: str) -> dict[str, str]:
+    (where,) = runs.command("db", "path").splitlines()
+    with (Path(where.removeprefix("file://")) / f"{kernel}.csv").open(newline="") as file:
+        return {row["Input Shapes"]: row["Average Duration(us)"] for row in csv.DictReader(file)}
