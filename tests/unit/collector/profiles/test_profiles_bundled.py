@@ -1,0 +1,37 @@
+"""The bundled sample: written from facts, it reads back as the same facts."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.bundled import bundled_file, write_bundled_profile
+from collector.profiles.kernel_details import read_profile
+from collector.record import read_table
+
+pytestmark = pytest.mark.fast
+
+
+def test_the_sample_reads_back_as_its_facts(tmp_path):
+    facts = {r.case_id: r for r in read_table(bundled_file("quickstart", "facts.csv"))}
+    profile = read_profile([write_bundled_profile("quickstart", tmp_path)])
+    assert len(profile.records) == 109
+    assert sum(r.profile.count for r in profile.records) == 2448
+    assert profile.report.communication_rows == 15
+    for record in profile.records:
+        fact = facts[record.case_id]
+        assert record.cells == fact.cells
+        assert record.profile.count == fact.profile.count
+        assert record.profile.mean_us == pytest.approx(fact.profile.mean_us)
+        assert dict(record.profile.counters) == pytest.approx(dict(fact.profile.counters))
+
+
+def test_the_sample_has_the_case_ids_of_the_profile_it_comes_from(tmp_path, real_profiles):
+    sample = read_profile([write_bundled_profile("quickstart", tmp_path)])
+    real = read_profile([real_profiles / "train_cann8.3rc1_rank0_ascend_pt"])
+    assert {r.case_id: r.profile.count for r in sample.records} == {
+        r.case_id: r.profile.count for r in real.records
+    }
+
+
+def test_an_unknown_sample_names_those_there_are():
+    with pytest.raises(BadInput, match="no bundled sample 'x'; there are: quickstart"):
+        bundled_file("x", "facts.csv")
