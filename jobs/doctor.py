@@ -52,7 +52,7 @@ def check_store(url: str) -> Iterator[Check]:
         yield Check("store", False, str(error), "check the URL, the server and the credentials")
         return
     fix = "use another store, or merge with --single-writer from one place only"
-    yield Check("store", result.create_only, f"{url}: {result.message}", fix)
+    yield Check("store", result.create_only, result.message, fix)
 
 
 def _check_import() -> Check:

@@ -9,9 +9,10 @@ from collector.ops.registry import all_ops, find
 def ops_verb(kernel: str | None) -> None:
     """One line an operator, or one operator in full."""
     if kernel is None:
+        wide = max(len(each.kernel) for each in all_ops())
         for each in all_ops():
-            verified = ", ".join(each.verified_on) or "not verified on an NPU"
-            typer.echo(f"{each.kernel:<28} {each.call:<44} {verified}")
+            verified = f"  verified on {', '.join(each.verified_on)}" if each.verified_on else ""
+            typer.echo(f"{each.kernel:<{wide}}  {each.call}{verified}")
         return
     op = find(kernel)
     if op is None:
