@@ -121,12 +121,13 @@ class Runs:
                     cases.add(case_from_cells(row["OP Type"], row).case_id)
         return cases
 
-    def finals(self) -> Counter[str]:
-        """How many final outcomes each case has, over all committed shards."""
+    def finals(self) -> Counter[tuple[int, str]]:
+        """How many final outcomes each case of each plan has, over all committed shards."""
         store, count = self.store, Counter()
         for shard in committed_shards(store, NAME):
             commit = commit_from_json(store.get(keys.committed(NAME, shard)))
-            count.update(manifest_from_json(store.get(commit.manifest.key)).final.keys())
+            manifest = manifest_from_json(store.get(commit.manifest.key))
+            count.update((manifest.plan, case) for case in manifest.final)
         return count
 
     @contextlib.contextmanager
