@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,26 +28,24 @@ PIECE_BYTES = 1 << 21
 _MOST_THREADS = 4
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
-T = TypeVar("T")
-
 
 class NotPlain(Exception):
     """A piece that the fast way does not vouch for."""
 
 
-def map_blocks(path: Path, header: Header, work: Callable[[pa.Table], T]) -> Iterator[T]:
-    """What `work` makes of each block of a file, in the file's order.
+def plain_blocks(path: Path, header: Header) -> Iterator[pa.Table]:
+    """The blocks of a file, in its order.
 
-    A block has KEY_COLUMNS and the EVENT_COLUMNS of the file as text, and its duration and
-    counters as numbers, null where there is none.
+    A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and
+    counters as numbers, null where there is none. Raises NotPlain.
     """
     parse = _parser(header)
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[T]] = deque()
+        waiting: deque[Future[pa.Table]] = deque()
         try:
             for piece in _pieces(path):
-                waiting.append(pool.submit(lambda data: work(parse(data)), piece))
+                waiting.append(pool.submit(parse, piece))
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:

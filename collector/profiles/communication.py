@@ -5,21 +5,22 @@ that carried it, with the same start and duration: the latter is dropped.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from collector.profiles.cells import is_communication
-from collector.profiles.headers import DEVICE, DURATION, NAME, START, STREAM, TYPE
+from collector.profiles.grouping import Floats, Rows
+from collector.profiles.headers import EVENT_COLUMNS, KEY_COLUMNS, TYPE
 from collector.vocabulary import ACCELERATOR_CORE, NOT_KNOWN
 
 # hcom_allReduce__170_1_1: the digits before the last two numbers tell the communicator.
 _GROUP = re.compile(r"_([^_]+)_\d+_\d+$")
 
-_COLUMNS = (DEVICE, TYPE, ACCELERATOR_CORE, STREAM, NAME, START, DURATION)
+_TYPE, _CORE = KEY_COLUMNS.index(TYPE), KEY_COLUMNS.index(ACCELERATOR_CORE)
 
 Key = tuple[str, str, str]
 
@@ -40,73 +41,54 @@ class Communication:
     max_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The communication rows of one block. Two have the same mark where device, type, start and
-    duration are the same."""
-
-    keys: list[Key]
-    marks: npt.NDArray[np.int64]
-    on_hardware: npt.NDArray[np.bool_]
-    durations_us: npt.NDArray[np.float64]
-
-
-def events_of(block: pa.Table) -> Events | None:
-    """The communication rows among the rows of a block; None where there are none."""
-    is_event = _distinct(block, ACCELERATOR_CORE, lambda core: is_communication("", core))
-    is_event |= _distinct(block, TYPE, lambda kernel_type: is_communication(kernel_type, ""))
-    if not is_event.any():
-        return None
-    wanted = [name for name in _COLUMNS if name in block.column_names]
-    events = block.select(wanted).filter(pa.array(is_event))
-    types, cores, names = (_texts(events, name) for name in (TYPE, ACCELERATOR_CORE, NAME))
-    durations = events.column(DURATION).to_numpy()
-    starts = _texts(events, START)
-    told = zip(_texts(events, DEVICE), types, starts, durations.tolist(), strict=True)
-    streams = np.array([text != NOT_KNOWN for text in _texts(events, STREAM)], np.bool_)
-    return Events(
-        keys=list(zip(types, map(_communicator, names), cores, strict=True)),
-        marks=np.fromiter(map(hash, told), np.int64, len(types)),
-        on_hardware=streams & np.array([bool(start) for start in starts], np.bool_),
-        durations_us=durations,
-    )
-
-
 class FileCommunication:
     """The communication rows of one file, added block by block."""
 
     def __init__(self) -> None:
         self._numbers: dict[Key, int] = {}
-        self._ids: list[npt.NDArray[np.int32]] = []
-        self._events: list[Events] = []
+        self._ids: list[int] = []
+        self._marks: list[int] = []  # equal where device, type, start and duration are
+        self._on_hardware: list[bool] = []
+        self._durations: list[Floats] = []
 
-    def add(self, events: Events) -> None:
-        numbers = self._numbers
-        ids = [numbers.setdefault(key, len(numbers)) for key in events.keys]
-        self._ids.append(np.array(ids, np.int32))
-        self._events.append(replace(events, keys=[]))
+    def add(self, block: pa.Table, rows: Rows) -> None:
+        """Add those rows of a block that are communication."""
+        told = [(key[_TYPE].strip(), key[_CORE].strip()) for key in rows.keys]
+        is_event = np.array([is_communication(*pair) for pair in told], np.bool_)
+        at = np.flatnonzero(is_event[rows.ids])
+        if not len(at):
+            return
+        durations = rows.durations_us[at]
+        pairs = [told[number] for number in rows.ids[at].tolist()]
+        devices, streams, names, starts = _event_texts(block, at)
+        for (kernel_type, core), name in zip(pairs, names, strict=True):
+            key = (kernel_type, _communicator(name), core)
+            self._ids.append(self._numbers.setdefault(key, len(self._numbers)))
+        self._marks += map(hash, zip(devices, pairs, starts, durations.tolist(), strict=True))
+        self._on_hardware += [
+            stream != NOT_KNOWN and start != ""
+            for stream, start in zip(streams, starts, strict=True)
+        ]
+        self._durations.append(durations)
 
     def __len__(self) -> int:
-        return sum(map(len, self._ids))
+        return len(self._ids)
 
-    def without_duplicates(self) -> tuple[dict[Key, npt.NDArray[np.float64]], int]:
+    def without_duplicates(self) -> tuple[dict[Key, Floats], int]:
         """The durations of each key's rows, and how many rows were dropped."""
-        if not self._ids:
-            return {}, 0
-        ids = np.concatenate(self._ids)
-        marks = np.concatenate([events.marks for events in self._events])
-        on_hardware = np.concatenate([events.on_hardware for events in self._events])
-        durations = np.concatenate([events.durations_us for events in self._events])
+        ids, marks = np.array(self._ids, np.int64), np.array(self._marks, np.int64)
+        on_hardware = np.array(self._on_hardware, np.bool_)
+        durations = np.concatenate([np.empty(0), *self._durations])
         dropped = on_hardware & np.isin(marks, marks[~on_hardware])
         kept = {key: durations[(ids == at) & ~dropped] for key, at in self._numbers.items()}
         return kept, int(dropped.sum())
 
 
 def summed_up(
-    files: Iterable[Mapping[Key, npt.NDArray[np.float64]]],
+    files: Iterable[Mapping[Key, Floats]],
 ) -> tuple[Communication, ...]:
     """One entry for each collective and communicator, in order of first appearance."""
-    gathered: dict[Key, list[npt.NDArray[np.float64]]] = {}
+    gathered: dict[Key, list[Floats]] = {}
     for file in files:
         for key, durations in file.items():
             gathered.setdefault(key, []).append(durations)
@@ -114,7 +96,7 @@ def summed_up(
     return tuple(_summary(key, durations) for key, durations in joined.items() if len(durations))
 
 
-def _summary(key: Key, durations: npt.NDArray[np.float64]) -> Communication:
+def _summary(key: Key, durations: Floats) -> Communication:
     kernel_type, group, core = key
     return Communication(
         kernel_type=kernel_type,
@@ -130,18 +112,14 @@ def _summary(key: Key, durations: npt.NDArray[np.float64]) -> Communication:
     )
 
 
-def _distinct(block: pa.Table, name: str, holds: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-    """For each row whether its text holds, asked once a distinct text."""
-    column = block.column(name).combine_chunks()
-    answers = np.array([holds(text) for text in column.dictionary.to_pylist()], np.bool_)
-    chosen: npt.NDArray[np.bool_] = answers[column.indices.to_numpy()]
-    return chosen
-
-
-def _texts(block: pa.Table, name: str) -> list[str]:
-    if name not in block.column_names:
-        return [""] * block.num_rows
-    return [text.strip() for text in block.column(name).to_pylist()]
+def _event_texts(block: pa.Table, at: npt.NDArray[np.intp]) -> Iterator[list[str]]:
+    """The texts of each of EVENT_COLUMNS in these rows; empty where the file has no such column."""
+    for name in EVENT_COLUMNS:
+        if name in block.column_names:
+            texts = block.column(name).take(pa.array(at)).to_pylist()
+            yield [text.strip() for text in texts]
+        else:
+            yield [""] * len(at)
 
 
 def _communicator(name: str) -> str:

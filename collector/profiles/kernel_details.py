@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from collector.case import Slot, case_from_cells
 from collector.errors import BadInput
-from collector.profiles.blocks import NotPlain, map_blocks
+from collector.profiles.blocks import NotPlain, plain_blocks
 from collector.profiles.cells import (
     check_key,
     has_unknown_inputs,
@@ -24,14 +24,12 @@ from collector.profiles.cells import (
 )
 from collector.profiles.communication import (
     Communication,
-    Events,
     FileCommunication,
-    events_of,
     summed_up,
 )
 from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
 from collector.profiles.exact import ExactReader, SkippedRow
-from collector.profiles.grouping import FileGroups, Group, Key, Rows, groups_of, rows_of
+from collector.profiles.grouping import FileGroups, Group, Key, groups_of, rows_of
 from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
 from collector.profiles.rows import open_rows
 from collector.record import CaseRecord
@@ -94,11 +92,11 @@ def _read_file(path: Path, skip_bad_rows: bool) -> _File:
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
-        file = _gathered(map_blocks(path, header, _work(header)), header)
+        file = _gathered(plain_blocks(path, header), header)
         _check(file)
     except (NotPlain, BadInput):
         exact = ExactReader(path, header, skip_bad_rows)
-        file = _gathered(map(_work(header), exact.blocks()), header)
+        file = _gathered(exact.blocks(), header)
         file = replace(file, skipped=tuple(exact.skipped))
     counts = file.groups.row_counts()
     if not counts:
@@ -109,16 +107,12 @@ def _read_file(path: Path, skip_bad_rows: bool) -> _File:
     return file
 
 
-def _work(header: Header) -> Callable[[pa.Table], tuple[Rows, Events | None]]:
-    return lambda block: (rows_of(block, header.counters), events_of(block))
-
-
-def _gathered(blocks: Iterable[tuple[Rows, Events | None]], header: Header) -> _File:
+def _gathered(blocks: Iterable[pa.Table], header: Header) -> _File:
     file = _File(FileGroups(header.counters), FileCommunication())
-    for rows, events in blocks:
+    for block in blocks:
+        rows = rows_of(block, header.counters)
         file.groups.add(rows)
-        if events is not None:
-            file.communication.add(events)
+        file.communication.add(block, rows)
     return file
 
 

@@ -1,0 +1,145 @@
+"""How long a profile takes to parse, next to a bare pandas.read_csv of the same columns.
+
+    python tests/bench/bench_parse.py [--rows 400000] [--memory]
+
+Writes a file of 47 columns from a fixed random mix into a temporary folder, times both in turn,
+and exits 1 where parsing takes more than 1.5 times as long. `--memory` parses a file of about
+2 GB instead, and exits 1 where the peak memory passes 700 MB.
+"""
+
+import argparse
+import csv
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from collector.profiles.bundled import COLUMNS
+from collector.profiles.headers import DURATION, EVENT_COLUMNS, KEY_COLUMNS
+from collector.profiles.kernel_details import read_profile
+from collector.vocabulary import COUNTERS
+
+LIMIT = 1.5
+MEMORY_LIMIT_MB = 700
+MEMORY_BYTES = 2_000_000_000
+ROUNDS = 5
+CASES = 150
+CORES = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC")
+LEADING = 15
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--rows", type=int, default=400_000)
+    options.add_argument("--memory", action="store_true", help="a file of about 2 GB")
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as folder:
+        path = Path(folder) / "kernel_details.csv"
+        write_profile(path, chosen.rows)
+        if chosen.memory:
+            repeat_rows(path, MEMORY_BYTES)
+            return measure_memory(path)
+        return measure_time(path)
+
+
+def measure_time(path: Path) -> int:
+    columns = [*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *COUNTERS]
+    parse_s = [seconds(lambda: read_profile([path]))]
+    peak_mb = peak_memory_mb()
+    import pandas  # after the peak was taken, which is of parsing alone
+
+    pandas_s = []
+    for _ in range(ROUNDS):  # in turn, so that both see the same machine
+        pandas_s.append(seconds(lambda: pandas.read_csv(path, usecols=columns)))
+        parse_s.append(seconds(lambda: read_profile([path])))
+    ratio = min(parse_s) / min(pandas_s)
+    print(
+        f"parse: {min(parse_s):.2f} s, pandas.read_csv: {min(pandas_s):.2f} s, "
+        f"ratio {ratio:.2f} (limit {LIMIT})"
+    )
+    print(f"peak memory of parse: {peak_mb:.0f} MB")
+    return 0 if ratio <= LIMIT else 1
+
+
+def measure_memory(path: Path) -> int:
+    parse_s = seconds(lambda: read_profile([path]))
+    peak_mb = peak_memory_mb()
+    print(
+        f"parse of {path.stat().st_size / 1e9:.2f} GB: {parse_s:.1f} s, "
+        f"peak memory {peak_mb:.0f} MB (limit {MEMORY_LIMIT_MB} MB)"
+    )
+    return 0 if peak_mb <= MEMORY_LIMIT_MB else 1
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def peak_memory_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def write_profile(path: Path, rows: int) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(mixed_rows(rows))
+
+
+def repeat_rows(path: Path, size_bytes: int) -> None:
+    """Append the file's own rows to it until it has the size."""
+    rows = path.read_bytes().split(b"\n", 1)[1]
+    with path.open("ab") as file:
+        while file.tell() < size_bytes:
+            file.write(rows)
+
+
+def mixed_rows(rows: int) -> Iterator[list[str]]:
+    """Rows of CASES cases in random order; one in a hundred is a collective."""
+    rng = random.Random(1)
+    cases = [random_case(rng, number) for number in range(CASES)]
+    start_ns = 1_764_246_877_000_000_000
+    for task in range(rows):
+        duration_ns = rng.randrange(1_000, 2_000_000)
+        start_ns += duration_ns + 1_000
+        times = [f"{microseconds(start_ns)}\t", microseconds(duration_ns), "1.000000"]
+        if rng.random() < 0.01:
+            name = f"hcom_allReduce__097_{task}_1"
+            row = ["13", "0", "4294967295", "N/A", "N/A", name, "hcom_allReduce_", "N/A"]
+            row += ["COMMUNICATION", *times, "0", "N/A", "N/A"]
+            yield row + ["N/A"] * (len(COLUMNS) - LEADING)
+        else:
+            kernel, core, tensors = rng.choice(cases)
+            name = f"aclnn{kernel}_{kernel}AiCore_{kernel}"
+            row = ["13", "0", "4294967295", str(task), "2", name, kernel, "dynamic"]
+            row += [core, *times, "40", "0", "NO", *tensors, "N/A"]
+            yield row + [f"{rng.random() * 1000:.3f}" for _ in COUNTERS]
+
+
+def random_case(rng: random.Random, number: int) -> tuple[str, str, list[str]]:
+    shapes = [
+        f"{rng.choice((1, 16, 136, 4096))},{rng.choice((128, 1024, 7168))}"
+        for _ in range(rng.choice((1, 2, 2, 3)))
+    ]
+    tensors = [
+        f'"{";".join(shapes)}"',
+        ";".join(["DT_BF16"] * len(shapes)),
+        ";".join(["ND"] * len(shapes)),
+        f'"{shapes[0]}"',
+        "DT_BF16",
+        "ND",
+    ]
+    return f"Kernel{number % 40}", rng.choice(CORES), tensors
+
+
+def microseconds(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
