@@ -28,7 +28,6 @@ from collector.database.state import (
 from collector.errors import BadInput, NotFound
 from collector.manifest import (
     AttemptManifest,
-    StoredObject,
     commit_from_json,
     manifest_from_json,
 )
@@ -58,10 +57,14 @@ class PlanResults:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class _StoredShard:
+    """What lies in the store of one shard: the bytes, checked, and not yet read."""
+
     shard_id: str
-    records: Sequence[CaseRecord]
-    measurements: pa.Table | None  # None while nobody has committed it
+    table: bytes
+    manifest: AttemptManifest | None  # None while nobody has committed it
+    manifest_key: str
+    parts: tuple[tuple[str, bytes], ...]
 
 
 def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
@@ -70,15 +73,23 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
     plan = _read_plan(store, campaign, number)
     with ThreadPoolExecutor(_READERS) as pool:
         ids = [shard.shard_id for shard in plan.shards]
-        shards = list(pool.map(lambda shard_id: _read_shard(store, plan, shard_id), ids))
+        shards = list(pool.map(lambda shard_id: _fetch(store, plan.campaign, shard_id), ids))
+    cases, profiles, measurements = [], [], []
+    for shard in shards:
+        key = keys.shard(plan.campaign, shard.shard_id)
+        records = [case.record for case in read_shard(shard.table, path=key)]
+        cases.append(_case_rows(plan, records))
+        profiles.append(_profile_rows(plan, records))
+        if shard.manifest is not None:
+            measurements.append(_measurements(plan, shard, shard.manifest))
     state = State.of_rows(
-        measurements=[s.measurements for s in shards if s.measurements is not None],
-        cases=[_case_rows(plan, s.records) for s in shards],
-        profiles=[_profile_rows(plan, s.records) for s in shards],
+        measurements=measurements,
+        cases=cases,
+        profiles=profiles,
         versions={plan.stack.version_path: version_of(plan)},
         plans=[MergedPlan(plan.campaign, plan.number, plan.plan_hash)],
     )
-    return PlanResults(plan, state, tuple(s.shard_id for s in shards if s.measurements is None))
+    return PlanResults(plan, state, tuple(s.shard_id for s in shards if s.manifest is None))
 
 
 def measurement_rows(data: bytes, *, key: str) -> pa.Table:
@@ -135,30 +146,31 @@ def _read_plan(store: Store, campaign: str, number: int) -> Plan:
         raise BadInput(f"campaign {campaign!r} has no plan {number} at {store.url}") from error
 
 
-def _read_shard(store: Store, plan: Plan, shard_id: str) -> _Shard:
-    key = keys.shard(plan.campaign, shard_id)
-    records = [case.record for case in read_shard(store.get(key), path=key)]
-    key = keys.committed(plan.campaign, shard_id)
+def _fetch(store: Store, campaign: str, shard_id: str) -> _StoredShard:
+    table = store.get(keys.shard(campaign, shard_id))
+    key = keys.committed(campaign, shard_id)
     try:
         commit = commit_from_json(store.get(key), key=key)
     except NotFound:
-        return _Shard(shard_id, records, None)
-    data = _read(store, commit.manifest, key)
-    manifest = manifest_from_json(data, key=commit.manifest.key)
-    return _Shard(shard_id, records, _measurements(store, plan, manifest, commit.manifest.key))
+        return _StoredShard(shard_id, table, None, "", ())
+    stored = commit.manifest
+    data = read_sealed(store, stored.key, stored.sha256, named_by=key)
+    manifest = manifest_from_json(data, key=stored.key)
+    parts = tuple(
+        (part.key, read_sealed(store, part.key, part.sha256, named_by=stored.key))
+        for part in (entry.part for entry in manifest.parts)
+    )
+    return _StoredShard(shard_id, table, manifest, stored.key, parts)
 
 
-def _measurements(store: Store, plan: Plan, manifest: AttemptManifest, key: str) -> pa.Table:
-    """Every row of the parts a manifest names, marked with what the manifest and the plan say."""
-    parts = [
-        measurement_rows(_read(store, entry.part, key), key=entry.part.key)
-        for entry in manifest.parts
-    ]
-    if not parts:
-        raise BadInput("it names no part, and a committed shard has one", path=key)
+def _measurements(plan: Plan, shard: _StoredShard, manifest: AttemptManifest) -> pa.Table:
+    """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
+    if not shard.parts:
+        raise BadInput("it names no part, and a committed shard has one", path=shard.manifest_key)
+    parts = [measurement_rows(data, key=key) for key, data in shard.parts]
     table = pa.concat_tables(parts).combine_chunks()
-    _check_stack(table, plan, key)
-    final = _final_flags(table, manifest, key)
+    _check_stack(table, plan, shard.manifest_key)
+    final = _final_flags(table, manifest, shard.manifest_key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     return table.append_column("final", final).append_column("version_path", path)
 
@@ -183,10 +195,6 @@ def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Arr
             path=key,
         )
     return pa.array([row in named for row in rows], pa.bool_())
-
-
-def _read(store: Store, stored: StoredObject, named_by: str) -> bytes:
-    return read_sealed(store, stored.key, stored.sha256, named_by=named_by)
 
 
 def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:

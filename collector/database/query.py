@@ -126,7 +126,7 @@ def diff(before: State, after: State) -> list[Change]:
     for path in sorted({*before.versions, *after.versions}):
         old, new = _shown(before, path), _shown(after, path)
         for case in {*old, *new}:
-            if old.get(case) != new.get(case):
+            if case not in old or case not in new or old[case][1] != new[case][1]:
                 changes.append(_change(path, case, old.get(case), new.get(case)))
     return sorted(changes, key=lambda c: (c.version_path, c.kernel_type, c.shapes, c.case_id))
 

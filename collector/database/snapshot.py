@@ -204,7 +204,7 @@ def _parquet(table: pa.Table) -> bytes:
 
 def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     try:
-        return pq.read_table(io.BytesIO(data)).cast(schema)
+        return pq.ParquetFile(io.BytesIO(data)).read().cast(schema)
     except (pa.ArrowInvalid, ValueError) as error:
         raise BadInput(f"a table of other columns is wanted: {error}", path=key) from error
 

@@ -16,7 +16,6 @@ Rows are Arrow tables of text, since a merge moves hundreds of thousands of them
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -144,13 +143,7 @@ class State:
 
     def join(self, other: "State") -> "State":
         """Everything that either knows; of two rows with one key, the one of higher rank."""
-        return State.of_rows(
-            measurements=(self.measurements, other.measurements),
-            cases=(self.cases, other.cases),
-            profiles=(self.profiles, other.profiles),
-            versions=_join_versions(self.versions, other.versions),
-            plans=self.plans | other.plans,
-        )
+        return join_all((self, other))
 
     def measurements_beyond(self, base: "State") -> pa.Table:
         """The rows of measurements that a database in state `base` lacks."""
@@ -166,7 +159,18 @@ class State:
 
 
 def join_all(states: Iterable[State]) -> State:
-    return reduce(State.join, states, State.empty())
+    """Everything that any of them knows; the empty state for none."""
+    joined = tuple(states)
+    versions: dict[str, Version] = {}
+    for path, version in (item for state in joined for item in state.versions.items()):
+        versions[path] = versions[path].join(version) if path in versions else version
+    return State.of_rows(
+        measurements=[state.measurements for state in joined],
+        cases=[state.cases for state in joined],
+        profiles=[state.profiles for state in joined],
+        versions=dict(sorted(versions.items())),
+        plans=(plan for state in joined for plan in state.plans),
+    )
 
 
 def highest_rows(table: pa.Table, key: tuple[str, ...], rank: tuple[str, ...]) -> pa.Table:
@@ -202,10 +206,3 @@ def _identity_of_rows(measurements: pa.Table) -> Any:
     flags = pc.cast(measurements["final"], TEXT)
     separator = pa.scalar(" ", TEXT)
     return pc.binary_join_element_wise(measurements["measurement"], flags, separator)
-
-
-def _join_versions(a: Mapping[str, Version], b: Mapping[str, Version]) -> dict[str, Version]:
-    joined = dict(a)
-    for path, version in b.items():
-        joined[path] = joined[path].join(version) if path in joined else version
-    return dict(sorted(joined.items()))

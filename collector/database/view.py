@@ -52,7 +52,7 @@ def render(
     for path, version in sorted(state.versions.items()):
         for kernel, rows in _kernels(state, path, cache):
             shown = [row for row in rows if row.get(AVERAGE_DURATION) or not prune_empty]
-            columns = database_columns({name for row in shown for name in row})
+            columns = database_columns(set().union(*shown))
             files[f"{path}/{kernel_file_name(kernel)}"] = ViewFile(
                 csv_bytes(columns, shown), len(shown)
             )
@@ -88,13 +88,23 @@ def _kernels(state: State, path: str, cache: str | None) -> Iterator[tuple[str, 
         yield (
             kernel,
             [
-                _extra_cells(extra)
-                | dict(zip(BASE_CELLS, cells, strict=True))
-                | measured.get(case, {})
-                | profiled.get(case, {})
+                _row(extra, cells, measured.get(case), profiled.get(case))
                 for _, case, extra, *cells in group
             ],
         )
+
+
+def _row(
+    extra: str, cells: list[str], measured: tuple[str, str] | None, profile: Cells | None
+) -> Cells:
+    row = _extra_cells(extra)
+    row.update(zip(BASE_CELLS, cells, strict=True))
+    if measured is not None:
+        mean_us, counters = measured
+        row.update(duration_cells(float(mean_us), _pairs(counters)))
+    if profile is not None:
+        row.update(profile)
+    return row
 
 
 def _extra_cells(extra: str) -> Cells:
@@ -109,15 +119,12 @@ def _extra_cells(extra: str) -> Cells:
     }
 
 
-def _measured(state: State, path: str, cache: str | None) -> dict[str, Cells]:
-    """The cells of every good measurement that shows, by case."""
+def _measured(state: State, path: str, cache: str | None) -> dict[str, tuple[str, str]]:
+    """Mean and counters of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache)
     best = best.filter(best["good"])
-    columns = (best[name].to_pylist() for name in ("case", "mean_us", "counters"))
-    return {
-        case: duration_cells(float(mean_us), _pairs(counters))
-        for case, mean_us, counters in zip(*columns, strict=True)
-    }
+    cases, means, counters = (best[n].to_pylist() for n in ("case", "mean_us", "counters"))
+    return dict(zip(cases, zip(means, counters, strict=True), strict=True))
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:
