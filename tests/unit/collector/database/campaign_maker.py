@@ -1,0 +1,234 @@
+"""Campaigns made up for tests: what a planner and its workers would have left in a store."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.manifest import (
+    NO_USAGE,
+    AttemptManifest,
+    PartEntry,
+    ShardCommit,
+    StoredObject,
+    commit_to_json,
+    manifest_to_json,
+)
+from collector.measurement import (
+    ROW_COLUMNS,
+    Measurement,
+    Outcome,
+    Provenance,
+    Timing,
+    to_row,
+)
+from collector.plan import (
+    Forecast,
+    Limits,
+    MeasureSettings,
+    Plan,
+    PlannedShard,
+    PlannedSource,
+    ShardSettings,
+    plan_to_json,
+)
+from collector.record import CaseRecord, ProfileStatistics
+from collector.shard import ShardCase, write_shard
+from collector.stack import Stack
+from collector.store.base import Store, create_once
+from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    INPUT_DTYPES,
+    INPUT_FORMATS,
+    INPUT_SHAPES,
+    OP_STATE,
+    OUTPUT_DTYPES,
+    OUTPUT_FORMATS,
+    OUTPUT_SHAPES,
+)
+
+STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
+PATH = STACK.version_path
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How one try of a case ended; good where there is a mean."""
+
+    mean_us: float | None = None
+    outcome: Outcome = Outcome.FAILED
+    counters: tuple[tuple[str, float], ...] = ()
+    cache: str | None = None  # the plan's own where it is not said
+
+
+@dataclass(frozen=True)
+class MadeShard:
+    """Each session is one part: case id -> how it ended. The last try of a case is final."""
+
+    name: str
+    records: Sequence[CaseRecord]
+    sessions: Sequence[Mapping[str, Tried]] = ()
+    is_committed: bool = True
+
+
+@dataclass(frozen=True)
+class MadePlan:
+    shards: Sequence[MadeShard]
+    campaign: str = "made"
+    number: int = 1
+    head_commit: int = 0
+    stack: Stack = STACK
+    cache: str = "warm"
+    op_mapping: str | None = None
+    same_stack: bool = False
+    runtime: str = "real"
+    attempt: str = "attempt-1"
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return (self.campaign, self.number)
+
+
+def add_record(rows: int, *, core: str = "AI_VECTOR_CORE", kernel: str = "Add") -> CaseRecord:
+    """A case `rows x 64 + rows x 64`, spelled as profiles do, with quotes inside the cell."""
+    return record_of_shapes(kernel, f'"{rows},64;{rows},64"', f'"{rows},64"', core=core)
+
+
+def record_of_shapes(
+    kernel: str,
+    inputs: str,
+    outputs: str,
+    *,
+    core: str = "AI_VECTOR_CORE",
+    extra: Mapping[str, str] | None = None,
+    profile: ProfileStatistics | None = None,
+) -> CaseRecord:
+    slots = inputs.count(";") + 1
+    cells = {
+        OP_STATE: "dynamic",
+        ACCELERATOR_CORE: core,
+        INPUT_SHAPES: inputs,
+        INPUT_DTYPES: ";".join(["DT_BF16"] * slots),
+        INPUT_FORMATS: ";".join(["ND"] * slots),
+        OUTPUT_SHAPES: outputs,
+        OUTPUT_DTYPES: "DT_BF16",
+        OUTPUT_FORMATS: "ND",
+    }
+    return CaseRecord(kernel, cells, dict(extra or {}), profile)
+
+
+def answered(records: Sequence[CaseRecord], mean_us: float) -> dict[str, Tried]:
+    """One session in which every record was measured, each a little slower than the last."""
+    return {record.case_id: Tried(mean_us + at) for at, record in enumerate(records)}
+
+
+def write_campaign(store: Store, made: MadePlan) -> Plan:
+    """Write the plan, its shards, and what the committed ones left behind."""
+    plan = plan_of(made)
+    for shard in made.shards:
+        table = write_shard(ShardCase(record, 1.0) for record in shard.records)
+        create_once(store, keys.shard(plan.campaign, shard.name), table)
+    create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
+    for shard in made.shards:
+        if shard.is_committed:
+            commit_shard(store, made, plan, shard)
+    return plan
+
+
+def plan_of(made: MadePlan) -> Plan:
+    cases = sum(len(shard.records) for shard in made.shards)
+    return Plan(
+        campaign=made.campaign,
+        number=made.number,
+        head_commit=made.head_commit,
+        inputs_hash="made",
+        round="",
+        stack=made.stack,
+        backend="cpu",
+        devices=1,
+        update="all",
+        measure=MeasureSettings(cache=made.cache),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(PlannedSource("made", "0" * 64, cases, made.same_stack),),
+        op_mapping=made.op_mapping,
+        forecast=Forecast(cases, 0, 0, 1.0, 1.0, 1.0),
+        shards=tuple(PlannedShard(s.name, len(s.records), 1.0) for s in made.shards),
+    )
+
+
+def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> None:
+    """Write parts, manifest and commit, in the order in which a worker does."""
+    kernels = {record.case_id: record.case.kernel_type for record in shard.records}
+    entries, final = [], {}
+    for number, session in enumerate(shard.sessions):
+        measurements = [
+            measurement_of(made, plan, shard.name, number, case, kernels.get(case, "Add"), tried)
+            for case, tried in session.items()
+        ]
+        final.update({m.case_id: m.measurement_id for m in measurements})
+        key = keys.part(made.campaign, shard.name, made.attempt, number)
+        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), ()))
+    manifest = AttemptManifest(
+        campaign=made.campaign,
+        plan=made.number,
+        plan_hash=plan.plan_hash,
+        shard=shard.name,
+        attempt=made.attempt,
+        node="node-1",
+        collector_version="0",
+        parts=tuple(entries),
+        final=final,
+        usage=NO_USAGE,
+    )
+    key = keys.attempt_manifest(made.campaign, shard.name, made.attempt)
+    stored = _stored(store, key, manifest_to_json(manifest))
+    commit = ShardCommit(shard.name, made.attempt, stored, nonce="made")
+    create_once(store, keys.committed(made.campaign, shard.name), commit_to_json(commit))
+
+
+def measurement_of(
+    made: MadePlan, plan: Plan, shard: str, session: int, case: str, kernel: str, tried: Tried
+) -> Measurement:
+    mean_us = tried.mean_us
+    return Measurement(
+        case_id=case,
+        kernel_type=kernel,
+        outcome=tried.outcome if mean_us is None else Outcome.OK,
+        reason="" if mean_us is not None else 'it said "no",\nand nothing else',
+        provenance=Provenance(
+            campaign=made.campaign,
+            plan=made.number,
+            plan_hash=plan.plan_hash,
+            head_commit=made.head_commit,
+            shard=shard,
+            attempt=made.attempt,
+            session=session,
+            stack_id=made.stack.stack_id,
+            node="node-1",
+            device_serial=None,
+            rank=0,
+            runtime=made.runtime,
+            image_digest=None,
+            collector_version="0",
+            raw_key=None,
+        ),
+        timing=None if mean_us is None else Timing(*[mean_us] * 7, 0.01),
+        cache=tried.cache or made.cache,
+        counters=tried.counters,
+    )
+
+
+def part_bytes(measurements: Sequence[Measurement]) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ROW_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(to_row(measurement) for measurement in measurements)
+    return out.getvalue().encode()
+
+
+def _stored(store: Store, key: str, data: bytes) -> StoredObject:
+    create_once(store, key, data)
+    return StoredObject(key, len(data), sha256_hex(data))

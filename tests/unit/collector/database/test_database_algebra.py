@@ -1,0 +1,141 @@
+"""Merging is idempotent, commutative and associative, whatever is measured how often."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import plan_state
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.state import State, join_all
+from collector.database.view import content_hash, render
+from collector.measurement import Outcome
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+CASES = 4
+FAILURES = (Outcome.FAILED, Outcome.OOM, Outcome.HUNG, Outcome.GATED)
+
+# One try: a duration or a kind of failure. One plan: sessions of tries, for two shards.
+tries = st.builds(Tried, mean_us=st.floats(0.5, 1e4), outcome=st.just(Outcome.OK)) | st.builds(
+    Tried, outcome=st.sampled_from(FAILURES)
+)
+sessions = st.lists(st.dictionaries(st.integers(0, CASES - 1), tries), min_size=1, max_size=2)
+heads = st.integers(0, 2)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[MadePlan, ...]:
+    """Three plans over the same cases, each spelling them in its own way."""
+    return tuple(_plan(n, draw(heads), [draw(sessions), draw(sessions)]) for n in (1, 2, 3))
+
+
+def _plan(number: int, head: int, shards: Sequence[Sequence[Mapping[int, Tried]]]) -> MadePlan:
+    records = [add_record(rows, core=f"CORE_{number}") for rows in range(1, CASES + 1)]
+    return MadePlan(
+        number=number,
+        head_commit=head,
+        cache=("warm", "cold", "warm")[number - 1],
+        op_mapping=(None, "first: 1\n", "second: 2\n")[number - 1],
+        shards=[
+            MadeShard(
+                f"shard-{number}-{at}",
+                records[at * 2 :] if at else records,
+                [
+                    {records[case].case_id: tried for case, tried in session.items()}
+                    for session in tried_sessions
+                ],
+            )
+            for at, tried_sessions in enumerate(shards)
+        ],
+    )
+
+
+def _portion(made: MadePlan, committed: int) -> State:
+    """What is known while only one of the plan's shards is committed."""
+    store = MemoryStore()
+    shards = [
+        MadeShard(shard.name, shard.records, shard.sessions, is_committed=at == committed)
+        for at, shard in enumerate(made.shards)
+    ]
+    write_campaign(store, MadePlan(**{**vars(made), "shards": shards}))
+    return plan_state(store, made.campaign, made.number).state
+
+
+@given(plans(), st.data())
+@settings(max_examples=25)
+def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
+    made: tuple[MadePlan, ...], data: st.DataObject
+) -> None:
+    chosen = data.draw(
+        st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1), label="portions"
+    )
+    expected = join_all(_portion(made[plan], shard) for plan, shard in sorted(chosen))
+    again = data.draw(st.lists(st.sampled_from(sorted(chosen)), max_size=4), label="again")
+    order = data.draw(st.permutations([*chosen, *again]), label="order")
+    cut = data.draw(st.integers(0, len(order)), label="cut")
+    states = [_portion(made[plan], shard) for plan, shard in order]
+    joined = join_all(states[:cut]).join(join_all(states[cut:]))
+    assert joined == expected
+    assert render(joined) == render(expected)
+    assert content_hash(joined) == content_hash(expected)
+
+
+@given(plans(), st.permutations([1, 2, 3]), st.lists(st.sampled_from([1, 2, 3]), max_size=2))
+@settings(max_examples=25)
+def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
+    made: tuple[MadePlan, ...], order: list[int], again: list[int]
+) -> None:
+    one_by_one, at_once = MemoryStore(), MemoryStore()
+    for store in (one_by_one, at_once):
+        for plan in made:
+            write_campaign(store, plan)
+    for number in [*order, *again]:
+        last = merge(one_by_one, [("made", number)], guard=CREATE, author="test").head
+    all_plans = [("made", number) for number in (1, 2, 3)]
+    whole = merge(at_once, all_plans, guard=CREATE, author="test").head
+    if whole is None:  # no shard measured anything at all
+        assert last is None
+        return
+    assert last is not None
+    assert last.content_hash == whole.content_hash
+    assert render(load_state(one_by_one, last)) == render(load_state(at_once, whole))
+    assert merge(one_by_one, all_plans, guard=CREATE, author="test").commit is None
+
+
+@given(plans())
+@settings(max_examples=25)
+def test_the_good_final_measurement_of_highest_rank_shows(made: tuple[MadePlan, ...]) -> None:
+    states = [_portion(plan, shard) for plan in made for shard in (0, 1)]
+    shown = answers(join_all(states), PATH, cache="warm")
+    for case in {record.case_id for record in made[0].shards[0].records}:
+        durations = _good_finals(made, case)
+        if durations:
+            top = max(rank for rank, _ in durations)
+            assert shown[case].is_good
+            assert shown[case].mean_us in {us for rank, us in durations if rank == top}
+        elif case in shown:
+            assert shown[case].mean_us is None and not shown[case].is_good
+
+
+def _good_finals(made: Sequence[MadePlan], case: str) -> list[tuple[tuple[int, int], float]]:
+    """Rank (without its tie-breaks) and duration of every good final measurement taken warm."""
+    found = []
+    for plan in made:
+        for shard in plan.shards:
+            tried = [session[case] for session in shard.sessions if case in session]
+            if plan.cache == "warm" and tried and tried[-1].mean_us is not None:
+                found.append(((plan.head_commit, plan.number), tried[-1].mean_us))
+    return found

@@ -1,0 +1,151 @@
+"""What answers a case, how much is covered, what changed; and what shows in a row."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from collector.database.plan_state import plan_state
+from collector.database.query import Answered, answers, coverage, diff, version_paths
+from collector.database.state import State, join_all
+from collector.database.view import content_hash, render
+from collector.measurement import Outcome
+from collector.record import CaseRecord, ProfileStatistics
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    record_of_shapes,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+ONE, TWO, THREE = (add_record(rows) for rows in (1, 2, 3))
+
+
+def state_of(*plans: MadePlan) -> State:
+    store = MemoryStore()
+    for plan in plans:
+        write_campaign(store, plan)
+    return join_all(plan_state(store, plan.campaign, plan.number).state for plan in plans)
+
+
+def plan(number: int, records: list[CaseRecord], tried: dict[str, Tried], **more: str) -> MadePlan:
+    shard = MadeShard(f"shard-{number}", records, [tried])
+    return replace(MadePlan([shard], number=number, head_commit=number - 1), **more)
+
+
+def rows(state: State, kernel: str = "Add") -> list[dict[str, str]]:
+    data = render(state)[f"{PATH}/{kernel}.csv"].data.decode()
+    return list(csv.DictReader(io.StringIO(data, newline="")))
+
+
+def test_a_good_answer_stands_before_a_later_failure_and_a_failure_is_an_answer() -> None:
+    first = plan(1, [ONE, TWO], answered([ONE], 5.0) | {TWO.case_id: Tried(outcome=Outcome.OOM)})
+    later = plan(2, [ONE], {ONE.case_id: Tried(outcome=Outcome.HUNG)})
+    assert answers(state_of(first, later), PATH) == {
+        ONE.case_id: Answered(Outcome.OK, True, 5.0),
+        TWO.case_id: Answered(Outcome.OOM, False, None),
+    }
+    assert answers(state_of(first), "another/vllm_ascend/version") == {}
+
+
+def test_answers_are_those_of_one_cache_state() -> None:
+    state = state_of(
+        plan(1, [ONE], answered([ONE], 5.0)),
+        plan(2, [TWO], answered([TWO], 9.0), cache="cold"),
+    )
+    assert set(answers(state, PATH)) == {ONE.case_id}
+    assert answers(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
+
+
+def test_coverage_counts_rows_and_the_time_they_stand_for() -> None:
+    tried = answered([ONE], 5.0) | {TWO.case_id: Tried(outcome=Outcome.OOM)}
+    state = state_of(plan(1, [ONE, TWO, THREE], tried))
+    weights = {ONE.case_id: 30.0, TWO.case_id: 10.0}
+    covered = coverage(state, PATH, weight_us=weights)
+    assert (covered.rows, covered.measured, covered.time_share) == (3, 1, 0.75)
+    assert covered.outcomes == {Outcome.OK: 1, Outcome.OOM: 1}
+    assert coverage(state, PATH).time_share is None
+
+
+def test_a_diff_lists_what_came_went_and_changed() -> None:
+    before = state_of(plan(1, [ONE, TWO], answered([ONE, TWO], 5.0)))
+    after = state_of(plan(2, [ONE, THREE], answered([ONE, THREE], 10.0)))
+    changes = {change.case_id: change for change in diff(before, after)}
+    assert {case: change.kind for case, change in changes.items()} == {
+        ONE.case_id: "changed",
+        TWO.case_id: "removed",
+        THREE.case_id: "added",
+    }
+    assert changes[ONE.case_id].ratio == 2.0
+    assert changes[TWO.case_id].ratio is None and changes[TWO.case_id].before_us == 6.0
+    assert changes[THREE.case_id].shapes == '"3,64;3,64"'
+    assert diff(after, after) == []
+
+
+def test_another_spelling_alone_is_no_change() -> None:
+    spelled = add_record(1, core="MIX_AIC")
+    before = state_of(plan(1, [ONE], answered([ONE], 5.0)))
+    after = before.join(state_of(plan(2, [spelled], answered([spelled], 5.0))))
+    assert [row["Accelerator Core"] for row in rows(after)] == ["MIX_AIC"]
+    assert diff(before, after) == []
+
+
+def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_not() -> None:
+    extra = {"Average Duration(us)": "1.5", "MicroBench aiv_time(us)": "1.5", "EP Size": "8"}
+    record = record_of_shapes("Add", "4;4", "4", extra={**extra, "Runtime sparse_mode": "0"})
+    tried = {record.case_id: Tried(7.0, counters=(("aiv_time(us)", 3.0), ("new_counter", 0.5)))}
+    [row] = rows(state_of(plan(1, [record], tried)))
+    assert row["Average Duration(us)"] == "7.000000"
+    assert row["MicroBench aiv_time(us)"] == "3.000000"
+    assert row["MicroBench new_counter"] == "0.500000"
+    assert (row["EP Size"], row["Runtime sparse_mode"]) == ("8", "0")
+    [unmeasured] = rows(state_of(plan(1, [record], {})))
+    assert unmeasured["Average Duration(us)"] == unmeasured["MicroBench aiv_time(us)"] == ""
+
+
+@pytest.mark.parametrize("same_stack", [True, False])
+def test_a_profiles_statistics_show_only_where_it_had_the_stack(same_stack: bool) -> None:
+    profile = ProfileStatistics(3, 2.5, 2.0, 0.1, (("aiv_time(us)", 1.25),))
+    record = record_of_shapes("Add", "4;4", "4", profile=profile)
+    made = replace(plan(1, [record], {}), same_stack=same_stack)
+    [row] = rows(state_of(made))
+    shown = [row["Profiling Average Duration(us)"], row["Profiling Average aiv_time(us)"]]
+    assert shown == (["2.500000", "1.250000"] if same_stack else ["", ""])
+
+
+def test_files_and_rows_are_in_a_fixed_order() -> None:
+    records = [add_record(n) for n in (30, 4, 100)] + [record_of_shapes("Mul", "2;2", "2")]
+    state = state_of(plan(1, records, {}, op_mapping="a: 1\n"))
+    assert list(render(state)) == [f"{PATH}/{n}" for n in ("Add.csv", "Mul.csv", "op_mapping.yaml")]
+    shapes = [row["Input Shapes"] for row in rows(state)]
+    assert shapes == sorted(shapes) and len(shapes) == 3
+
+
+def test_the_content_hash_follows_every_part_of_the_content() -> None:
+    made = plan(1, [ONE, TWO], answered([ONE], 5.0))
+    others = [
+        plan(1, [ONE, TWO], answered([ONE], 6.0)),
+        plan(1, [ONE, TWO, THREE], answered([ONE], 5.0)),
+        plan(1, [ONE, TWO], answered([ONE], 5.0), op_mapping="a: 1\n"),
+        replace(made, stack=replace(STACK, driver="25.1")),
+        replace(made, attempt="attempt-2"),
+    ]
+    hashes = [content_hash(state_of(other)) for other in (made, *others)]
+    assert len(set(hashes)) == len(hashes)
+    assert content_hash(state_of(made)) == hashes[0]
+
+
+def test_an_empty_state_is_the_neutral_element() -> None:
+    state = state_of(plan(1, [ONE], answered([ONE], 5.0)))
+    assert State.empty().join(state) == state == state.join(State.empty())
+    assert version_paths(state) == [PATH] and version_paths(State.empty()) == []
+    assert render(State.empty()) == {}
