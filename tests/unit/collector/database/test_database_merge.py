@@ -1,0 +1,283 @@
+"""What a merge publishes, refuses, and does when it is not alone."""
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.database.commits import find_head, history, read_commit
+from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge
+from collector.database.snapshot import load_state, read_manifest
+from collector.database.verify import verify
+from collector.errors import BadInput, NotFound, OpmeterError
+from collector.measurement import Outcome
+from collector.stack import Stack
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    record_of_shapes,
+    write_campaign,
+)
+from tests.unit.collector.database.wrapped_stores import (
+    CountingStore,
+    LostReplyStore,
+    MeetingStore,
+)
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 5)]
+MUL = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
+
+
+def made(number: int = 1, mean_us: float = 10.0, **changes: object) -> MadePlan:
+    """A plan of one shard that measures all of RECORDS."""
+    shard = MadeShard(f"shard-{number}", RECORDS, [answered(RECORDS, mean_us)])
+    return replace(MadePlan([shard], number=number), **changes)  # type: ignore[arg-type]
+
+
+def publish(store: Store, *plans: MadePlan, **options: object) -> MergeResult:
+    for plan in plans:
+        write_campaign(store, plan)
+    names = [plan.name for plan in plans]
+    return merge(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
+
+
+def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
+    store = MemoryStore()
+    result = publish(store, made())
+    assert result.commit is not None and result.head == result.commit
+    commit = read_commit(store, 1)
+    assert commit == result.commit == find_head(store)
+    assert (commit.parent, commit.guard, commit.author, commit.runtime) == (
+        *(0, "create", "test"),
+        "real",
+    )
+    assert commit.counts == {"cases": 4, "measurements": 4, "added_measurements": 4, "files": 1}
+    assert [plan.number for plan in commit.plans] == [1]
+    assert verify(store) == []
+
+
+def test_a_merge_of_what_is_known_makes_no_commit() -> None:
+    store = MemoryStore()
+    first = publish(store, made())
+    again = merge(store, [("made", 1)], guard=CREATE, author="test")
+    assert again.commit is None and again.added_measurements == 0
+    assert again.head == first.commit
+    assert len(list(store.list(keys.COMMITS))) == 1
+    assert len(list(store.list(keys.MEASUREMENTS))) == 1
+
+
+def test_a_later_merge_writes_only_new_measurements_and_copies_unchanged_files() -> None:
+    store = CountingStore(MemoryStore())
+    publish(store, made())
+    store.calls.clear()
+    plan = MadePlan([MadeShard("mul", MUL, [answered(MUL, 3.0)])], number=2, head_commit=1)
+    result = publish(store, plan)
+    assert result.added_measurements == 1
+    verbs = {key.rsplit("/", 1)[1]: verb for verb, key in store.calls if "snapshots" in key}
+    assert (verbs["Add.csv"], verbs["Mul.csv"]) == ("copy", "put")
+    manifest = read_manifest(store, read_commit(store, 2))
+    assert len(manifest.measurements) == 2
+    assert set(manifest.tree) == {f"{PATH}/Add.csv", f"{PATH}/Mul.csv"}
+    assert verify(store) == []
+
+
+def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
+    store = MemoryStore()
+    late = MadeShard("late", MUL, is_committed=False)
+    plan = MadePlan([MadeShard("shard-1", RECORDS, [answered(RECORDS, 1.0)]), late])
+    held = publish(store, plan)
+    assert held.commit is None and held.head is None
+    assert held.missing == (("made", 1, "late"),)
+    allowed = merge(store, [plan.name], guard=CREATE, author="test", allow_missing=True)
+    assert allowed.commit is not None and allowed.missing == held.missing
+    rows = {p: entry.rows for p, entry in read_manifest(store, allowed.commit).tree.items()}
+    assert rows == {f"{PATH}/Add.csv": 4, f"{PATH}/Mul.csv": 1}  # an unmeasured case has a row
+
+
+def test_nothing_is_published_while_nothing_is_committed() -> None:
+    store = MemoryStore()
+    result = publish(store, MadePlan([MadeShard("s", MUL, is_committed=False)]), allow_missing=True)
+    assert result.commit is None and find_head(store) is None
+
+
+def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
+    store = MemoryStore()
+    publish(store, made())
+    other = Stack(device=STACK.device, torch=STACK.torch, details=(("flags", "avx512"),))
+    newer = made(2, mean_us=99.0, head_commit=1, stack=other)
+    with pytest.raises(BadInput, match="they differ in details.*--supersede-stack"):
+        publish(store, newer)
+    result = merge(store, [newer.name], guard=CREATE, author="test", supersede_stack=True)
+    assert result.commit is not None
+    version = load_state(store, result.commit).versions[PATH]
+    assert version.shown_stack == other
+    csv = store.get(keys.snapshot(result.commit.snapshot) + f"{PATH}/Add.csv").decode()
+    assert "99.000000" in csv and "10.000000" not in csv
+    assert merge(store, [("made", 1)], guard=CREATE, author="test").commit is None
+    assert verify(store) == []
+
+
+def test_two_stacks_in_one_merge_are_refused() -> None:
+    other = replace(STACK, driver="25.1")
+    store = MemoryStore()
+    write_campaign(store, made(1))
+    with pytest.raises(BadInput, match="they differ in driver"):
+        publish(store, made(1), made(2, stack=other))
+    assert find_head(store) is None
+
+
+@pytest.mark.parametrize(("first", "then"), [("real", "fake"), ("fake", "real")])
+def test_measurements_of_another_runtime_are_refused(first: str, then: str) -> None:
+    store = MemoryStore()
+    result = publish(store, made(runtime=first))
+    assert result.commit is not None and result.commit.runtime == first
+    with pytest.raises(BadInput, match=f"a {then} runtime came, and this database holds {first}"):
+        publish(store, made(2, runtime=then))
+
+
+def test_measurements_of_another_stack_than_the_plans_are_refused() -> None:
+    store = MemoryStore()
+    record = RECORDS[0]
+    plan = MadePlan([MadeShard("s", [record], [answered([record], 1.0)])])
+    key = keys.plan("made", 1)
+    write_campaign(store, plan)
+    store.put(key, store.get(key).replace(b"avx2", b"avx9"))
+    with pytest.raises(BadInput, match="different stacks never mix"):
+        merge(store, [plan.name], guard=CREATE, author="test")
+
+
+@pytest.mark.parametrize("what", ["part-0.csv", "manifest.json"])
+def test_an_object_that_was_changed_after_its_commit_is_refused(what: str) -> None:
+    store = MemoryStore()
+    write_campaign(store, made())
+    [key] = [i.key for i in store.list("campaigns/made/attempts") if i.key.endswith(what)]
+    store.put(key, store.get(key).replace(b"node-1", b"node-2"))
+    with pytest.raises(BadInput, match=f"{what}: sha256 .* changed after it was written"):
+        merge(store, [("made", 1)], guard=CREATE, author="test")
+
+
+def test_a_plan_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadInput, match="campaign 'made' has no plan 7 at memory:"):
+        merge(MemoryStore(), [("made", 7)], guard=CREATE, author="test")
+
+
+def test_a_failed_measurement_never_displaces_a_good_one() -> None:
+    store = MemoryStore()
+    failed = {record.case_id: Tried(outcome=Outcome.OOM) for record in RECORDS}
+    publish(store, made(1))
+    result = publish(
+        store, MadePlan([MadeShard("later", RECORDS, [failed])], number=2, head_commit=1)
+    )
+    assert result.commit is not None and result.added_measurements == 4
+    first, second = (read_manifest(store, read_commit(store, n)).tree for n in (1, 2))
+    assert first == second
+
+
+def test_a_commit_whose_reply_was_lost_is_known_as_ours() -> None:
+    store = LostReplyStore(MemoryStore())
+    result = publish(store, made())
+    assert store.lost == 1
+    assert result.commit is not None and result.commit == find_head(store)
+    assert len(list(store.list(keys.COMMITS))) == 1
+
+
+def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    plain = MemoryStore()
+    publish(plain, made(1))
+    write_campaign(plain, MadePlan([MadeShard("mul", MUL, [answered(MUL, 3.0)])], number=2))
+    write_campaign(plain, made(3, mean_us=7.0, head_commit=1))
+    store = MeetingStore(plain, parties=2)
+    results: list[MergeResult] = []
+
+    def publish_plan(number: int) -> None:
+        results.append(merge(store, [("made", number)], guard=CREATE, author="test"))
+
+    threads = [threading.Thread(target=publish_plan, args=(n,)) for n in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(r.commit.number for r in results if r.commit) == [2, 3]
+    assert "was made by another merge" in caplog.text
+    head = find_head(plain)
+    assert head is not None and head.counts["measurements"] == 4 + 1 + 4
+    assert {plan.number for plan in load_state(plain, head).plans} == {1, 2, 3}
+    assert verify(plain) == []
+
+
+def test_a_lease_is_asked_for_before_the_commit_and_recorded() -> None:
+    store = MemoryStore()
+    write_campaign(store, made())
+    with pytest.raises(OpmeterError, match="the lease was lost before commit 1"):
+        merge(store, [("made", 1)], guard=Guard("lease", lambda: False), author="test")
+    assert find_head(store) is None
+    result = merge(store, [("made", 1)], guard=Guard("lease", lambda: True), author="test")
+    assert result.commit is not None and result.commit.guard == "lease"
+
+
+def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
+    """On a store that overwrites silently, the commit of another is looked for first."""
+
+    class Overwriting(MeetingStore):
+        def __init__(self, store: Store):
+            super().__init__(store, parties=1)
+            self.others_turn = True
+
+        def put(self, key: str, data: bytes) -> None:
+            super().put(key, data)
+            if self.others_turn and key.endswith("manifest.json"):
+                self.others_turn = False
+                merge(self.store, [("made", 1)], guard=CREATE, author="other")
+
+        def create(self, key: str, data: bytes) -> None:
+            self.store.put(key, data)
+
+    plain = MemoryStore()
+    write_campaign(plain, made(1))
+    write_campaign(plain, made(2))
+    store = Overwriting(plain)
+    result = merge(store, [("made", 2)], guard=SINGLE_WRITER, author="test", sleep=lambda _: None)
+    assert result.commit is not None and result.commit.number == 2
+    assert [c.author for c in history(plain)] == ["test", "other"]
+    assert result.commit.counts["measurements"] == 8
+
+
+def test_the_hint_of_the_head_is_never_trusted() -> None:
+    store = MemoryStore()
+    for number in (1, 2, 3):
+        publish(store, made(number, mean_us=number, head_commit=number - 1))
+    for hint in (b'{"number":1}', b'{"number":9}', b"nonsense", b'{"number":-1}', b"[]"):
+        store.put(keys.HEAD, hint)
+        head = find_head(store)
+        assert head is not None and head.number == 3
+    store.delete(keys.HEAD)
+    assert [commit.number for commit in history(store)] == [3, 2, 1]
+    with pytest.raises(NotFound):
+        read_commit(store, 4)
+
+
+def test_the_cache_state_of_the_lowest_plan_shows_and_the_op_mapping_of_the_highest() -> None:
+    store = MemoryStore()
+    cold = made(2, mean_us=50.0, head_commit=1, cache="cold", op_mapping="late: 1\n")
+    publish(store, made(1, op_mapping="early: 1\n"), cold)
+    head = find_head(store)
+    assert head is not None
+    version = load_state(store, head).versions[PATH]
+    assert version.cache.text == "warm"
+    assert version.op_mapping is not None and version.op_mapping.text == "late: 1\n"
+    snapshot = keys.snapshot(head.snapshot)
+    assert store.get(f"{snapshot}{PATH}/op_mapping.yaml") == b"late: 1\n"
+    csv = store.get(f"{snapshot}{PATH}/Add.csv").decode()
+    assert "10.000000" in csv and "50.000000" not in csv
