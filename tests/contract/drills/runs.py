@@ -98,27 +98,28 @@ class Runs:
             time.sleep(0.1)
         return left
 
-    def uploaded(self) -> dict[str, str]:
-        """Measured case -> the attempt whose part holds it, as far as parts are uploaded."""
+    def uploaded(self) -> dict[tuple[str, str], str]:
+        """Shard and measured case -> the attempt whose part holds it, as far as parts are up."""
         store, found = self.store, {}
         for key in _keys(store, "/part-"):
-            attempt = key.split("/")[4]
+            shard, attempt = key.split("/")[3:5]
             for m in read_part(store.get(key), key=key):
                 if not _ANSWERED_AT_ONCE.search(m.outcome):
-                    found[m.case_id] = attempt
+                    found[shard, m.case_id] = attempt
         return found
 
-    def launched(self, but_not: set[str]) -> set[str]:
-        """The cases with a launch in the raw op_summary of any attempt but these."""
+    def launched(self, but_not: set[str]) -> set[tuple[str, str]]:
+        """Shard and case of every launch in a raw op_summary, but for these attempts."""
         store = self.store
         cases = set()
         for key in _keys(store, "/op_summary-"):
-            if key.split("/")[4] in but_not:
+            shard, attempt = key.split("/")[3:5]
+            if attempt in but_not:
                 continue
             text = zstandard.decompress(store.get(key)).decode()
             for row in csv.DictReader(io.StringIO(text, newline="")):
                 if "::" not in row["OP Type"]:  # else torch's own operator, beside the cases
-                    cases.add(case_from_cells(row["OP Type"], row).case_id)
+                    cases.add((shard, case_from_cells(row["OP Type"], row).case_id))
         return cases
 
     def finals(self) -> Counter[tuple[int, str]]:

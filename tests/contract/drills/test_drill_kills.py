@@ -94,7 +94,7 @@ def _runs(kind, tmp_path, request) -> tuple[Runs, Versitygw | None]:
     return Runs(tmp_path, root, server.environment() | {"TMPDIR": str(tmp_path)}), server
 
 
-def _nothing_measured_again(runs: Runs, before: dict[str, str]) -> None:
+def _nothing_measured_again(runs: Runs, before: dict[tuple[str, str], str]) -> None:
     """A case whose part was uploaded has no launch in any attempt that came later."""
     earlier = set(before.values())
     assert not (set(before) & runs.launched(but_not=earlier))
