@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from collector.errors import BadInput
 from collector.profiles.cells import NO_NUMBER, NUMBER
 from collector.profiles.headers import (
     DURATION,
@@ -29,8 +30,8 @@ _MOST_THREADS = 4
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
-class NotPlain(Exception):
-    """A piece that the fast way does not vouch for."""
+class NotPlain(BadInput):
+    """A block that the fast way does not vouch for; it knows no line."""
 
 
 def plain_blocks(path: Path, header: Header) -> Iterator[pa.Table]:
@@ -39,7 +40,7 @@ def plain_blocks(path: Path, header: Header) -> Iterator[pa.Table]:
     A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and
     counters as numbers, null where there is none. Raises NotPlain.
     """
-    parse = _parser(header)
+    parse = block_parser(header)
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[pa.Table]] = deque()
@@ -63,7 +64,8 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece + file.readline()
 
 
-def _parser(header: Header) -> Callable[[bytes], pa.Table]:
+def block_parser(header: Header) -> Callable[[bytes], pa.Table]:
+    """A function from rows of a file with this header, as bytes, to their block."""
     ours = {header.spelled(name): name for name in _wanted(header)}
     reading = csv.ReadOptions(
         use_threads=False, block_size=1 << 30, column_names=list(header.names)

@@ -58,7 +58,7 @@ def counter_of(name: str, text: str) -> float | None:
 
     ValueError for a text where a counter that we know must have its number.
     """
-    if text.strip() in NO_NUMBER:
+    if text in NO_NUMBER:
         return None
     number = _number(text)
     if number is None and is_counter_name(name):
@@ -98,7 +98,7 @@ def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
 
 
 def _number(text: str) -> float | None:
-    stripped = text.strip()
+    stripped = text.strip(" \t")  # what pyarrow takes off, and no more
     if not _NUMBER.fullmatch(stripped):
         return None
     number = float(stripped)

@@ -1,21 +1,29 @@
 """Rows of a profile as the same blocks that `blocks.py` makes, read one by one.
 
-This is the slow way, for a file that has something wrong in it: each row is checked, and a bad
-one either stops the reading with its line, or is left out and listed.
+This is the slow way, for a file that has something wrong in it. Rows are told apart by the csv
+module, which knows their lines; where a block of them is in doubt each of its rows is checked,
+and a bad one either stops the reading with its line, or is left out and listed.
 """
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
 from collector.errors import BadInput
+from collector.profiles.blocks import NotPlain, block_parser
 from collector.profiles.cells import check_key, counter_of, duration_us_of
-from collector.profiles.headers import DURATION, EVENT_COLUMNS, KEY_COLUMNS, Header
-from collector.profiles.rows import is_utf8_row, open_rows
+from collector.profiles.grouping import Key, Rows, rows_of
+from collector.profiles.headers import DURATION, KEY_COLUMNS, Header
+from collector.profiles.rows import Row, is_utf8_row, open_rows
 
 _BLOCK_ROWS = 8192
+
+Block = tuple[pa.Table, Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,67 +36,81 @@ class SkippedRow:
 
 
 @dataclass(slots=True)
-class ExactReader:
-    """Reads a file row by row; with `skip_bad_rows` what is wrong is gathered in `skipped`."""
+class BlockChecker:
+    """Groups the rows of blocks, and looks at what no parser can know to be wrong."""
 
-    path: Path
     header: Header
-    skip_bad_rows: bool
-    skipped: list[SkippedRow] = field(default_factory=list)
-    _good_keys: set[tuple[str, ...]] = field(default_factory=set)
+    _good_keys: set[Key] = field(default_factory=set)
 
-    def blocks(self) -> Iterator[pa.Table]:
-        """Blocks of the rows that are right. Raises BadInput, with the line, at a wrong one."""
-        rows: list[list[str]] = []
-        for line, row in open_rows(self.path)[1]:
-            reason = self._fault(row)
-            if reason is None:
-                rows.append(row)
-            elif self.skip_bad_rows:
-                self.skipped.append(SkippedRow(self.path, line, reason))
-            else:
-                raise BadInput(reason, path=self.path, line=line)
-            if len(rows) == _BLOCK_ROWS:
-                yield self._block(rows)
-                rows = []
-        if rows:
-            yield self._block(rows)
+    def grouped(self, blocks: Iterable[pa.Table]) -> Iterator[Block]:
+        """Each block with its rows. Raises BadInput at a block that holds something wrong."""
+        for block in blocks:
+            rows = rows_of(block, self.header.counters)
+            if not rows.has_numbers():
+                raise NotPlain("a number is missing, or is none")
+            for key in rows.keys:
+                self.check_key(key)
+            yield block, rows
 
-    def _fault(self, row: Sequence[str]) -> str | None:
-        """What is wrong with a row; None for a good one."""
-        if len(row) != len(self.header.names):
-            return f"{len(self.header.names)} cells are wanted, {len(row)} came"
-        if not is_utf8_row(row):
-            return "UTF-8 text is wanted"
-        try:
-            duration_us_of(self.header.cell(row, DURATION))
-            for name in self.header.counters:
-                counter_of(name, self.header.cell(row, name))
-            self._check_key(row)
-        except (ValueError, BadInput) as error:
-            return str(error)
-        return None
-
-    def _check_key(self, row: Sequence[str]) -> None:
-        key = tuple(self.header.cell(row, name) for name in KEY_COLUMNS)
+    def check_key(self, key: Key) -> None:
+        """Raise BadInput where KEY_COLUMNS hold what they cannot hold; each key is asked once."""
         if key not in self._good_keys:
             check_key(key)
             self._good_keys.add(key)
 
-    def _block(self, rows: Sequence[Sequence[str]]) -> pa.Table:
-        header = self.header
-        columns = {
-            name: pa.array([header.cell(row, name) for row in rows], pa.string())
-            for name in (*KEY_COLUMNS, *EVENT_COLUMNS)
-            if header.has(name)
-        }
-        for name in KEY_COLUMNS:
-            if name in columns:
-                columns[name] = columns[name].dictionary_encode()
-        numbers = {DURATION: [duration_us_of(header.cell(row, DURATION)) for row in rows]} | {
-            name: [counter_of(name, header.cell(row, name)) for row in rows]
-            for name in header.counters
-        }
-        return pa.table(
-            columns | {name: pa.array(column, pa.float64()) for name, column in numbers.items()}
-        )
+
+class ExactReader:
+    """Reads a file row by row; with `skip_bad_rows` what is wrong is gathered in `skipped`."""
+
+    def __init__(self, path: Path, header: Header, *, skip_bad_rows: bool) -> None:
+        self.skipped: list[SkippedRow] = []
+        self._path = path
+        self._header = header
+        self._skip_bad_rows = skip_bad_rows
+        self._checker = BlockChecker(header)
+        self._parse = block_parser(header)
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of the rows that are right. Raises BadInput, with the line, at a wrong one."""
+        _, rows = open_rows(self._path)
+        while batch := list(islice(rows, _BLOCK_ROWS)):
+            try:
+                blocks = self._grouped([row for _, row in batch])
+            except BadInput:
+                good = list(self._good_rows(batch))
+                blocks = self._grouped(good) if good else []
+            yield from blocks
+
+    def _grouped(self, rows: Sequence[Sequence[str]]) -> list[Block]:
+        if any(len(row) != len(self._header.names) for row in rows):
+            raise NotPlain("rows of other lengths")
+        out = io.StringIO()
+        csv.writer(out).writerows(rows)
+        data = out.getvalue().encode("utf-8", "surrogateescape")
+        return list(self._checker.grouped([self._parse(data)]))
+
+    def _good_rows(self, batch: Iterable[Row]) -> Iterator[list[str]]:
+        for line, row in batch:
+            reason = self._fault(row)
+            if reason is None:
+                yield row
+            elif self._skip_bad_rows:
+                self.skipped.append(SkippedRow(self._path, line, reason))
+            else:
+                raise BadInput(reason, path=self._path, line=line)
+
+    def _fault(self, row: Sequence[str]) -> str | None:
+        """What is wrong with a row; None for a good one."""
+        header = self._header
+        if len(row) != len(header.names):
+            return f"{len(header.names)} cells are wanted, {len(row)} came"
+        if not is_utf8_row(row):
+            return "UTF-8 text is wanted"
+        try:
+            duration_us_of(header.cell(row, DURATION))
+            for name in header.counters:
+                counter_of(name, header.cell(row, name))
+            self._checker.check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
+        except (ValueError, BadInput) as error:
+            return str(error)
+        return None

@@ -39,6 +39,11 @@ class Rows:
     sums: Floats
     counts: Counts
 
+    def has_numbers(self) -> bool:
+        """Whether every duration is finite and not negative, and every counter finite."""
+        durations = (self.durations_us >= 0) & (self.durations_us < np.inf)
+        return bool(durations.all() and np.isfinite(self.sums).all())
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -100,11 +105,6 @@ class FileGroups:
         for ids in self._ids:
             counts += np.bincount(ids, minlength=len(counts))
         return dict(zip(self._numbers, counts.tolist(), strict=True))
-
-    def is_finite(self) -> bool:
-        """Whether every duration is a number that is not negative, and every counter one."""
-        durations = all(bool(((part >= 0) & (part < np.inf)).all()) for part in self._durations)
-        return durations and bool(np.isfinite(self._sums).all())
 
     def rows(self) -> Rows:
         """All rows of the file."""

@@ -11,13 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
-
 from collector.case import Slot, case_from_cells
 from collector.errors import BadInput
-from collector.profiles.blocks import NotPlain, plain_blocks
+from collector.profiles.blocks import plain_blocks
 from collector.profiles.cells import (
-    check_key,
     has_unknown_inputs,
     is_communication,
     is_unnamed,
@@ -28,8 +25,8 @@ from collector.profiles.communication import (
     summed_up,
 )
 from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
-from collector.profiles.exact import ExactReader, SkippedRow
-from collector.profiles.grouping import FileGroups, Group, Key, groups_of, rows_of
+from collector.profiles.exact import Block, BlockChecker, ExactReader, SkippedRow
+from collector.profiles.grouping import FileGroups, Group, Key, groups_of
 from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
 from collector.profiles.rows import open_rows
 from collector.record import CaseRecord
@@ -92,37 +89,26 @@ def _read_file(path: Path, skip_bad_rows: bool) -> _File:
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
-        file = _gathered(plain_blocks(path, header), header)
-        _check(file)
-    except (NotPlain, BadInput):
-        exact = ExactReader(path, header, skip_bad_rows)
-        file = _gathered(exact.blocks(), header)
+        file = _gathered(path, header, BlockChecker(header).grouped(plain_blocks(path, header)))
+    except BadInput:
+        exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
+        file = _gathered(path, header, exact.blocks())
         file = replace(file, skipped=tuple(exact.skipped))
     counts = file.groups.row_counts()
-    if not counts:
-        raise BadInput("the file has a header and no rows", path=path, line=1)
     compute = [key for key in counts if not _is_communication(key)]
     if compute and all(is_unnamed(key[_AT[TYPE]]) for key in compute):
         raise BadInput(LEVEL_0, path=path)
     return file
 
 
-def _gathered(blocks: Iterable[pa.Table], header: Header) -> _File:
+def _gathered(path: Path, header: Header, blocks: Iterable[Block]) -> _File:
     file = _File(FileGroups(header.counters), FileCommunication())
-    for block in blocks:
-        rows = rows_of(block, header.counters)
+    for block, rows in blocks:
         file.groups.add(rows)
         file.communication.add(block, rows)
+    if not file.groups.row_counts():
+        raise BadInput("the file has a header and no rows", path=path, line=1)
     return file
-
-
-def _check(file: _File) -> None:
-    """Raise where the exact way must look: it checks each row, and may find none wrong."""
-    counts = file.groups.row_counts()
-    if not counts or not file.groups.is_finite():
-        raise NotPlain("no rows, or numbers that are none")
-    for key in counts:
-        check_key(key)
 
 
 def _by(group_by: GroupBy) -> Callable[[Key], Hashable | None]:

@@ -50,7 +50,7 @@ def _rows(path: Path) -> Iterator[Row]:
         line = 1
         try:
             for row in reader:
-                if any("\0" in cell for cell in row):
+                if "\0" in "".join(row):
                     raise BadInput(
                         "a CSV file is wanted, and this is a binary one", path=path, line=line
                     )
