@@ -1,0 +1,154 @@
+"""A YAML file of a tree as values that know their name and line, for checks that point there.
+
+The file need not be ours: keys are not limited, merge keys (`<<`) and aliases are followed as a
+loader follows them. Nothing but what YAML itself knows is constructed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from collector.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value, under the name that a message calls it by; empty for the whole file."""
+
+    name: str
+    node: yaml.Node
+    path: Path | str
+
+    def refusal(self, message: str) -> BadInput:
+        """The error to raise about this value, with file and line."""
+        name = self.name if self.name.isprintable() else repr(self.name)
+        return BadInput(
+            f"{name}: {message}" if name else message, path=self.path, line=_line(self.node)
+        )
+
+    def fields(self) -> dict[str, "Value"]:
+        """The values of a mapping by key, those that `<<` brought among them."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._unwanted("a mapping")
+        # Of what `<<` brought and what stands here itself, the latter comes last and counts.
+        return {
+            key.value: Value(
+                f"{self.name}.{key.value}" if self.name else key.value, value, self.path
+            )
+            for key, value in self.node.value
+        }
+
+    def items(self) -> list["Value"]:
+        """The values of a list that holds at least one."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self._unwanted("a list")
+        if not self.node.value:
+            raise self.refusal("the list is empty, at least one entry is wanted")
+        return self._numbered(self.node.value)
+
+    def children(self) -> list[tuple[str, "Value"]]:
+        """What stands directly below, with its key; empty in a list, nothing below a scalar."""
+        if isinstance(self.node, yaml.MappingNode):
+            return list(self.fields().items())
+        nodes = self.node.value if isinstance(self.node, yaml.SequenceNode) else []
+        return [("", value) for value in self._numbered(nodes)]
+
+    def text(self) -> str:
+        """A text as YAML reads it: not a number, not a yes."""
+        if not self.is_a("str"):
+            raise self._unwanted("a text")
+        return str(self.node.value)
+
+    def choice(self, allowed: Sequence[str]) -> str:
+        text = self.text()
+        if text not in allowed:
+            raise self.refusal(f"one of {', '.join(allowed)} is wanted, {text!r} came")
+        return text
+
+    def flag(self) -> bool:
+        if not self.is_a("bool"):
+            raise self._unwanted("true or false")
+        return yaml.SafeLoader.bool_values[str(self.node.value).lower()]
+
+    def count(self) -> int:
+        text = str(self.node.value)
+        if not (self.is_a("int") and text.isdecimal() and int(text) > 0):
+            raise self._unwanted("a whole number of at least 1")
+        return int(text)
+
+    def is_a(self, kind: str) -> bool:
+        """Whether this is a scalar that YAML takes for `str`, `bool`, `int`, `null` …"""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag.endswith(f",2002:{kind}")
+
+    def _numbered(self, nodes: Sequence[yaml.Node]) -> list["Value"]:
+        return [Value(f"{self.name}[{at}]", node, self.path) for at, node in enumerate(nodes)]
+
+    def _unwanted(self, wanted: str) -> BadInput:
+        return self.refusal(f"{wanted} is wanted, {self._kind()} came")
+
+    def _kind(self) -> str:
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        if isinstance(self.node, yaml.SequenceNode):
+            return "a list"
+        return "nothing" if self.is_a("null") else repr(self.node.value)
+
+
+def read_values(text: str, path: Path | str) -> Value:
+    """The one document of a text. Raises BadInput, with the line, where a loader would refuse
+    it, and where a key stands twice, of which a loader would drop one."""
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise BadInput("the file is empty", path=path, line=1)
+        _check_keys(node, path)
+        # Refuses tags and dates that do not load, and puts what `<<` brings where it belongs.
+        loader.construct_document(node)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadInput(f"not YAML: {error.reason}", path=path, line=line) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise BadInput(f"not YAML: {problem}", path=path, line=line) from error
+    except (ValueError, LookupError, AttributeError) as error:
+        # PyYAML's own, for a scalar that is not what its tag says, as 2026-02-30 and `!!bool 7`.
+        raise BadInput(f"a value cannot be loaded: {error}", path=path) from error
+    except RecursionError as error:
+        raise BadInput("not YAML that can be read: nested too deeply", path=path) from error
+    return Value("", node, path)
+
+
+def _check_keys(document: yaml.Node, path: Path | str) -> None:
+    waiting, seen = [document], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:  # by an alias
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys_of(node, path)
+            waiting.extend(value for _, value in node.value)
+
+
+def _check_keys_of(mapping: yaml.MappingNode, path: Path | str) -> None:
+    lines: dict[str, int] = {}
+    for node, _ in mapping.value:
+        key = Value("", node, path)
+        if not isinstance(node, yaml.ScalarNode):
+            raise key.refusal("a key must be a plain word")
+        if node.value in lines:
+            raise key.refusal(
+                f"the key {node.value!r} stands twice, first in line {lines[node.value]}"
+            )
+        lines[node.value] = _line(node)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,222 @@
+"""What an op_mapping.yaml may say, what it may not, and where a mistake is said to stand."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.database.op_mapping import check_op_mapping
+from collector.errors import BadInput
+
+pytestmark = pytest.mark.fast
+
+RICH = (Path(__file__).parents[3] / "fixtures" / "op_mapping" / "rich.yaml").read_text("utf-8")
+
+
+def refused(text: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        check_op_mapping(text, path="op_mapping.yaml")
+    return str(caught.value)
+
+
+def mapped(*lines: str, operator: str = "aten.x") -> str:
+    """A file of one operator, whose first line is the third of the file."""
+    return "operator_mappings:\n" + f"  {operator}:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def test_every_feature_of_the_schema_is_accepted() -> None:
+    check_op_mapping(RICH, path="rich.yaml")
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\r"])
+def test_line_ends_and_a_byte_order_mark_are_no_mistake(ends: str) -> None:
+    check_op_mapping("\ufeff" + RICH.replace("\n", ends), path="rich.yaml")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("kernel_type: Add",),
+        ("kernel_type: hcom_allReduce_", "category: communication"),
+        ("composite: true", "sub_kernels: [RmsNorm]"),
+        ("composite: yes", "decomposer: true"),
+        ("composite: true", "decomposer: true", "sub_kernels: [RmsNorm]"),
+        ("composite: true", "kernel_type: Add", "sub_kernels: [Add, Mul]"),
+        ("zero_cost: true",),
+        ("zero_cost: true", "kernel_type: MemSet"),
+        ("accepted_miss: paid for elsewhere",),
+        ("accepted_miss: paid for elsewhere", "kernel_type: Index"),
+        ("accepted_miss: ''", "kernel_type: Index"),
+        ("zero_cost: false", "kernel_type: Add"),
+        ("kernel_type: Add", "compute_subcategory: of_a_later_schema"),
+    ],
+)
+def test_each_way_to_an_answer_is_accepted_alone(lines: tuple[str, ...]) -> None:
+    check_op_mapping(mapped(*lines), path="op_mapping.yaml")
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "words"),
+    [
+        ((), 2, "a mapping is wanted, nothing came"),
+        (("notes: none of them",), 3, "zero_cost or accepted_miss is wanted, 'notes' came"),
+        (("accepted_miss: ''",), 3, "is wanted, 'accepted_miss' came"),
+        (("zero_cost: false",), 3, "is wanted, 'zero_cost' came"),
+        (("zero_cost: maybe",), 3, "aten.x.zero_cost: true or false is wanted, 'maybe' came"),
+        (("zero_cost: true", "accepted_miss: why"), 3, "zero_cost and accepted_miss came"),
+        (
+            ("composite: true", "decomposer: true", "zero_cost: true"),
+            3,
+            "one way to an answer is wanted, composite and zero_cost came",
+        ),
+        (
+            ("kernel_type: hcom_a_", "category: communication", "zero_cost: true"),
+            3,
+            "category: communication and zero_cost came",
+        ),
+        (("category: communication",), 3, "category: a kernel_type is wanted beside it"),
+        (("kernel_type: Add", "category: comm"), 4, "one of compute, communication is wanted"),
+        (("notes: a sum", "composite: true"), 4, "a list sub_kernels, or decomposer: true"),
+        (("composite: true", "decomposer: false"), 3, "a list sub_kernels, or decomposer: true"),
+        (("composite: true", "sub_kernels: RmsNorm"), 4, "a list is wanted, 'RmsNorm' came"),
+        (("composite: true", "sub_kernels: []"), 4, "the list is empty"),
+        (("kernel_type: Add", "sub_kernels: [Mul]"), 4, "composite: true is wanted beside it"),
+        (("composite: false", "kernel_type: A", "sub_kernels: [B]"), 5, "composite: true"),
+        (("kernel_type: Add", "query_mode: elementwize"), 4, "attention_special, elementwise, "),
+        (("zero_cost: true", "query_mode: moe_fused"), 4, "a kernel_type is wanted beside it"),
+        (
+            ("kernel_type: Add", "query_mode: elementwise", "tc_input_count: 2"),
+            5,
+            "it cannot stand beside query_mode: elementwise",
+        ),
+        (("kernel_type: Add", "tc_input_count: 0"), 4, "a whole number of at least 1 is wanted"),
+        (("kernel_type: Add", "tc_input_count: '2'"), 4, "a whole number of at least 1"),
+        (
+            ("kernel_type: Q", "compute_subcategory: quantized_matmul", "tc_input_count: 2"),
+            3,
+            "wants tc_input_count and expected_input_formats",
+        ),
+        (
+            (
+                "kernel_type: Q",
+                "compute_subcategory: quantized_matmul",
+                "tc_input_count: 2",
+                "expected_input_formats: [ND]",
+            ),
+            6,
+            "as many as tc_input_count says are wanted, 2, 1 came",
+        ),
+        (
+            (
+                "kernel_type: Q",
+                "compute_subcategory: quantized_matmul",
+                "expected_input_formats: [ND, ND]",
+            ),
+            3,
+            "wants tc_input_count and expected_input_formats",
+        ),
+    ],
+)
+def test_a_mistake_is_named_by_its_line(lines: tuple[str, ...], line: int, words: str) -> None:
+    message = refused(mapped(*lines))
+    assert message.startswith(f"op_mapping.yaml:{line}: aten.x") and words in message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("kernel_type: ../Add",),
+        ("kernel_type: a/b",),
+        ("kernel_type: ''",),
+        ("kernel_type:",),
+        ("kernel_type: 12",),
+        ("kernel_type: [Add]",),
+        ("alternate_kernel_types: [a b]", "kernel_type: Add"),
+        ("alternate_kernel_types: Add", "kernel_type: Add"),
+        ("sub_kernels: [{kernel_type: Add}]", "composite: true"),
+        ("primary_kernel_type: a b", "composite: true", "decomposer: true"),
+        ("kernel_types_by_input_rank: {3: [a b]}", "kernel_type: Add"),
+        ("kernel_types_by_input_rank: [Add]", "kernel_type: Add"),
+        ("embedded_compute: [{kernel_type: a b}]", "kernel_type: Add"),
+        ("decomposer_options: {deep: [{kernel_type: a b}]}", "kernel_type: Add"),
+    ],
+)
+def test_what_is_no_name_of_a_kernel_is_refused_wherever_it_stands(lines: tuple[str, ...]) -> None:
+    assert refused(mapped(*lines)).startswith("op_mapping.yaml:3: aten.x.")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "the file is empty"),
+        ("# nothing but this\n", 1, "the file is empty"),
+        ("a text", 1, "a mapping is wanted, 'a text' came"),
+        ("- a\n- list\n", 1, "a mapping is wanted, a list came"),
+        ("version: 1\n", 1, "the key 'operator_mappings' is missing"),
+        ("version: 1\noperator_mappings:\n", 2, "a mapping is wanted, nothing came"),
+        ("version: 1\noperator_mappings: {}\n", 2, "at least one operator is wanted"),
+        ("version: 1\noperator_mappings: [a]\n", 2, "a mapping is wanted, a list came"),
+        ("operator_mappings:\n  aten.x: MatMulV2\n", 2, "aten.x: a mapping is wanted, 'MatMulV2'"),
+        ("a: 1\nb: [1,\n", 3, "not YAML: while parsing a flow"),
+        ("a: 1\n\tb: 2\n", 2, "not YAML: "),
+        ("a: 1\nb: \x00\n", 2, "not YAML: "),
+        ("a: 1\nb: *missing\n", 2, "not YAML: found undefined alias"),
+        ("a: 1\nb: !!python/name:os.system\n", 2, "not YAML: could not determine a constructor"),
+        ("a: 1\n---\nb: 2\n", 2, "not YAML: expected a single document"),
+        ("? [a]\n: 1\n", 1, "a key must be a plain word"),
+        ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", 5, "the key 'c' stands twice, first in line 3"),
+        ("a: 1\nb: [{c: 1, c: 2}]\n", 2, "the key 'c' stands twice, first in line 2"),
+    ],
+)
+def test_what_is_no_mapping_of_operators_is_refused(text: str, line: int, words: str) -> None:
+    message = refused(text)
+    assert message.startswith(f"op_mapping.yaml:{line}: ") and words in message
+
+
+def test_an_operator_that_stands_twice_is_refused() -> None:
+    again = "  'aten.mm.default': {kernel_type: Add}\n\ntorch_npu_reference:"
+    message = refused(RICH.replace("\ntorch_npu_reference:", again))
+    first = RICH[: RICH.index('"aten.mm.default"')].count("\n") + 1
+    assert f"the key 'aten.mm.default' stands twice, first in line {first}" in message
+
+
+@pytest.mark.parametrize("value", ["2026-02-30", "!!bool 7", "!!int ''", "!!timestamp soon"])
+def test_a_value_that_no_loader_takes_is_refused(value: str) -> None:
+    assert refused(f"a: {value}\n").startswith("op_mapping.yaml: a value cannot be loaded: ")
+
+
+def test_a_file_without_bottom_is_refused() -> None:
+    assert "nested too deeply" in refused("a: " + "[" * 5000)
+
+
+def test_a_name_that_would_break_the_line_is_quoted() -> None:
+    message = refused(mapped("notes: none", operator='"aten\\nx"'))
+    assert message.startswith("op_mapping.yaml:3: 'aten\\nx': a kernel_type")
+
+
+def test_what_a_merge_key_brings_counts_and_what_stands_beside_it_counts_more() -> None:
+    base = "base: &base {kernel_type: Add, query_mode: elementwise}\noperator_mappings:\n"
+    check_op_mapping(f"{base}  aten.x: {{<<: *base}}\n", path="op_mapping.yaml")
+    counted = "  aten.x: {<<: *base, query_mode: moe_fused, tc_input_count: 2}\n"
+    check_op_mapping(base + counted, path="op_mapping.yaml")
+    assert "cannot stand beside" in refused(f"{base}  aten.x: {{<<: *base, tc_input_count: 2}}\n")
+
+
+def test_a_value_that_holds_itself_ends() -> None:
+    check_op_mapping(mapped("kernel_type: Add", "more: &more [*more]"), path="op_mapping.yaml")
+
+
+@settings(max_examples=100)
+@given(at=st.integers(0, len(RICH)), length=st.integers(0, 40), put=st.text(max_size=5))
+def test_a_damaged_file_is_accepted_or_refused_in_one_line(at: int, length: int, put: str) -> None:
+    """Whatever is cut out or put in: no other error, and what is accepted is what loads."""
+    text = RICH[:at] + put + RICH[at + length :]
+    try:
+        check_op_mapping(text, path="op_mapping.yaml")
+    except BadInput as error:
+        assert str(error).startswith("op_mapping.yaml") and "\n" not in str(error)
+    else:
+        loaded = yaml.safe_load(text)["operator_mappings"]
+        assert all(isinstance(entry, dict) for entry in loaded.values())
