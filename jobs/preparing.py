@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.database.commits import Commit, find_head
+from collector.database.layout import OP_MAPPING
+from collector.database.op_mapping import check_op_mapping
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.state import State
@@ -13,7 +15,7 @@ from collector.ops.registry import find
 from collector.plan import Plan
 from collector.stack import Stack
 from collector.store.base import Store
-from jobs.campaign import Campaign
+from jobs.campaign import Campaign, TreeSource
 from jobs.candidates import Answer
 from jobs.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
 from jobs.planning import PlannedRound, PlanRequest, inputs_hash, make_plan
@@ -45,7 +47,7 @@ def survey(campaign: Campaign, store: Store) -> Situation:
         campaign=campaign,
         sources=sources,
         stack=stack,
-        op_mapping=_op_mapping(campaign.op_mapping),
+        op_mapping=_op_mapping(campaign),
         plans=tuple(read_plans(store, campaign.name)),
         committed=committed_shards(store, campaign.name),
         head=head,
@@ -106,10 +108,33 @@ def write(store: Store, situation: Situation, planned: PlannedRound) -> None:
     write_round(store, planned.plan, planned.shards, [source.table for source in situation.sources])
 
 
-def _op_mapping(path: Path | None) -> str | None:
+def _op_mapping(campaign: Campaign) -> str | None:
+    """The text that the version gets: of the file that the campaign names, else of its trees."""
+    path = campaign.op_mapping or _op_mapping_of_trees(campaign)
     if path is None:
         return None
+    text = _unchanged(path)
+    check_op_mapping(text, path=path)
+    return text
+
+
+def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
+    """That of the tree sources, where they agree; most have none or come alone."""
+    folders = [source.path for source in campaign.sources if isinstance(source, TreeSource)]
+    paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
+    for other in paths[1:]:
+        if _unchanged(other) != _unchanged(paths[0]):
+            message = f"it differs from {paths[0]}; name one op_mapping in the campaign"
+            raise BadInput(message, path=other)
+    return paths[0] if paths else None
+
+
+def _unchanged(path: Path) -> str:
+    """The text of a file with its line ends and its byte order mark: encoded, the same bytes."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"op_mapping cannot be read: {error}", path=path) from error
+        return path.read_bytes().decode()
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"the op_mapping cannot be read: {reason}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise BadInput("an op_mapping in UTF-8 is wanted", path=path) from error
