@@ -97,9 +97,9 @@ def present_names(columns: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def number_text(value: float | None) -> str:
-    """Six decimals, as msmodeling writes numbers; empty for what is not known."""
-    return "" if value is None else f"{value:.6f}"
+def number_text(value: float) -> str:
+    """Six decimals, as msmodeling writes numbers."""
+    return f"{value:.6f}"
 
 
 def profile_cells(profile: ProfileStatistics) -> dict[str, str]:

@@ -90,10 +90,9 @@ def test_an_existing_header_keeps_its_own_order():
     assert columns[-1] == "EP Size"
 
 
-def test_numbers_have_six_decimals_and_what_is_unknown_is_empty():
+def test_numbers_have_six_decimals():
     assert number_text(1.5) == "1.500000"
     assert number_text(124333600.0) == "124333600.000000"
-    assert number_text(None) == ""
 
 
 def test_a_profiles_statistics_become_cells():
