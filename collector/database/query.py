@@ -1,13 +1,11 @@
-"""Questions to a state: what answers a case, how much is covered, what changed between two.
+"""Questions to a state: what answers a case, and what changed between two states.
 
 The one rule of choice lives here: of everything measured of a case, a good measurement comes
 before a failed one, and then the highest rank decides.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import fsum
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -34,17 +32,6 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """`measured` of `rows` have a duration; `time_share` is the part of the weights' sum that
-    they stand for, None where no weight was given. `outcomes` counts the answered rows."""
-
-    rows: int
-    measured: int
-    outcomes: Mapping[Outcome, int]
-    time_share: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """One case that differs between two states. A duration is None where there is none."""
 
@@ -63,11 +50,6 @@ class Change:
         if not self.before_us or self.after_us is None:
             return None
         return self.after_us / self.before_us
-
-
-def version_paths(state: State) -> list[str]:
-    """Every `{device}/vllm_ascend/{version}` of the database."""
-    return sorted(state.versions)
 
 
 def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
@@ -103,21 +85,6 @@ def answers(state: State, version_path: str, *, cache: str | None = None) -> dic
         case: Answered(Outcome(outcome), good, float(mean_us) if good else None)
         for case, outcome, good, mean_us in zip(*columns, strict=True)
     }
-
-
-def coverage(
-    state: State, version_path: str, *, weight_us: Mapping[str, float] | None = None
-) -> Coverage:
-    """How much of a version directory has a duration. `weight_us` is the time that each case
-    stands for, by case id: in a profile, its occurrences times its mean."""
-    known = answers(state, version_path)
-    cases = {case for case, _ in _cases(state, version_path)}
-    measured = {case for case in cases if case in known and known[case].is_good}
-    share = None
-    if weight_us and (total_us := fsum(weight_us.values())) > 0:
-        share = fsum(us for case, us in weight_us.items() if case in measured) / total_us
-    outcomes = Counter(answer.outcome for case, answer in known.items() if case in cases)
-    return Coverage(len(cases), len(measured), dict(outcomes), share)
 
 
 def diff(before: State, after: State) -> list[Change]:

@@ -6,7 +6,7 @@ people read are a view of a state (`view.py`).
 
     measurements  one row ever; only `final` can still turn true (its shard's manifest says so)
     cases         how a case is spelled in a version directory, by the plan of highest rank
-    profiles      what the source run measured of it, where that run had the version's stack
+    profiles      what a source run measured of it, on the stack that the run had
     versions      what a version directory stands for: its stack, op_mapping and cache state
     plans         the plans that were merged, wholly or in part
 
@@ -30,18 +30,26 @@ from collector.vocabulary import BASE_CELLS
 TEXT = pa.large_string()
 _RANK_FIELDS = [("head_commit", pa.int64()), ("plan", pa.int64()), ("plan_hash", TEXT)]
 
+# A schema begins with the table's key; of two rows with one key the greater shows, compared
+# column by column in the schema's order: first by rank, and by the whole content at last.
+MEASUREMENT_KEY = ("measurement",)
 MEASUREMENT_SCHEMA = pa.schema(
-    [*((name, TEXT) for name in ROW_COLUMNS), ("final", pa.bool_()), ("version_path", TEXT)]
+    [
+        *(("measurement", TEXT), ("final", pa.bool_()), ("version_path", TEXT)),
+        *((name, TEXT) for name in ROW_COLUMNS if name != "measurement"),
+    ]
 )
+CASE_KEY = ("version_path", "case")
 CASE_SCHEMA = pa.schema(
     [
         *(("version_path", TEXT), ("case", TEXT), *_RANK_FIELDS, ("kernel_type", TEXT)),
         *((name, TEXT) for name in (*BASE_CELLS, "extra")),
     ]
 )
+PROFILE_KEY = ("version_path", "case", "stack_id")
 PROFILE_SCHEMA = pa.schema(
     [
-        *(("version_path", TEXT), ("case", TEXT), *_RANK_FIELDS, ("stack_id", TEXT)),
+        *(("version_path", TEXT), ("case", TEXT), ("stack_id", TEXT), *_RANK_FIELDS),
         *(("count", pa.int64()), ("mean_us", pa.float64())),
         *(("median_us", pa.float64()), ("std_us", pa.float64()), ("counters", TEXT)),
     ]
@@ -134,9 +142,9 @@ class State:
     ) -> "State":
         """The state that holds these rows, given in any order and any number of times."""
         return cls(
-            _highest([MEASUREMENT_SCHEMA.empty_table(), *measurements], ("measurement",)),
-            _highest([CASE_SCHEMA.empty_table(), *cases], ("version_path", "case")),
-            _highest([PROFILE_SCHEMA.empty_table(), *profiles], ("version_path", "case")),
+            _joined(MEASUREMENT_SCHEMA, MEASUREMENT_KEY, measurements),
+            _joined(CASE_SCHEMA, CASE_KEY, cases),
+            _joined(PROFILE_SCHEMA, PROFILE_KEY, profiles),
             dict(versions or {}),
             frozenset(plans),
         )
@@ -180,13 +188,13 @@ def highest_rows(table: pa.Table, key: tuple[str, ...], rank: tuple[str, ...]) -
     return ordered.filter(_is_last_of_key(ordered, key)).combine_chunks()
 
 
-def _highest(tables: list[pa.Table], key: tuple[str, ...]) -> pa.Table:
-    """Joined rows. Ranks come first among the other columns; where they tie, the rest of the row
-    decides, so that no order of joining can show."""
-    table = pa.concat_tables([t for t in tables if t.num_rows] or tables[:1])
-    if key == ("measurement",):
-        return highest_rows(table, key, ("final",))
-    return highest_rows(table, key, tuple(n for n in table.column_names if n not in key))
+def _joined(schema: pa.Schema, key: tuple[str, ...], tables: Iterable[pa.Table]) -> pa.Table:
+    """One table of all rows, the greatest for each key."""
+    filled = [table.select(schema.names) for table in tables if table.num_rows]
+    if not filled:
+        return schema.empty_table()
+    rank = tuple(name for name in schema.names if name not in key)
+    return highest_rows(pa.concat_tables(filled), key, rank)
 
 
 def _is_last_of_key(ordered: pa.Table, key: tuple[str, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""What answers a case, how much is covered, what changed; and what shows in a row."""
+"""What answers a case, what changed between two states, and what shows in a row."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.database.plan_state import plan_state
-from collector.database.query import Answered, answers, coverage, diff, version_paths
+from collector.database.query import Answered, answers, diff
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.measurement import Outcome
@@ -64,16 +64,6 @@ def test_answers_are_those_of_one_cache_state() -> None:
     )
     assert set(answers(state, PATH)) == {ONE.case_id}
     assert answers(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
-
-
-def test_coverage_counts_rows_and_the_time_they_stand_for() -> None:
-    tried = answered([ONE], 5.0) | {TWO.case_id: Tried(outcome=Outcome.OOM)}
-    state = state_of(plan(1, [ONE, TWO, THREE], tried))
-    weights = {ONE.case_id: 30.0, TWO.case_id: 10.0}
-    covered = coverage(state, PATH, weight_us=weights)
-    assert (covered.rows, covered.measured, covered.time_share) == (3, 1, 0.75)
-    assert covered.outcomes == {Outcome.OK: 1, Outcome.OOM: 1}
-    assert coverage(state, PATH).time_share is None
 
 
 def test_a_diff_lists_what_came_went_and_changed() -> None:
@@ -147,5 +137,4 @@ def test_the_content_hash_follows_every_part_of_the_content() -> None:
 def test_an_empty_state_is_the_neutral_element() -> None:
     state = state_of(plan(1, [ONE], answered([ONE], 5.0)))
     assert State.empty().join(state) == state == state.join(State.empty())
-    assert version_paths(state) == [PATH] and version_paths(State.empty()) == []
     assert render(State.empty()) == {}
