@@ -55,11 +55,13 @@ class PlannedSource:
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard and its forecast; its cases lie under the shard's key, in order."""
+    """A shard and its forecast; its cases lie under the shard's key, in order, in a table of this
+    hash."""
 
     shard_id: str
     cases: int
     predicted_s: float
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Plan:
     stack: Stack
     backend: str
     devices: int
+    operators: tuple[str, ...] | None  # the kernel types it is about; None for all
     update: str
     measure: MeasureSettings
     shard_settings: ShardSettings
@@ -124,6 +127,7 @@ def _plan(value: Mapping[str, Any]) -> Plan:
         stack=Stack.from_json(value["stack"]),
         backend=value["backend"],
         devices=value["devices"],
+        operators=None if value["operators"] is None else tuple(value["operators"]),
         update=value["update"],
         measure=MeasureSettings(**measure),
         shard_settings=ShardSettings(**value["shard_settings"]),

@@ -243,6 +243,7 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[_Shard]) ->
         stack=request.stack,
         backend=campaign.backend,
         devices=campaign.devices,
+        operators=None if campaign.operators is None else tuple(sorted(campaign.operators)),
         update=campaign.update,
         measure=campaign.measure,
         shard_settings=campaign.shards,
@@ -250,7 +251,9 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[_Shard]) ->
         sources=sources,
         op_mapping=request.op_mapping,
         forecast=forecast,
-        shards=tuple(PlannedShard(s.shard_id, s.cases, s.predicted_s) for s in shards),
+        shards=tuple(
+            PlannedShard(s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table)) for s in shards
+        ),
     )
 
 

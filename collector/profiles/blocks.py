@@ -7,7 +7,7 @@ not UTF-8) raises `NotPlain`, and the file is read again by `exact.py`, which na
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,8 +34,9 @@ class NotPlain(BadInput):
     """A block that the fast way does not vouch for; it knows no line."""
 
 
-def plain_blocks(path: Path, header: Header) -> Iterator[pa.Table]:
-    """The blocks of a file, in its order.
+def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
+    """The blocks of a file, in its order. Whoever stops early closes the generator, and with it
+    the threads behind it.
 
     A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and
     counters as numbers, null where there is none. Raises NotPlain.

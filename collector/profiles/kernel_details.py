@@ -6,6 +6,7 @@ anything in it is in doubt it is read again row by row, which finds the line or 
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -89,7 +90,10 @@ def _read_file(path: Path, skip_bad_rows: bool) -> _File:
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
-        file = _gathered(path, header, BlockChecker(header).grouped(plain_blocks(path, header)))
+        # Closed here, not by the garbage collector: it may run while a lock is held that the
+        # end of the threads behind the blocks has to wait for (seen on CPython 3.11).
+        with closing(plain_blocks(path, header)) as blocks:
+            file = _gathered(path, header, BlockChecker(header).grouped(blocks))
     except BadInput:
         exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
         file = _gathered(path, header, exact.blocks())

@@ -28,6 +28,7 @@ def plan(number: int, inputs: str = "A", shards: int = 2) -> Plan:
         stack=Stack("CPU_x_2t", "2.13.0"),
         backend="cpu",
         devices=1,
+        operators=None,
         update="missing-only",
         measure=MeasureSettings(),
         shard_settings=ShardSettings(),
@@ -35,7 +36,7 @@ def plan(number: int, inputs: str = "A", shards: int = 2) -> Plan:
         sources=(),
         op_mapping=None,
         forecast=Forecast(0, 0, 0, 0.0, 0.0, 0.0),
-        shards=tuple(PlannedShard(f"{number}-{index}", 1, 1.0) for index in range(shards)),
+        shards=tuple(PlannedShard(f"{number}-{index}", 1, 1.0, "") for index in range(shards)),
     )
 
 

@@ -128,13 +128,16 @@ def write_campaign(store: Store, made: MadePlan) -> Plan:
     """Write the plan, its shards, and what the committed ones left behind."""
     plan = plan_of(made)
     for shard in made.shards:
-        table = write_shard(ShardCase(record, 1.0) for record in shard.records)
-        create_once(store, keys.shard(plan.campaign, shard.name), table)
+        create_once(store, keys.shard(plan.campaign, shard.name), table_of(shard))
     create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
     for shard in made.shards:
         if shard.is_committed:
             commit_shard(store, made, plan, shard)
     return plan
+
+
+def table_of(shard: MadeShard) -> bytes:
+    return write_shard(ShardCase(record, 1.0) for record in shard.records)
 
 
 def plan_of(made: MadePlan) -> Plan:
@@ -148,6 +151,7 @@ def plan_of(made: MadePlan) -> Plan:
         stack=made.stack,
         backend="cpu",
         devices=1,
+        operators=None,
         update="all",
         measure=MeasureSettings(cache=made.cache),
         shard_settings=ShardSettings(),
@@ -155,7 +159,9 @@ def plan_of(made: MadePlan) -> Plan:
         sources=(PlannedSource("made", "0" * 64, cases, made.same_stack),),
         op_mapping=made.op_mapping,
         forecast=Forecast(cases, 0, 0, 1.0, 1.0, 1.0),
-        shards=tuple(PlannedShard(s.name, len(s.records), 1.0) for s in made.shards),
+        shards=tuple(
+            PlannedShard(s.name, len(s.records), 1.0, sha256_hex(table_of(s))) for s in made.shards
+        ),
     )
 
 

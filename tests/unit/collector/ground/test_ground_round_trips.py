@@ -149,6 +149,7 @@ def example_plan():
         stack=Stack("CPU_x_2t", "2.13.0+cpu", details=(("threads", "2"),)),
         backend="cpu",
         devices=1,
+        operators=None,
         update="missing-only",
         measure=MeasureSettings(),
         shard_settings=ShardSettings(),
@@ -156,7 +157,7 @@ def example_plan():
         sources=(PlannedSource("bundled:quickstart", "00", 109, False),),
         op_mapping=None,
         forecast=Forecast(109, 1, 0, 30.0, 31.0, 30.0),
-        shards=(PlannedShard("s1", 100, 10.0),),
+        shards=(PlannedShard("s1", 100, 10.0, "00"),),
     )
 
 

@@ -1,6 +1,8 @@
 """A profile becomes a tree, and joins one that others have written in."""
 
 import csv
+import gc
+import threading
 
 import pytest
 
@@ -142,6 +144,18 @@ def test_bad_rows_are_left_out_where_asked(tmp_path, version):
     result = parse([path], version, skip_bad_rows=True)
     assert [row.line for row in result.report.skipped] == [3]
     assert [kernel.kernel_type for kernel in result.kernels] == ["Add"]
+
+
+def test_a_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, version):
+    before = threading.active_count()
+    path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
+    gc.disable()
+    try:
+        with pytest.raises(BadInput):
+            parse([path], version)
+        assert threading.active_count() == before
+    finally:
+        gc.enable()
 
 
 def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):

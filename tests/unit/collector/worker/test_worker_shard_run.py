@@ -36,6 +36,7 @@ PLAN = Plan(
     stack=Stack("CPU_x_2t", "2.13.0"),
     backend="cpu",
     devices=1,
+    operators=None,
     update="all",
     measure=MeasureSettings(),
     shard_settings=ShardSettings(session_s=2.0),
