@@ -92,14 +92,7 @@ class LocalRun:
 
     def _finish(self, shard: str, device: int) -> None:
         for _ in range(_ATTEMPTS):
-            assignment = Assignment(
-                campaign=self.plan.campaign,
-                plan=self.plan.number,
-                shard=shard,
-                attempt=uuid.uuid4().hex[:12],
-                device=device,
-            )
-            code, words = self._attempt(assignment)
+            code, words = self.attempt(self._assignment(shard, device))
             if code == ExitCode.DONE:
                 self.on_finished(shard)
                 return
@@ -108,9 +101,24 @@ class LocalRun:
             logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
             if not _may_pass(code):
                 raise LocalRunFailed(words or f"a worker ended with exit code {code}")
-        abandon(self.store, assignment, Outcome.CRASHED, f"{_ATTEMPTS} workers died in its shard")
+        self._abandon(shard, device)
 
-    def _attempt(self, assignment: Assignment) -> tuple[int, str]:
+    def _abandon(self, shard: str, device: int) -> None:
+        """An attempt of its own: the last worker may have stored parts under its id."""
+        reason = f"{_ATTEMPTS} workers died in its shard"
+        abandon(self.store, self._assignment(shard, device), Outcome.CRASHED, reason)
+        self.on_finished(shard)
+
+    def _assignment(self, shard: str, device: int) -> Assignment:
+        return Assignment(
+            campaign=self.plan.campaign,
+            plan=self.plan.number,
+            shard=shard,
+            attempt=uuid.uuid4().hex[:12],
+            device=device,
+        )
+
+    def attempt(self, assignment: Assignment) -> tuple[int, str]:
         """Run one worker to its end: its exit code and its last words."""
         scratch = self.scratch / assignment.attempt
         scratch.mkdir(parents=True)

@@ -1,0 +1,78 @@
+"""Workers that die, stop or fail, and what the executor of this machine makes of it."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from collector import keys
+from collector.manifest import manifest_from_json
+from collector.measurement import Outcome
+from collector.shard import read_shard
+from collector.store.memory import MemoryStore
+from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.assignment import Assignment
+from collector.worker.attempt import Attempt, earlier_parts, read_commit
+from jobs.local import LocalRun
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+SIGKILLED = -9
+
+
+@dataclass(frozen=True)
+class ToldRun(LocalRun):
+    """A run whose workers only do what `worker` says."""
+
+    worker: Callable[[Assignment], tuple[int, str]]
+
+    def attempt(self, assignment):
+        return self.worker(assignment)
+
+
+def told_run(store, tmp_path, worker, finished=None):
+    """A run of one shard of two cases, and that shard."""
+    shard = MadeShard("s1", [add_record(1), add_record(2)], is_committed=False)
+    plan = write_campaign(store, MadePlan([shard]))
+    return ToldRun(
+        store=store,
+        plan=plan,
+        scratch=tmp_path,
+        devices=[0],
+        stop=threading.Event(),
+        on_progress=lambda progress: None,
+        on_finished=(finished if finished is not None else []).append,
+        worker=worker,
+    )
+
+
+def outcomes(store, plan):
+    """The final outcomes of the committed shard."""
+    commit = read_commit(store, plan.campaign, "s1")
+    final = manifest_from_json(store.get(commit.manifest.key)).final
+    rows = {m.measurement_id: m for p in earlier_parts(store, plan, "s1") for m in p.measurements}
+    return [rows[m].outcome for m in final.values()]
+
+
+def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
+    store, finished = MemoryStore(), []
+    cases = []
+
+    def dies_with_a_part(assignment):
+        attempt = Attempt(store, run.plan, assignment.shard, assignment.attempt, "here")
+        answers = ShardAnswers(attempt, cases, Worker("here"))
+        answers.give([(cases[0].record, Outcome.REJECTED, "no")])
+        return SIGKILLED, ""
+
+    run = told_run(store, tmp_path, dies_with_a_part, finished)
+    cases += read_shard(store.get(keys.shard("made", "s1")))
+    run.measure(["s1"])
+    assert sorted(outcomes(store, run.plan)) == [Outcome.CRASHED, Outcome.REJECTED]
+    assert finished == ["s1"]
