@@ -33,8 +33,10 @@ _OFFENCES = {
 @dataclass(frozen=True, slots=True)
 class SessionResult:
     """`retry` names, in order, the cases to run again: never begun, in a window that was lost
-    with the session, or `profiler_lost` (these have a measurement too)."""
+    with the session, or `profiler_lost` (these have a measurement too). `began` says whether the
+    session came as far as a case."""
 
+    began: bool
     measurements: tuple[Measurement, ...]
     retry: tuple[str, ...]
     busy_us: float
@@ -59,6 +61,7 @@ def collect(
     measurements = tuple(m for i in range(len(spec.cases)) if (m := answers.of(i)) is not None)
     final = {m.case_id for m in measurements if m.outcome is not Outcome.PROFILER_LOST}
     return SessionResult(
+        began=bool(journal.cases),
         measurements=measurements,
         retry=tuple(c.record.case_id for c in spec.cases if c.record.case_id not in final),
         busy_us=sum(launch.duration_us for launch in launches),

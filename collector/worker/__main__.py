@@ -14,8 +14,8 @@ from collector.host.parent import die_with_parent, obey_parent
 from collector.store import open_store
 from collector.store.patient import PatientStore
 from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode, work
+from collector.worker.batches import SessionsFail
 from collector.worker.exit_codes import ExitCode
-from collector.worker.shard_run import SessionsFail
 
 logger = logging.getLogger("collector.worker")
 

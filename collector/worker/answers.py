@@ -30,12 +30,17 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswers:
-    """What one session gave: its measurements, and the files they were made from."""
+    """What one session gave: its measurements, and the files they were made from.
+
+    `began` says whether it came as far as a case, `reason` why it ended before it was complete.
+    """
 
     measurements: tuple[Measurement, ...]
     summary: Path
     journal: Path
     usage: Usage
+    began: bool
+    reason: str
 
 
 class ShardAnswers:

@@ -10,7 +10,7 @@ from collector.measurement import Provenance
 from collector.plan import Limits, Plan
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.supervisor import Ending, SessionProgress, run_session
+from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers
 
@@ -49,7 +49,14 @@ class ReplayInstrument:
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
-        return SessionAnswers(result.measurements, result.summary, result.journal, usage)
+        return SessionAnswers(
+            result.measurements,
+            result.summary,
+            result.journal,
+            usage,
+            began=result.began,
+            reason=why_it_ended(report, began=result.began),
+        )
 
     def _spec(self, cases: Sequence[ShardCase]) -> SessionSpec:
         plan = self._plan
@@ -76,3 +83,11 @@ class ReplayInstrument:
 def case_limit_s(predicted_s: float, limits: Limits) -> float:
     """After how long a case counts as hung: scaled from its forecast, within the campaign's."""
     return min(limits.case_s, max(_LEAST_LIMIT_S, _LIMIT_OVER_FORECAST * predicted_s))
+
+
+def why_it_ended(report: SessionReport, *, began: bool) -> str:
+    """The reason of a session's end in one line. One that never began a case has said why in its
+    log: torch that cannot be imported, a device that is not there."""
+    words = report.log_tail.strip().splitlines()
+    reason = report.reason or "ended without an answer"
+    return reason if began or not words else f"{reason}: {words[-1]}"

@@ -8,16 +8,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from collector.errors import CaseRejected, OpmeterError
+from collector.errors import CaseRejected
 from collector.measurement import Outcome, Provenance
 from collector.ops.spec import OpSpec
 from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers, ShardAnswers
+from collector.worker.batches import Batches
 
 logger = logging.getLogger(__name__)
-
-_FRUITLESS_SESSIONS = 3  # sessions in a row without any answer, after which the node is to blame
 
 FindOperator = Callable[[str], OpSpec | None]
 
@@ -26,10 +25,6 @@ class Instrument(Protocol):
     """Whatever measures: one call is one profiler session."""
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers: ...
-
-
-class SessionsFail(OpmeterError):
-    """Session after session ended without an answer: something on this node is wrong."""
 
 
 def complete(
@@ -50,20 +45,19 @@ def complete(
         return True
     answers.load()
     answers.give(refusals(answers.unanswered(), find))
-    fruitless = 0
+    batches = Batches(session_s)
     while todo := answers.unanswered():
         on_progress(answers.total - len(todo), answers.total)
         if stop.is_set():
             return False
         if answers.is_committed():
             return True
-        provenance = answers.next_session()
-        result = instrument.measure(next_session(todo, session_s), provenance)
+        batch, provenance = batches.next(todo), answers.next_session()
+        result = instrument.measure(batch, provenance)
         answers.add(provenance.session, result)
         _log_failures(result)
-        fruitless = 0 if result.measurements or stop.is_set() else fruitless + 1
-        if fruitless == _FRUITLESS_SESSIONS:
-            raise SessionsFail(f"{fruitless} sessions in a row gave no answer")
+        if not stop.is_set() and (blamed := batches.learn(batch, result)) is not None:
+            answers.give([(blamed.record, Outcome.CRASHED, result.reason)])
     on_progress(answers.total, answers.total)
     answers.commit()
     return True
@@ -97,18 +91,6 @@ def refusal(record: CaseRecord, find: FindOperator) -> tuple[Outcome, str] | Non
     except CaseRejected as error:
         return Outcome.REJECTED, str(error)
     return None
-
-
-def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]:
-    """The cases of one session, in order: at least one, and about `session_s` by forecast."""
-    batch: list[ShardCase] = []
-    predicted_s = 0.0
-    for case in todo:
-        if batch and predicted_s + case.predicted_s > session_s:
-            break
-        batch.append(case)
-        predicted_s += case.predicted_s
-    return batch
 
 
 def _log_failures(result: SessionAnswers) -> None:

@@ -33,6 +33,7 @@ def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, 
     assert report.reason == "not done after 6 s, while launching"
     result = collect(spec, tmp_path, report, PROVENANCE)
     (hung,) = result.measurements
+    assert result.began
     assert (hung.kernel_type, hung.outcome) == ("Sleep", Outcome.HUNG)
     assert list(result.retry) == [spec.cases[0].record.case_id, spec.cases[2].record.case_id]
     assert _session_processes(tmp_path) == []
@@ -90,7 +91,7 @@ def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch)
     assert report.reason == "exited with 1 outside of every case"
     assert "No module named 'replay_operators'" in report.log_tail
     result = collect(spec, tmp_path, report, PROVENANCE)
-    assert result.measurements == ()
+    assert result.measurements == () and not result.began
     assert list(result.retry) == [spec.cases[0].record.case_id]
 
 

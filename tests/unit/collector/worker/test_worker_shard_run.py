@@ -1,6 +1,7 @@
 """A shard from its cases to its commit, with an instrument that only pretends to measure."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from collector.measurement import Measurement, Outcome, Timing
 from collector.ops.spec import Constraint, OpSpec
 from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
 from collector.record import CaseRecord
+from collector.replay.supervisor import Ending, SessionReport
 from collector.shard import ShardCase
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
@@ -23,7 +25,9 @@ from collector.worker.answers import (
     is_answered,
 )
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
-from collector.worker.shard_run import SessionsFail, complete, give_up, next_session
+from collector.worker.batches import SessionsFail, next_session
+from collector.worker.sessions import why_it_ended
+from collector.worker.shard_run import complete, give_up
 
 pytestmark = pytest.mark.fast
 
@@ -68,9 +72,10 @@ def cases(n=4):
 class Pretender:
     """Answers every case of a session as told; keeps what it was asked."""
 
-    def __init__(self, folder, outcomes=lambda case, session: Outcome.OK):
+    def __init__(self, folder, outcomes=lambda case, session: Outcome.OK, began=True):
         self.folder = folder
         self.outcomes = outcomes
+        self.began = began
         self.asked = []
 
     def measure(self, batch, provenance):
@@ -90,19 +95,36 @@ class Pretender:
             for r, outcome in told
             if outcome is not None
         )
-        return SessionAnswers(measurements, summary, summary, Usage(1.0, 1.0, 1.0, 0.0))
+        usage = Usage(1.0, 1.0, 1.0, 0.0)
+        reason = "" if measurements else "killed by SIGSEGV outside of every case"
+        return SessionAnswers(measurements, summary, summary, usage, self.began, reason)
+
+
+class Poisoned(Pretender):
+    """Sessions that hold one of these cases die when their window is closed."""
+
+    def __init__(self, folder, poison):
+        super().__init__(folder)
+        self.poison = {case.record.case_id for case in poison}
+
+    def measure(self, batch, provenance):
+        if self.poison & {case.record.case_id for case in batch}:
+            self.outcomes = lambda case, session: None
+        else:
+            self.outcomes = lambda case, session: Outcome.OK
+        return super().measure(batch, provenance)
 
 
 def answers(store, shard_cases, attempt="a1"):
     return ShardAnswers(Attempt(store, PLAN, "s1", attempt, "here"), shard_cases, Worker("here"))
 
 
-def run(store, shard_cases, instrument, attempt="a1", stop=None):
+def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
     return complete(
         answers(store, shard_cases, attempt),
         instrument,
         find=find,
-        session_s=PLAN.shard_settings.session_s,
+        session_s=session_s,
         stop=stop or threading.Event(),
         on_progress=lambda done, total: None,
     )
@@ -178,16 +200,53 @@ def test_lost_records_are_measured_once_more_and_then_left(tmp_path):
     assert len(always.asked) == 2
 
 
-def test_sessions_without_any_answer_blame_the_node(tmp_path):
-    store, mute = MemoryStore(), Pretender(tmp_path, lambda case, session: None)
-    with pytest.raises(SessionsFail):
+def test_sessions_that_do_not_start_blame_the_node(tmp_path):
+    store, mute = MemoryStore(), Pretender(tmp_path, lambda case, session: None, began=False)
+    with pytest.raises(SessionsFail, match="before their first case; the last one killed by SIG"):
         run(store, cases(), mute)
     assert len(mute.asked) == 3 and read_commit(store, "c", "s1") is None
+    assert mute.asked[0] == mute.asked[2]  # a batch that was never begun is not suspected
+
+
+@pytest.mark.parametrize("poison", [(0,), (7,), (15,), (3, 4), (0, 15), range(16)])
+def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path, poison):
+    store, shard = MemoryStore(), cases(16)
+    instrument = Poisoned(tmp_path, [shard[i] for i in poison])
+    assert run(store, shard, instrument, session_s=100.0)
+    found = outcomes_of(store)
+    expected = {
+        case.record.case_id: Outcome.CRASHED if i in poison else Outcome.OK
+        for i, case in enumerate(shard)
+    }
+    assert found == expected
+    assert len(instrument.asked) <= 1 + 10 * len(poison)
+    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    reasons = {m.reason for m in rows if m.outcome is Outcome.CRASHED}
+    assert reasons == {"killed by SIGSEGV outside of every case"}
+
+
+def test_a_session_that_was_stopped_blames_no_case(tmp_path):
+    store, stop = MemoryStore(), threading.Event()
+
+    def stopped(case, session):
+        stop.set()
+
+    assert not run(store, cases(1), Pretender(tmp_path, stopped), stop=stop)
+    assert earlier_parts(store, PLAN, "s1") == []
+
+
+def test_the_reason_of_a_session_that_never_began_is_its_last_word():
+    log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
+    report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
+    said = "exited with 1 outside of every case: ModuleNotFoundError: No module named 'torch'"
+    assert why_it_ended(report, began=False) == said
+    assert why_it_ended(report, began=True) == report.reason
+    assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
 
 
 def test_giving_up_answers_what_nobody_answered(tmp_path):
     store = MemoryStore()
-    half = Pretender(tmp_path, lambda c, s: Outcome.OK if s == 1 else None)
+    half = Pretender(tmp_path, lambda c, s: Outcome.OK if s == 1 else None, began=False)
     with pytest.raises(SessionsFail):
         run(store, cases(), half)
     give_up(answers(store, cases(), "a2"), Outcome.CRASHED, "three workers died")

@@ -1,0 +1,67 @@
+"""Which cases the next session gets, and whom a session without an answer blames.
+
+A session can die outside of every case: in the profiler, at a limit, for memory between cases.
+Then some case of its batch did it, nobody knows which, and the whole batch again would end the
+same way. The batch is halved until one case is alone with its session; that one is to blame.
+Sessions that never come as far as a case blame the node.
+"""
+
+from collections.abc import Sequence
+
+from collector.errors import OpmeterError
+from collector.shard import ShardCase
+from collector.worker.answers import SessionAnswers
+
+_FAILED_STARTS = 3  # in a row, after which the node is to blame
+
+
+class SessionsFail(OpmeterError):
+    """Session after session ended before its first case: something on this node is wrong."""
+
+
+class Batches:
+    """Cuts what is left to measure into sessions; remembers which cases are suspected."""
+
+    def __init__(self, session_s: float):
+        self._session_s = session_s
+        self._suspects: frozenset[str] = frozenset()
+        self._most = 0  # how many suspects share a session
+        self._failed_starts = 0
+
+    def next(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
+        """The cases of the next session: what is left of the suspects, else as many as fit."""
+        suspects = [case for case in todo if case.record.case_id in self._suspects]
+        return suspects[: self._most] or next_session(todo, self._session_s)
+
+    def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> ShardCase | None:
+        """Take in how the session of a batch ended: the case that is to blame for it, if known.
+
+        Raises SessionsFail where one session after the other does not begin.
+        """
+        if answers.measurements:
+            self._failed_starts = 0
+            return None
+        if not answers.began:
+            self._failed_starts += 1
+            if self._failed_starts == _FAILED_STARTS:
+                raise SessionsFail(
+                    f"{_FAILED_STARTS} sessions in a row ended before their first case; "
+                    f"the last one {answers.reason}"
+                )
+            return None
+        self._failed_starts = 0
+        self._suspects = frozenset(case.record.case_id for case in batch)
+        self._most = max(1, len(batch) // 2)
+        return batch[0] if len(batch) == 1 else None
+
+
+def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]:
+    """The cases of one session, in order: at least one, and about `session_s` by forecast."""
+    batch: list[ShardCase] = []
+    predicted_s = 0.0
+    for case in todo:
+        if batch and predicted_s + case.predicted_s > session_s:
+            break
+        batch.append(case)
+        predicted_s += case.predicted_s
+    return batch
