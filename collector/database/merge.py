@@ -85,10 +85,9 @@ def merge(
     missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
     if missing and not allow_missing:
         return MergeResult(None, find_head(store), missing, 0)
-    begun = [result for result in results if result.is_begun]
     pause_s = 0.05
     while True:
-        step = _next_step(store, begun, supersede_stack)
+        step = _next_step(store, results, supersede_stack)
         if step.is_nothing:
             return MergeResult(None, step.head, missing, 0)
         commit = _write(store, step, guard, author)
@@ -114,9 +113,7 @@ class _Step:
 
     @property
     def is_nothing(self) -> bool:
-        """Nothing is new; a database does not begin without a measurement either."""
-        begins_empty = self.head is None and self.added.num_rows == 0
-        return begins_empty or self.joined == self.base
+        return self.joined == self.base
 
 
 def _next_step(store: Store, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:

@@ -50,11 +50,6 @@ class PlanResults:
     state: State
     missing: tuple[str, ...]
 
-    @property
-    def is_begun(self) -> bool:
-        """Some shard is committed, or there was nothing to measure."""
-        return not self.plan.shards or len(self.missing) < len(self.plan.shards)
-
 
 @dataclass(frozen=True, slots=True)
 class _StoredShard:
@@ -68,12 +63,14 @@ class _StoredShard:
 
 
 def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
-    """Read everything a plan has committed. Every case of the plan is in the state, measured or
-    not. Raises BadInput, naming the key, for an object that is not what was committed."""
+    """Read everything a plan has committed. With its first measurement every case of the plan is
+    in the state, measured or not; before it the state is empty. Raises BadInput, naming the key,
+    for an object that is not what was committed."""
     plan = _read_plan(store, campaign, number)
     with ThreadPoolExecutor(_READERS) as pool:
         ids = [shard.shard_id for shard in plan.shards]
         shards = list(pool.map(lambda shard_id: _fetch(store, plan.campaign, shard_id), ids))
+    missing = tuple(shard.shard_id for shard in shards if shard.manifest is None)
     cases, profiles, measurements = [], [], []
     for shard in shards:
         key = keys.shard(plan.campaign, shard.shard_id)
@@ -82,6 +79,11 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
         profiles.append(_profile_rows(plan, records))
         if shard.manifest is not None:
             measurements.append(_measurements(plan, shard, shard.manifest))
+    # The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
+    # its shards are committed. So they are the same whenever they come, nothing is lost while they
+    # wait for the first measurement, and no version is made of a plan that measured nothing.
+    if not any(table.num_rows for table in measurements):
+        return PlanResults(plan, State.empty(), missing)
     state = State.of_rows(
         measurements=measurements,
         cases=cases,
@@ -89,7 +91,7 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
         versions={plan.stack.version_path: version_of(plan)},
         plans=[MergedPlan(plan.campaign, plan.number, plan.plan_hash)],
     )
-    return PlanResults(plan, state, tuple(s.shard_id for s in shards if s.manifest is None))
+    return PlanResults(plan, state, missing)
 
 
 def measurement_rows(data: bytes, *, key: str) -> pa.Table:

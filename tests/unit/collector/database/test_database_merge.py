@@ -281,3 +281,35 @@ def test_the_cache_state_of_the_lowest_plan_shows_and_the_op_mapping_of_the_high
     assert store.get(f"{snapshot}{PATH}/op_mapping.yaml") == b"late: 1\n"
     csv = store.get(f"{snapshot}{PATH}/Add.csv").decode()
     assert "10.000000" in csv and "50.000000" not in csv
+
+
+def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others() -> None:
+    """As `--retry-failed` makes one where nothing failed, and a shard whose cases are gone."""
+    empty = MadePlan([], number=2, op_mapping="late: 1\n")
+    unmeasured = MadePlan([MadeShard("mul", MUL, [{}])], number=3)
+    store = MemoryStore()
+    assert publish(store, empty, unmeasured).head is None
+    first = publish(store, made(), empty, unmeasured).commit
+    assert first is not None and [plan.number for plan in first.plans] == [1]
+    assert set(read_manifest(store, first).tree) == {f"{PATH}/Add.csv"}
+    assert publish(store, empty, unmeasured).commit is None
+
+
+def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
+    """A plan of other inputs may have shards of an older one, committed by then."""
+    shard = MadeShard("shard-1", RECORDS, [answered(RECORDS, 10.0)])
+    older, later = (
+        made(),
+        made(2, op_mapping="late: 1\n", shards=[replace(shard, is_committed=False)]),
+    )
+    contents = set()
+    for portions in ([(1,), (2,)], [(2,), (1,)], [(1, 2)], [(1,), (1, 2), (2,)]):
+        store = MemoryStore()
+        for plan in (older, later):
+            write_campaign(store, plan)
+        for numbers in portions:
+            plans = [("made", number) for number in numbers]
+            head = merge(store, plans, guard=CREATE, author="test").head
+        assert head is not None
+        contents.add(head.content_hash)
+    assert len(contents) == 1

@@ -98,7 +98,7 @@ def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_
     assert row["MicroBench aiv_time(us)"] == "3.000000"
     assert row["MicroBench new_counter"] == "0.500000"
     assert (row["EP Size"], row["Runtime sparse_mode"]) == ("8", "0")
-    [unmeasured] = rows(state_of(plan(1, [record], {})))
+    [unmeasured] = rows(state_of(plan(1, [record], {record.case_id: Tried()})))
     assert unmeasured["Average Duration(us)"] == unmeasured["MicroBench aiv_time(us)"] == ""
 
 
@@ -106,7 +106,7 @@ def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_
 def test_a_profiles_statistics_show_only_where_it_had_the_stack(same_stack: bool) -> None:
     profile = ProfileStatistics(3, 2.5, 2.0, 0.1, (("aiv_time(us)", 1.25),))
     record = record_of_shapes("Add", "4;4", "4", profile=profile)
-    made = replace(plan(1, [record], {}), same_stack=same_stack)
+    made = replace(plan(1, [record], {record.case_id: Tried()}), same_stack=same_stack)
     [row] = rows(state_of(made))
     shown = [row["Profiling Average Duration(us)"], row["Profiling Average aiv_time(us)"]]
     assert shown == (["2.500000", "1.250000"] if same_stack else ["", ""])
@@ -114,7 +114,7 @@ def test_a_profiles_statistics_show_only_where_it_had_the_stack(same_stack: bool
 
 def test_files_and_rows_are_in_a_fixed_order() -> None:
     records = [add_record(n) for n in (30, 4, 100)] + [record_of_shapes("Mul", "2;2", "2")]
-    state = state_of(plan(1, records, {}, op_mapping="a: 1\n"))
+    state = state_of(plan(1, records, answered(records, 5.0), op_mapping="a: 1\n"))
     assert list(render(state)) == [f"{PATH}/{n}" for n in ("Add.csv", "Mul.csv", "op_mapping.yaml")]
     shapes = [row["Input Shapes"] for row in rows(state)]
     assert shapes == sorted(shapes) and len(shapes) == 3
