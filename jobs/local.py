@@ -123,7 +123,8 @@ class LocalRun:
         scratch = self.scratch / assignment.attempt
         scratch.mkdir(parents=True)
         words = scratch / "worker.err"
-        command = [sys.executable, "-m", "collector.worker", *assignment.as_arguments()]
+        # -P: else the folder one happens to be in comes before Python's own modules.
+        command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
         command += ["--parent", str(os.getpid())]
         with words.open("wb") as err:

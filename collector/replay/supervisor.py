@@ -178,7 +178,9 @@ class _Watch:
 
 def _start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[bytes]":
     """The session's process: group leader, its pipe in our hands, its output in the log."""
-    command = [sys.executable, "-m", "collector.replay.session", str(directory), str(os.getpid())]
+    # -P: else the folder one happens to be in comes before Python's own modules.
+    command = [sys.executable, "-P", "-m", "collector.replay.session"]
+    command += [str(directory), str(os.getpid())]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

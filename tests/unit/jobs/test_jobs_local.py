@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,12 @@ from collector import keys
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
 from collector.shard import read_shard
+from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.assignment import Assignment
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
+from collector.worker.exit_codes import ExitCode
 from jobs.local import LocalRun
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -22,8 +25,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 
-pytestmark = pytest.mark.fast
-
+ROOT = Path(__file__).parents[3]
 SIGKILLED = -9
 
 
@@ -61,6 +63,7 @@ def outcomes(store, plan):
     return [rows[m].outcome for m in final.values()]
 
 
+@pytest.mark.fast
 def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
     store, finished = MemoryStore(), []
     cases = []
@@ -76,3 +79,12 @@ def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
     run.measure(["s1"])
     assert sorted(outcomes(store, run.plan)) == [Outcome.CRASHED, Outcome.REJECTED]
     assert finished == ["s1"]
+
+
+def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
+    (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    run = told_run(FileStore(tmp_path / "data"), tmp_path, worker=None)
+    code, words = LocalRun.attempt(run, Assignment("made", 7, "s1", "a1"))
+    assert code == ExitCode.IMAGE and "plans/7.json" in words
