@@ -1,11 +1,12 @@
 """A store that waits for another store to come back.
 
 A measurement costs device time; a store that is away for a minute must not cost it twice. Every
-call is tried again, with growing pauses, until the patience is spent.
+call is tried again, with growing pauses, until the patience is spent or somebody says stop.
 """
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -20,7 +21,11 @@ _LONGEST_PAUSE_S = 15.0
 
 
 class PatientStore:
-    """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got.
+    """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got,
+    and so it does once `stop` is set.
+
+    A refusal is an answer, unless `wait_for_refusals`: credentials that are mounted into a pod
+    are exchanged while it runs, and a person's are not.
 
     After a lost reply a retried `create` finds its own object: see `base.create_once`.
     """
@@ -30,13 +35,19 @@ class PatientStore:
         store: Store,
         patience_s: float = 600.0,
         *,
+        wait_for_refusals: bool = False,
+        stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ):
         self._store = store
         self._patience_s = patience_s
+        self._waits_for = (
+            (StoreUnavailable, StoreRefused) if wait_for_refusals else (StoreUnavailable,)
+        )
+        self._stop = stop or threading.Event()
         self._clock = clock
-        self._sleep = sleep
+        self._sleep = sleep or self._stop.wait
 
     @property
     def url(self) -> str:
@@ -66,9 +77,11 @@ class PatientStore:
         while True:
             try:
                 return call()
-            except (StoreUnavailable, StoreRefused) as error:
-                if self._clock() + pause_s > deadline:
+            except self._waits_for as error:
+                if self._stop.is_set() or self._clock() + pause_s > deadline:
                     raise
                 logger.warning("%s; trying again in %.1f s", error, pause_s)
-            self._sleep(pause_s * random.uniform(0.5, 1.0))
+                self._sleep(pause_s * random.uniform(0.5, 1.0))
+                if self._stop.is_set():
+                    raise
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -51,7 +51,7 @@ def _run(
         return ExitCode.SPACE
     try:
         store = open_store(root)
-        patient = PatientStore(store, patience_s)
+        patient = PatientStore(store, patience_s, wait_for_refusals=True)
         done = work(patient, assignment, scratch, stop, watched=store)
     except OpmeterError as error:
         logger.error("%s", error)

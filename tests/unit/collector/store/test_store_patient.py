@@ -1,0 +1,109 @@
+"""Waiting for a store that is away."""
+
+import threading
+import time
+
+import pytest
+
+from collector.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
+from collector.store.memory import MemoryStore
+from collector.store.patient import PatientStore
+
+pytestmark = pytest.mark.fast
+
+
+class AwayFor(MemoryStore):
+    """Does not answer the first `n` calls."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def get(self, key):
+        if self.left > 0:
+            self.left -= 1
+            raise StoreUnavailable("away")
+        return super().get(key)
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def time(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+def patient(store, patience_s, **options):
+    clock = Clock()
+    return PatientStore(store, patience_s, clock=clock.time, sleep=clock.sleep, **options), clock
+
+
+def test_a_store_that_comes_back_is_waited_for():
+    inner = AwayFor(5)
+    inner.put("a", b"1")
+    store, clock = patient(inner, 600)
+    assert store.get("a") == b"1"
+    assert 0 < clock.now_s < 60
+
+
+def test_patience_ends():
+    store, clock = patient(AwayFor(10**6), 600)
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    assert 500 < clock.now_s <= 600
+
+
+def test_an_answer_is_an_answer():
+    store, clock = patient(MemoryStore(), 600)
+    with pytest.raises(NotFound):
+        store.get("a")
+    store.create("a", b"1")
+    with pytest.raises(AlreadyExists):
+        store.create("a", b"2")
+    assert clock.now_s == 0
+
+
+class Refusing(MemoryStore):
+    """Refuses the first `n` calls, as a server does whose credentials are being exchanged."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def get(self, key):
+        if self.left > 0:
+            self.left -= 1
+            raise StoreRefused("no")
+        return super().get(key)
+
+
+def test_a_refusal_is_waited_for_only_where_that_was_asked():
+    inner = Refusing(2)
+    inner.put("a", b"1")
+    store, clock = patient(inner, 600)
+    with pytest.raises(StoreRefused):
+        store.get("a")
+    assert clock.now_s == 0
+    store, clock = patient(inner, 600, wait_for_refusals=True)
+    assert store.get("a") == b"1"
+    assert clock.now_s > 0
+
+
+def test_waiting_ends_where_somebody_says_stop():
+    stop = threading.Event()
+    store = PatientStore(AwayFor(10**6), 600, stop=stop)
+    timer = threading.Timer(0.3, stop.set)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    assert time.monotonic() - begin < 30
+    timer.join()
+    inner = AwayFor(10**6)
+    with pytest.raises(StoreUnavailable):  # and is not begun any more
+        PatientStore(inner, 600, stop=stop).get("a")
+    assert inner.left == 10**6 - 1
