@@ -87,6 +87,14 @@ def answers(state: State, version_path: str, *, cache: str | None = None) -> dic
     }
 
 
+def held_shards(state: State) -> frozenset[tuple[str, str]]:
+    """Campaign and id of every shard that measurements came from. The id alone is not enough:
+    two campaigns that plan the same cases have shards of one id."""
+    origins = state.measurements.select(["campaign", "shard"])
+    pairs = origins.group_by(["campaign", "shard"]).aggregate([]).to_pydict()
+    return frozenset(zip(pairs["campaign"], pairs["shard"], strict=True))
+
+
 def diff(before: State, after: State) -> list[Change]:
     """The cases that came, went, or have another duration, in order of version, kernel, case."""
     changes = []

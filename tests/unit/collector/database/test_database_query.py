@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.database.plan_state import plan_state
-from collector.database.query import Answered, answers, diff
+from collector.database.query import Answered, answers, diff, held_shards
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.measurement import Outcome
@@ -64,6 +64,15 @@ def test_answers_are_those_of_one_cache_state() -> None:
     )
     assert set(answers(state, PATH)) == {ONE.case_id}
     assert answers(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
+
+
+def test_shards_of_one_id_are_told_apart_by_their_campaign() -> None:
+    shard = MadeShard("twin", [ONE, TWO], [answered([ONE, TWO], 5.0)])
+    state = state_of(MadePlan([shard]), MadePlan([MadeShard("own", [TWO], [{}])], number=2))
+    assert held_shards(state) == {("made", "twin")}
+    both = state.join(state_of(MadePlan([shard], campaign="other", attempt="attempt-2")))
+    assert held_shards(both) == {("made", "twin"), ("other", "twin")}
+    assert held_shards(State.empty()) == frozenset()
 
 
 def test_a_diff_lists_what_came_went_and_changed() -> None:
