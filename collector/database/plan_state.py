@@ -210,10 +210,9 @@ def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
 
 
 def _profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
-    """Statistics of the source's own run, only where every source was taken on this stack: a
-    shard does not say which source a case came from."""
-    on_this_stack = bool(plan.sources) and all(source.same_stack for source in plan.sources)
-    seen = [(r, r.profile) for r in records if on_this_stack and r.profile is not None]
+    """Statistics of a source's own run. A shard holds only those of the plan's own stack: the
+    planner leaves out what a source of another one says."""
+    seen = [(record, record.profile) for record in records if record.profile is not None]
     columns: dict[str, list[object]] = {
         **_key_columns(plan, [record for record, _ in seen]),
         "stack_id": [plan.stack.stack_id] * len(seen),

@@ -82,7 +82,6 @@ class MadePlan:
     stack: Stack = STACK
     cache: str = "warm"
     op_mapping: str | None = None
-    same_stack: bool = False
     runtime: str = "real"
     attempt: str = "attempt-1"
 
@@ -156,7 +155,7 @@ def plan_of(made: MadePlan) -> Plan:
         measure=MeasureSettings(cache=made.cache),
         shard_settings=ShardSettings(),
         limits=Limits(),
-        sources=(PlannedSource("made", "0" * 64, cases, made.same_stack),),
+        sources=(PlannedSource("made", "0" * 64, cases, same_stack=False),),
         op_mapping=made.op_mapping,
         forecast=Forecast(cases, 0, 0, 1.0, 1.0, 1.0),
         shards=tuple(

@@ -37,9 +37,11 @@ def state_of(*plans: MadePlan) -> State:
     return join_all(plan_state(store, plan.campaign, plan.number).state for plan in plans)
 
 
-def plan(number: int, records: list[CaseRecord], tried: dict[str, Tried], **more: str) -> MadePlan:
+def plan(
+    number: int, records: list[CaseRecord], tried: dict[str, Tried], **more: object
+) -> MadePlan:
     shard = MadeShard(f"shard-{number}", records, [tried])
-    return replace(MadePlan([shard], number=number, head_commit=number - 1), **more)
+    return replace(MadePlan([shard], number=number, head_commit=number - 1), **more)  # type: ignore[arg-type]
 
 
 def rows(state: State, kernel: str = "Add") -> list[dict[str, str]]:
@@ -111,14 +113,25 @@ def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_
     assert unmeasured["Average Duration(us)"] == unmeasured["MicroBench aiv_time(us)"] == ""
 
 
-@pytest.mark.parametrize("same_stack", [True, False])
-def test_a_profiles_statistics_show_only_where_it_had_the_stack(same_stack: bool) -> None:
+def test_what_a_profile_of_the_versions_stack_says_shows_whatever_other_sources_are() -> None:
     profile = ProfileStatistics(3, 2.5, 2.0, 0.1, (("aiv_time(us)", 1.25),))
+    own = record_of_shapes("Add", "4;4", "4", profile=profile)
+    foreign = record_of_shapes("Add", "5;5", "5")  # as a planner leaves it, without its numbers
+    made = plan(1, [own, foreign], answered([own, foreign], 5.0))
+    names = ("Profiling Average Duration(us)", "Profiling Average aiv_time(us)")
+    shown = [[row[name] for name in names] for row in rows(state_of(made))]
+    assert shown == [["2.500000", "1.250000"], ["", ""]]
+
+
+def test_a_profile_shows_only_while_the_version_has_its_stack() -> None:
+    profile = ProfileStatistics(3, 2.5, 2.0, 0.1)
     record = record_of_shapes("Add", "4;4", "4", profile=profile)
-    made = replace(plan(1, [record], {record.case_id: Tried()}), same_stack=same_stack)
-    [row] = rows(state_of(made))
-    shown = [row["Profiling Average Duration(us)"], row["Profiling Average aiv_time(us)"]]
-    assert shown == (["2.500000", "1.250000"] if same_stack else ["", ""])
+    first = plan(1, [record], answered([record], 5.0))
+    bare = record_of_shapes("Add", "4;4", "4")
+    other = replace(STACK, driver="25.1")
+    later = plan(2, [bare], answered([bare], 5.0), stack=other)
+    [row] = rows(state_of(first, later))
+    assert row["Profiling Average Duration(us)"] == ""
 
 
 def test_files_and_rows_are_in_a_fixed_order() -> None:
