@@ -1,22 +1,30 @@
-"""One run a device: two would disturb each other, and neither would know."""
+"""One run a device: two would disturb each other, and neither would know.
+
+Locks are the kernel's (flock): however a process ends, what it held is free.
+"""
 
 import fcntl
 import json
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from collector.errors import DeviceBusy
+from collector.errors import DeviceBusy, OpmeterError
+
+_VARIABLE = "OPMETER_LOCKS"
+_PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: everybody has to meet there
+_LOCK = "lock"
 
 
 def lock_directory() -> Path:
-    """Where this user's locks lie: not shared with other users, and gone after a reboot."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and Path(runtime).is_dir():
-        return Path(runtime) / "opmeter-locks"
-    return Path(tempfile.gettempdir()) / f"opmeter-locks-{os.getuid()}"
+    """Where the locks of this machine's devices lie: one place for all its users, a login shell,
+    cron and a container's exec alike. OPMETER_LOCKS names another."""
+    return Path(os.environ.get(_VARIABLE) or _PLACE)
 
 
 class DeviceLock:
@@ -30,10 +38,16 @@ class DeviceLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> "DeviceLock":
-        """Raises DeviceBusy, naming the holder, where another process has it."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Raises DeviceBusy, naming the holder, where another process has it; OpmeterError where
+        this user may not lock at all."""
         path = self._directory / f"{self._device}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = _open_for_all(path)
+        except OSError as error:
+            raise OpmeterError(
+                f"{self._device} cannot be locked: {path}: {error.strerror}; {_VARIABLE} can name "
+                "another folder, the same for everybody who measures on this machine"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -55,6 +69,70 @@ class DeviceLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextmanager
+def scratch_folder(device: str) -> Iterator[Path]:
+    """A temporary folder for one run on a device, gone with the block.
+
+    What killed runs of this user left behind is removed too; a folder in use is locked.
+    """
+    prefix = f"opmeter-{device}-"
+    _sweep(prefix)
+    folder, lock = _locked_folder(prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _open_for_all(path: Path) -> int:
+    """A descriptor of a lock file, made so that every user can open it too."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o1777)
+    # A link would let one user have another's file overwritten. O_CREAT only where nothing is:
+    # the kernel refuses it on somebody else's file in such a folder (fs.protected_regular).
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)
+            return descriptor
+
+
+def _sweep(prefix: str) -> None:
+    """Remove this user's folders whose owner is gone: their lock can be had."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):  # in use, somebody else's, or being removed by another
+            if folder.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    """A new folder and the descriptor of its lock, which is held."""
+    try:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=prefix))
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / _LOCK).exists():  # else somebody swept it before it was locked
+                return folder, lock
+            os.close(lock)
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise OpmeterError(
+            f"no folder to work in: {where}: {error.strerror}; set TMPDIR"
+        ) from error
 
 
 def _holder(note: bytes) -> str:

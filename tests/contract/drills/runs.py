@@ -46,7 +46,8 @@ class Runs:
 
     @property
     def _variables(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(_CHECKOUT)} | self.environment
+        own = {"PYTHONPATH": str(_CHECKOUT), "OPMETER_LOCKS": str(self.folder / "locks")}
+        return os.environ | own | self.environment
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

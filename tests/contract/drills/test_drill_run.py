@@ -117,9 +117,9 @@ def test_a_second_run_is_kept_out_and_told_by_whom(tmp_path: Path):
     (tmp_path / "b").mkdir()
     first = small(tmp_path / "a", "{bundled: quickstart}")
     second = small(tmp_path / "b", "{bundled: quickstart}")
-    locks = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    locks = {"OPMETER_LOCKS": str(tmp_path / "locks")}
     holder = first.start(**locks)
-    while not list(tmp_path.glob("opmeter-locks/*")):
+    while not list(tmp_path.glob("locks/*")):
         time.sleep(0.05)
     time.sleep(0.5)
     other = second.start(**locks)

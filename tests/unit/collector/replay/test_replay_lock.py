@@ -1,13 +1,23 @@
 """A device has one holder, whose name is told to others and whose death frees it."""
 
 import os
+import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from collector.errors import DeviceBusy
-from collector.replay.lock import DeviceLock
+from collector.errors import DeviceBusy, OpmeterError
+from collector.replay.lock import DeviceLock, lock_directory, scratch_folder
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary folders lie in a test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
 @pytest.mark.fast
@@ -32,3 +42,62 @@ def test_a_dead_holder_frees_the_device(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     with DeviceLock("cpu0", "next", tmp_path):
         assert "next" in (tmp_path / "cpu0.lock").read_text()
+
+
+@pytest.mark.fast
+def test_all_users_meet_in_one_place(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPMETER_LOCKS", raising=False)
+    for variable in ("XDG_RUNTIME_DIR", "TMPDIR", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    assert lock_directory() == Path("/tmp/opmeter-locks")
+    monkeypatch.setenv("OPMETER_LOCKS", str(tmp_path / "locks"))
+    with DeviceLock("cpu0", "campaign"):
+        pass
+    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((tmp_path / "locks" / "cpu0.lock").stat().st_mode) == 0o666
+
+
+@pytest.mark.fast
+def test_a_place_that_cannot_be_written_is_told_in_a_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OpmeterError, match="cpu0 cannot be locked: .*OPMETER_LOCKS can name"),
+        DeviceLock("cpu0", "campaign", tmp_path / "file" / "locks"),
+    ):
+        pass
+
+
+@pytest.mark.fast
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "cpu0.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OpmeterError), DeviceLock("cpu0", "campaign", tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.fast
+def test_a_live_run_keeps_its_folder(temporary):
+    with scratch_folder("cpu0") as first:
+        (first / "session").mkdir()
+        with scratch_folder("cpu0") as second:
+            assert first != second and (first / "session").is_dir()
+        assert first.is_dir() and not second.exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_run_is_swept(temporary):
+    code = (
+        "import os, sys, tempfile; from pathlib import Path\n"
+        "from collector.replay.lock import scratch_folder\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "with scratch_folder('cpu0') as folder:\n"
+        "    (folder / 'session').mkdir()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(temporary)], check=False)
+    (left,) = temporary.iterdir()
+    with scratch_folder("cpu1"):
+        assert left.exists()  # another device's
+    with scratch_folder("cpu0"):
+        assert not left.exists()
