@@ -1,7 +1,7 @@
 """What a plan has committed so far, as a state: the only way measurements enter the database.
 
-Every object is checked against the hash that its committed manifest gives, and every row against
-its own id, so that what a merge reads is what a worker wrote.
+Every object is checked against the hash that the plan or the committed manifest gives, and every
+row against its own id, so that what a merge reads is what a worker wrote.
 """
 
 import io
@@ -32,7 +32,7 @@ from collector.manifest import (
     manifest_from_json,
 )
 from collector.measurement import ROW_COLUMNS, Outcome
-from collector.plan import Plan, plan_from_json
+from collector.plan import Plan, PlannedShard, plan_from_json
 from collector.record import CaseRecord
 from collector.shard import read_shard
 from collector.store.base import Store
@@ -68,8 +68,7 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
     for an object that is not what was committed."""
     plan = _read_plan(store, campaign, number)
     with ThreadPoolExecutor(_READERS) as pool:
-        ids = [shard.shard_id for shard in plan.shards]
-        shards = list(pool.map(lambda shard_id: _fetch(store, plan.campaign, shard_id), ids))
+        shards = list(pool.map(lambda shard: _fetch(store, plan, shard), plan.shards))
     missing = tuple(shard.shard_id for shard in shards if shard.manifest is None)
     cases, profiles, measurements = [], [], []
     for shard in shards:
@@ -148,9 +147,15 @@ def _read_plan(store: Store, campaign: str, number: int) -> Plan:
         raise BadInput(f"campaign {campaign!r} has no plan {number} at {store.url}") from error
 
 
-def _fetch(store: Store, campaign: str, shard_id: str) -> _StoredShard:
-    table = store.get(keys.shard(campaign, shard_id))
-    key = keys.committed(campaign, shard_id)
+def _fetch(store: Store, plan: Plan, shard: PlannedShard) -> _StoredShard:
+    shard_id = shard.shard_id
+    table = read_sealed(
+        store,
+        keys.shard(plan.campaign, shard_id),
+        shard.sha256,
+        named_by=keys.plan(plan.campaign, plan.number),
+    )
+    key = keys.committed(plan.campaign, shard_id)
     try:
         commit = commit_from_json(store.get(key), key=key)
     except NotFound:

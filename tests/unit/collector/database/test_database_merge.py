@@ -167,6 +167,18 @@ def test_an_object_that_was_changed_after_its_commit_is_refused(what: str) -> No
         merge(store, [("made", 1)], guard=CREATE, author="test")
 
 
+def test_a_shard_that_was_changed_after_it_was_planned_is_refused() -> None:
+    store = MemoryStore()
+    write_campaign(store, made())
+    key = keys.shard("made", "shard-1")
+    store.put(key, store.get(key).replace(b"AI_VECTOR_CORE", b"AI_CORE"))
+    with pytest.raises(BadInput, match=r"shard-1.csv: sha256 .* promised by .*plans/1.json"):
+        merge(store, [("made", 1)], guard=CREATE, author="test")
+    store.delete(key)
+    with pytest.raises(BadInput, match=r"it is not there, and .*plans/1.json names it"):
+        merge(store, [("made", 1)], guard=CREATE, author="test")
+
+
 def test_a_plan_that_is_not_there_is_named() -> None:
     with pytest.raises(BadInput, match="campaign 'made' has no plan 7 at memory:"):
         merge(MemoryStore(), [("made", 7)], guard=CREATE, author="test")
