@@ -128,6 +128,16 @@ def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
     assert verify(store) == []
 
 
+def test_a_stack_that_was_superseded_does_not_stand_in_the_way_of_later_plans() -> None:
+    store = MemoryStore()
+    other = replace(STACK, driver="25.1")
+    publish(store, made(1), made(2, head_commit=1, stack=other), supersede_stack=True)
+    result = publish(store, made(1), made(2, head_commit=1, stack=other), made(3, stack=other))
+    assert result.commit is not None and result.added_measurements == 4
+    with pytest.raises(BadInput, match="plan 4 of made was measured on"):
+        publish(store, made(1), made(4))
+
+
 def test_two_stacks_in_one_merge_are_refused() -> None:
     other = replace(STACK, driver="25.1")
     store = MemoryStore()
