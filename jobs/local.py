@@ -91,7 +91,8 @@ class LocalRun:
                 failures.append(error)
 
     def _finish(self, shard: str, device: int) -> None:
-        for _ in range(_ATTEMPTS):
+        died = 0
+        while died < _ATTEMPTS:
             code, words = self.attempt(self._assignment(shard, device))
             if code == ExitCode.DONE:
                 self.on_finished(shard)
@@ -99,7 +100,9 @@ class LocalRun:
             if self.stop.is_set():
                 return
             logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
-            if not _may_pass(code):
+            if _has_died(code):
+                died += 1
+            elif code != ExitCode.TEMPORARY:
                 raise LocalRunFailed(words or f"a worker ended with exit code {code}")
         self._abandon(shard, device)
 
@@ -167,9 +170,9 @@ class LocalRun:
         self.on_progress(Progress(assignment.shard, value["done"], value["cases"]))
 
 
-def _may_pass(code: int) -> bool:
-    """Whether another worker may do better: this one was killed, hung, or was only stopped."""
-    return code < 0 or code in (ExitCode.HANG, ExitCode.TEMPORARY)
+def _has_died(code: int) -> bool:
+    """Whether the shard itself may be to blame: its worker was killed, or hung."""
+    return code < 0 or code == ExitCode.HANG
 
 
 def _last_line(path: Path) -> str:

@@ -68,8 +68,8 @@ def exit_code(error: OpmeterError) -> ExitCode:
             return ExitCode.NODE
         case StoreError():
             return ExitCode.STORE
-        case _:
-            return ExitCode.TEMPORARY
+        case _:  # nobody foresaw it, so that nobody can say that another try would help
+            return ExitCode.NODE
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

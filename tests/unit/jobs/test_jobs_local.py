@@ -1,5 +1,6 @@
 """Workers that die, stop or fail, and what the executor of this machine makes of it."""
 
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.assignment import Assignment
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
 from collector.worker.exit_codes import ExitCode
-from jobs.local import LocalRun
+from jobs.local import LocalRun, LocalRunFailed
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -26,7 +27,7 @@ from tests.unit.collector.database.campaign_maker import (
 )
 
 ROOT = Path(__file__).parents[3]
-SIGKILLED = -9
+SIGKILLED = -signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,33 @@ def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
     run.measure(["s1"])
     assert sorted(outcomes(store, run.plan)) == [Outcome.CRASHED, Outcome.REJECTED]
     assert finished == ["s1"]
+
+
+@pytest.mark.fast
+def test_a_worker_that_was_only_asked_to_stop_is_no_failed_attempt(tmp_path):
+    codes = [ExitCode.TEMPORARY] * 5 + [SIGKILLED, ExitCode.TEMPORARY, ExitCode.HANG, ExitCode.DONE]
+    finished = []
+    run = told_run(MemoryStore(), tmp_path, lambda assignment: (codes.pop(0), ""), finished)
+    run.measure(["s1"])
+    assert codes == [] and finished == ["s1"]
+
+
+@pytest.mark.fast
+def test_three_workers_that_died_are_enough(tmp_path):
+    store, codes = MemoryStore(), [SIGKILLED, ExitCode.HANG, -signal.SIGSEGV, ExitCode.DONE]
+    run = told_run(store, tmp_path, lambda assignment: (codes.pop(0), ""))
+    run.measure(["s1"])
+    assert codes == [ExitCode.DONE] and outcomes(store, run.plan) == [Outcome.CRASHED] * 2
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("code", [1, ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE])
+def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, code):
+    store = MemoryStore()
+    run = told_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
+    with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
+        run.measure(["s1"])
+    assert read_commit(store, "made", "s1") is None
 
 
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
