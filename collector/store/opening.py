@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from collector.errors import BadInput, StoreError
 from collector.store.base import Store
@@ -35,6 +35,18 @@ def open_store(url: str) -> Store:
         f"store {url!r}: {parts.scheme!r} is no kind of store; write {_FORMS} "
         "(a folder with ':' in its name is written ./name)"
     )
+
+
+def address_of(store_url: str, key: str) -> str:
+    """Where a key or a prefix lies, for people and their tools: a path in a folder, and in S3 an
+    address of its own, with the parameters of the store's behind it."""
+    parts = _split(store_url)
+    if parts.scheme == "file":
+        return str(Path(unquote(parts.path)) / key)
+    if parts.scheme == "s3":
+        path = f"{parts.path.rstrip('/')}/{quote(key)}"
+        return parts._replace(path=path).geturl()
+    return f"{store_url}{key}"
 
 
 def _split(url: str) -> SplitResult:

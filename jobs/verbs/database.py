@@ -12,6 +12,7 @@ from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import verify
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
+from collector.store.opening import address_of
 from jobs.verbs.opening import open_root
 
 
@@ -27,12 +28,12 @@ def log_verb(root: str) -> None:
 
 
 def path_verb(root: str, number: int | None) -> None:
-    """The prefix of a version's snapshot, and under it the folder of each stack."""
+    """Where each folder of a version lies, one for each stack: a path, or an address in S3."""
     store = open_root(root)
     commit = _commit(store, root, number)
-    prefix = f"{store.url.rstrip('/')}/{keys.snapshot(commit.snapshot)}"
+    prefix = keys.snapshot(commit.snapshot)
     for path in sorted(read_manifest(store, commit).versions):
-        typer.echo(f"{prefix}{path}")
+        typer.echo(address_of(store.url, prefix + path))
 
 
 def verify_verb(root: str, number: int | None) -> int:

@@ -11,6 +11,7 @@ from collector.errors import BadInput
 from collector.store import open_store
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
+from collector.store.opening import address_of
 
 pytestmark = pytest.mark.fast
 
@@ -142,3 +143,27 @@ def test_opening_a_folder_does_not_import_boto3():
     root = Path(collector.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("s3://bkt", "s3://bkt/db/x%23y"),
+        ("s3://bkt/p", "s3://bkt/p/db/x%23y"),
+        (
+            "s3://bkt/p?endpoint=http%3A%2F%2Fh%3A1",
+            "s3://bkt/p/db/x%23y?endpoint=http%3A%2F%2Fh%3A1",
+        ),
+        ("s3://bkt?region=eu", "s3://bkt/db/x%23y?region=eu"),
+    ],
+)
+def test_a_keys_address_in_a_bucket_opens_a_store_there(keys_set, url, address):
+    assert address_of(url, "db/x#y") == address
+    assert open_store(address).url == address
+
+
+def test_a_keys_address_in_a_folder_is_a_path(tmp_path):
+    store = open_store(str(tmp_path / "a folder"))
+    store.put("db/x#y", b"1")
+    assert Path(address_of(store.url, "db/x#y")).read_bytes() == b"1"
+    assert address_of(store.url, "db") == f"{tmp_path}/a folder/db"
