@@ -6,6 +6,7 @@ import typer
 
 from collector.database.merge import merge
 from collector.errors import BadInput
+from collector.store.base import Store
 from jobs.rounds import read_plans
 from jobs.running import author
 from jobs.verbs.opening import choose_guard, open_campaign, open_root
@@ -22,15 +23,12 @@ def merge_verb(
     supersede_stack: bool,
 ) -> int:
     """The exit code: 0, or 3 where shards are missing and nothing was published."""
-    campaign = open_campaign(name) if Path(name).exists() else None
+    campaign = open_campaign(name) if Path(name).is_file() else None
     store = open_root(root, campaign)
     campaign_name = campaign.name if campaign else name
-    known = [plan.number for plan in read_plans(store, campaign_name)]
-    if unknown := sorted(set(numbers) - set(known)) or not known:
-        raise BadInput(f"campaign {campaign_name} at {store.url} has the plans {known}: {unknown}")
     result = merge(
         store,
-        [(campaign_name, number) for number in numbers or known],
+        [(campaign_name, number) for number in _chosen(store, campaign_name, numbers)],
         guard=choose_guard(store, single_writer=single_writer),
         author=author(),
         supersede_stack=supersede_stack,
@@ -46,3 +44,19 @@ def merge_verb(
     else:
         typer.echo(f"nothing new: version {result.head.number if result.head else 0} stands")
     return 0
+
+
+def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
+    """The plans that were asked for, or all. BadInput where the store has none of that number."""
+    known = [plan.number for plan in read_plans(store, campaign)]
+    if not known:
+        raise BadInput(
+            f"no campaign {campaign!r} at {store.url}: nothing was planned under that name; "
+            "`opmeter status` lists what was"
+        )
+    if unknown := sorted(set(numbers) - set(known)):
+        raise BadInput(
+            f"campaign {campaign!r} at {store.url} has no plan {', '.join(map(str, unknown))}; "
+            f"there are: {', '.join(map(str, known))}"
+        )
+    return numbers or known
