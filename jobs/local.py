@@ -89,6 +89,8 @@ class LocalRun:
                 self._finish(shard, device)
             except OpmeterError as error:
                 failures.append(error)
+            except OSError as error:  # a full disk, no more processes
+                failures.append(LocalRunFailed(f"shard {shard}: {error}"))
 
     def _finish(self, shard: str, device: int) -> None:
         died = 0
@@ -165,9 +167,10 @@ class LocalRun:
         key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
         try:
             value = json.loads(self.store.get(key))
-        except (NotFound, StoreError, ValueError):
+            progress = Progress(assignment.shard, int(value["done"]), int(value["cases"]))
+        except (NotFound, StoreError, KeyError, TypeError, ValueError):
             return  # it is only a picture of the progress
-        self.on_progress(Progress(assignment.shard, value["done"], value["cases"]))
+        self.on_progress(progress)
 
 
 def _has_died(code: int) -> bool:

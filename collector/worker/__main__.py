@@ -2,6 +2,7 @@
 whoever started it whether trying again can help."""
 
 import argparse
+import errno
 import logging
 import shutil
 import signal
@@ -12,9 +13,9 @@ from pathlib import Path
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
 from collector.host.parent import die_with_parent, obey_parent
 from collector.store import open_store
+from collector.store.base import Store
 from collector.store.patient import PatientStore
-from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode, work
-from collector.worker.batches import SessionsFail
+from collector.worker.assignment import LOG, Assignment, WrongImage, keep_log, work
 from collector.worker.exit_codes import ExitCode
 
 logger = logging.getLogger("collector.worker")
@@ -25,11 +26,7 @@ _LEAST_FREE_BYTES = 1 << 30
 def main(arguments: list[str] | None = None) -> int:
     """Work on the assignment of the command line, and give the exit code."""
     options = _parse(arguments)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(name)s %(message)s",
-        handlers=[logging.StreamHandler(), logging.FileHandler(options.scratch / LOG)],
-    )
+    logging.raiseExceptions = False  # where a log cannot be written, the exit code still tells
     stop = threading.Event()
     if options.parent is not None:
         die_with_parent(options.parent)
@@ -39,37 +36,59 @@ def main(arguments: list[str] | None = None) -> int:
     assignment = Assignment(
         options.campaign, options.plan, options.shard, options.attempt, options.device
     )
-    return _run(options.root, assignment, options.scratch, options.patience_s, stop)
-
-
-def _run(
-    root: str, assignment: Assignment, scratch: Path, patience_s: float, stop: threading.Event
-) -> ExitCode:
-    free_bytes = shutil.disk_usage(scratch).free
-    if free_bytes < _LEAST_FREE_BYTES:
-        logger.error("%s has %d MiB free, 1 GiB is wanted", scratch, free_bytes >> 20)
-        return ExitCode.SPACE
     try:
-        store = open_store(root)
-        patient = PatientStore(store, patience_s, wait_for_refusals=True)
-        done = work(patient, assignment, scratch, stop, watched=store)
-    except OpmeterError as error:
+        _log_to(options.scratch / LOG)
+        store = open_store(options.root)
+        code = run(store, assignment, options.scratch, options.patience_s, stop)
+    except (OpmeterError, OSError) as error:
         logger.error("%s", error)
         return exit_code(error)
-    return ExitCode.DONE if done else ExitCode.TEMPORARY
+    return code
 
 
-def exit_code(error: OpmeterError) -> ExitCode:
+def run(
+    store: Store, assignment: Assignment, scratch: Path, patience_s: float, stop: threading.Event
+) -> ExitCode:
+    """One attempt. Its log is stored by its commit; where it comes to none, here."""
+    try:
+        _check_space(scratch)
+        patient = PatientStore(store, patience_s)
+        done = work(patient, assignment, scratch, stop, watched=store)
+        code = ExitCode.DONE if done else ExitCode.TEMPORARY
+    except (OpmeterError, OSError) as error:
+        logger.error("%s", error)
+        code = exit_code(error)
+    if code is not ExitCode.DONE:
+        keep_log(store, assignment, scratch / LOG)
+    return code
+
+
+def exit_code(error: OpmeterError | OSError) -> ExitCode:
     """Whom an error blames."""
     match error:
         case WrongImage() | BadInput() | NotFound():
             return ExitCode.IMAGE
-        case WrongNode() | SessionsFail():
-            return ExitCode.NODE
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return ExitCode.SPACE
         case StoreError():
             return ExitCode.STORE
-        case _:  # nobody foresaw it, so that nobody can say that another try would help
+        case _:  # the node, SessionsFail and WrongNode say; else nobody foresaw it
             return ExitCode.NODE
+
+
+def _check_space(scratch: Path) -> None:
+    free_bytes = shutil.disk_usage(scratch).free
+    if free_bytes < _LEAST_FREE_BYTES:
+        message = f"{free_bytes >> 20} MiB are free, 1 GiB is wanted"
+        raise OSError(errno.ENOSPC, message, str(scratch))
+
+
+def _log_to(path: Path) -> None:
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s %(message)s",
+        handlers=[logging.StreamHandler(), logging.FileHandler(path)],
+    )
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

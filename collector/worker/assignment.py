@@ -1,13 +1,16 @@
 """What a worker is told to do, and doing it: from the plan in the store to the shard's commit."""
 
+import logging
 import os
 import platform
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 from collector import keys
-from collector.errors import OpmeterError
+from collector.errors import OpmeterError, StoreError
 from collector.host.stack import local_stack
 from collector.measurement import Outcome
 from collector.ops.registry import find
@@ -20,6 +23,8 @@ from collector.worker.attempt import Attempt
 from collector.worker.progress import ProgressObject
 from collector.worker.sessions import ReplayInstrument
 from collector.worker.shard_run import complete, give_up
+
+logger = logging.getLogger(__name__)
 
 LOG = "worker.log"
 
@@ -76,6 +81,15 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
     plan, cases = _read(store, assignment)
     give_up(_answers(store, assignment, plan, cases, None), outcome, reason)
+
+
+def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
+    """Store the log of an attempt that came to no commit. One try: it is not waited for."""
+    key = keys.attempt_log(assignment.campaign, assignment.shard, assignment.attempt)
+    try:
+        store.create(key, zstandard.compress(log.read_bytes()))
+    except (OSError, StoreError) as error:
+        logger.warning("the log was not stored: %s", error)
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:

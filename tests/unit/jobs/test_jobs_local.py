@@ -1,5 +1,6 @@
 """Workers that die, stop or fail, and what the executor of this machine makes of it."""
 
+import errno
 import signal
 import threading
 from collections.abc import Callable
@@ -107,6 +108,16 @@ def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, co
     with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
         run.measure(["s1"])
     assert read_commit(store, "made", "s1") is None
+
+
+@pytest.mark.fast
+def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
+    def no_room(assignment):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    run = told_run(MemoryStore(), tmp_path, no_room)
+    with pytest.raises(LocalRunFailed, match="shard s1: .*No space left on device: '/tmp/x'"):
+        run.measure(["s1"])
 
 
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):

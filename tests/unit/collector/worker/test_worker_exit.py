@@ -1,0 +1,88 @@
+"""How a worker ends when it cannot go on: its exit code, its last line, and the log it leaves."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from collector import keys
+from collector.errors import BadInput, NotFound, OpmeterError, StoreUnavailable
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+from collector.worker.__main__ import exit_code, run
+from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode
+from collector.worker.batches import SessionsFail
+from collector.worker.exit_codes import ExitCode
+
+ROOT = Path(__file__).parents[4]
+ASSIGNMENT = Assignment("made", 1, "s1", "a1")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (WrongImage("other torch"), ExitCode.IMAGE),
+        (BadInput("no plan"), ExitCode.IMAGE),
+        (NotFound("no plan"), ExitCode.IMAGE),
+        (WrongNode("other device"), ExitCode.NODE),
+        (SessionsFail("no torch"), ExitCode.NODE),
+        (OpmeterError("unforeseen"), ExitCode.NODE),
+        (StoreUnavailable("away"), ExitCode.STORE),
+        (OSError(errno.ENOSPC, "full"), ExitCode.SPACE),
+        (OSError(errno.EDQUOT, "full"), ExitCode.SPACE),
+        (PermissionError(errno.EACCES, "not yours"), ExitCode.NODE),
+    ],
+)
+def test_an_error_blames_somebody(error, code):
+    assert exit_code(error) is code
+
+
+class FullDisk(MemoryStore):
+    """Reading finds the disk full, once."""
+
+    def get(self, key):
+        raise OSError(errno.ENOSPC, "No space left on device", "/scratch/x")
+
+
+@pytest.mark.fast
+def test_a_worker_that_gives_up_leaves_its_log(tmp_path, caplog):
+    (tmp_path / LOG).write_text("the last words")
+    store = FullDisk()
+    with caplog.at_level(logging.ERROR):
+        assert run(store, ASSIGNMENT, tmp_path, 1.0, threading.Event()) is ExitCode.SPACE
+    assert caplog.messages == ["[Errno 28] No space left on device: '/scratch/x'"]
+    stored = MemoryStore.get(store, keys.attempt_log("made", "s1", "a1"))
+    assert zstandard.decompress(stored) == b"the last words"
+
+
+def test_the_last_line_of_a_worker_is_in_its_stored_log(tmp_path):
+    url = (tmp_path / "data").as_uri()
+    done = _worker(url, tmp_path)
+    assert done.returncode == ExitCode.IMAGE
+    last = done.stderr.splitlines()[-1]
+    assert "plans/1.json" in last
+    log = FileStore(tmp_path / "data").get(keys.attempt_log("made", "s1", "a1"))
+    assert zstandard.decompress(log).decode().splitlines()[-1] == last
+
+
+def test_a_worker_without_a_folder_says_so_in_a_line(tmp_path):
+    done = _worker((tmp_path / "data").as_uri(), tmp_path / "absent")
+    assert done.returncode == ExitCode.NODE
+    assert len(done.stderr.splitlines()) == 1 and "absent/worker.log" in done.stderr
+
+
+def _worker(root, scratch):
+    arguments = [*ASSIGNMENT.as_arguments(), "--root", root, "--scratch", str(scratch)]
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "collector.worker", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
