@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector import keys
-from collector.errors import NotFound, OpmeterError, StoreError
+from collector.errors import OpmeterError, StoreError
 from collector.measurement import Outcome
 from collector.plan import Plan
 from collector.store.base import Store
@@ -46,9 +46,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """How a plan is measured here: which store, which devices, where workers may write."""
+    """How a plan is measured here: which store, which devices, where workers may write.
+
+    `watched` is the same store, not waited for: pictures of the progress are read there.
+    """
 
     store: Store
+    watched: Store
     plan: Plan
     scratch: Path
     devices: Sequence[int]
@@ -164,13 +168,19 @@ class LocalRun:
         return self.plan.limits.case_s + _GRACE_S
 
     def _report(self, assignment: Assignment) -> None:
-        key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
-        try:
-            value = json.loads(self.store.get(key))
-            progress = Progress(assignment.shard, int(value["done"]), int(value["cases"]))
-        except (NotFound, StoreError, KeyError, TypeError, ValueError):
-            return  # it is only a picture of the progress
-        self.on_progress(progress)
+        progress = read_progress(self.watched, assignment)
+        if progress is not None:
+            self.on_progress(progress)
+
+
+def read_progress(store: Store, assignment: Assignment) -> Progress | None:
+    """What a worker last said; None where nothing can be read: it is only a picture."""
+    key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
+    try:
+        value = json.loads(store.get(key))
+        return Progress(assignment.shard, int(value["done"]), int(value["cases"]))
+    except (StoreError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _has_died(code: int) -> bool:

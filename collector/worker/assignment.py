@@ -67,14 +67,15 @@ def work(
     plan, cases = _read(store, assignment)
     check_stack(plan.stack, local_stack(plan.backend))
     progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
-    return complete(
-        _answers(store, assignment, plan, cases, scratch / LOG),
-        ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
-        find=find,
-        session_s=plan.shard_settings.session_s,
-        stop=stop,
-        on_progress=progress.answered,
-    )
+    with progress:
+        return complete(
+            _answers(store, assignment, plan, cases, scratch / LOG),
+            ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
+            find=find,
+            session_s=plan.shard_settings.session_s,
+            stop=stop,
+            on_progress=progress.answered,
+        )
 
 
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:

@@ -2,14 +2,17 @@
 
 import errno
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from collector import keys
+from collector.errors import StoreUnavailable
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
 from collector.shard import read_shard
@@ -19,7 +22,7 @@ from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.assignment import Assignment
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
 from collector.worker.exit_codes import ExitCode
-from jobs.local import LocalRun, LocalRunFailed
+from jobs.local import LocalRun, LocalRunFailed, Progress, read_progress
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -47,6 +50,7 @@ def told_run(store, tmp_path, worker, finished=None):
     plan = write_campaign(store, MadePlan([shard]))
     return ToldRun(
         store=store,
+        watched=MemoryStore(),
         plan=plan,
         scratch=tmp_path,
         devices=[0],
@@ -118,6 +122,37 @@ def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
     run = told_run(MemoryStore(), tmp_path, no_room)
     with pytest.raises(LocalRunFailed, match="shard s1: .*No space left on device: '/tmp/x'"):
         run.measure(["s1"])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "odd", [b"", b"[]", b"{}", b"null", b'{"done": null, "cases": 3}', b'{"done": 1}', b"\xff"]
+)
+def test_an_odd_picture_of_the_progress_is_passed_over(odd):
+    store, assignment = MemoryStore(), Assignment("made", 1, "s1", "a1")
+    assert read_progress(store, assignment) is None
+    store.put(keys.progress("made", "s1", "a1"), odd)
+    assert read_progress(store, assignment) is None
+    store.put(keys.progress("made", "s1", "a1"), b'{"done": 1, "cases": 3, "case": "Add"}')
+    assert read_progress(store, assignment) == Progress("s1", 1, 3)
+
+
+def test_progress_is_not_waited_for(tmp_path):
+    class Asked(MemoryStore):
+        def get(self, key):
+            asked.append(key)
+            raise StoreUnavailable("away")
+
+    class Patient(MemoryStore):
+        def get(self, key):
+            assert "progress" not in key
+            return super().get(key)
+
+    asked = []
+    run = replace(told_run(Patient(), tmp_path, worker=None), watched=Asked())
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.2)"])
+    assert run._watch(slow, Assignment("made", 1, "s1", "a1")) == 0
+    assert set(asked) == {keys.progress("made", "s1", "a1")}
 
 
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):

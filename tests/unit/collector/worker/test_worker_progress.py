@@ -1,0 +1,96 @@
+"""The picture of an attempt's progress: the newest one, and never waited for."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from collector import keys
+from collector.errors import NotFound, StoreUnavailable
+from collector.store.memory import MemoryStore
+from collector.worker.progress import ProgressObject
+
+pytestmark = pytest.mark.fast
+
+KEY = keys.progress("c", "s1", "a1")
+
+
+class Slow(MemoryStore):
+    """Takes its time: a write lasts until `go` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Event()
+        self.begun = threading.Event()
+        self.written = []
+
+    def put(self, key, data):
+        self.begun.set()
+        self.go.wait()
+        self.written.append(json.loads(data)["done"])
+        super().put(key, data)
+
+
+class Away(MemoryStore):
+    def __init__(self):
+        super().__init__()
+        self.tried = 0
+
+    def put(self, key, data):
+        self.tried += 1
+        raise StoreUnavailable("away")
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_what_is_written_says_where_the_attempt_is():
+    store = MemoryStore()
+    with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
+        progress.answered(2, 5)
+        until(lambda: _stored(store) == {"done": 2, "cases": 5, "case": ""})
+        progress.measured(1, "Add 2,2")
+        until(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
+
+
+def test_a_slow_store_gets_only_the_newest_value():
+    store = Slow()
+    with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
+        progress.answered(0, 100)
+        store.begun.wait()
+        for done in range(100):  # returns at once, although nothing has been written yet
+            progress.measured(done, "Add")
+        assert store.written == []
+        store.go.set()
+        until(lambda: store.written == [0, 99])
+
+
+def test_it_is_written_now_and_then_only():
+    store = Slow()
+    store.go.set()
+    with ProgressObject(store, "c", "s1", "a1", every_s=60.0) as progress:
+        progress.answered(1, 9)
+        until(lambda: store.written == [1])
+        progress.answered(2, 9)
+        time.sleep(0.05)
+    assert store.written == [1]
+
+
+def test_a_store_that_is_away_is_tried_again_with_the_next_value():
+    store = Away()
+    with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
+        for tried in (1, 2):
+            progress.answered(tried, 9)
+            until(lambda tried=tried: store.tried >= tried)
+
+
+def _stored(store):
+    try:
+        return json.loads(store.get(KEY))
+    except NotFound:
+        return None
