@@ -18,6 +18,10 @@ from collector.worker.batches import Batches
 
 logger = logging.getLogger(__name__)
 
+# What a mistake in an operator's declaration raises. Its case is not answered for that here: the
+# session meets the mistake again, and has a fence around each case.
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 FindOperator = Callable[[str], OpSpec | None]
 
 
@@ -90,6 +94,8 @@ def refusal(record: CaseRecord, find: FindOperator) -> tuple[Outcome, str] | Non
         op.check(case)
     except CaseRejected as error:
         return Outcome.REJECTED, str(error)
+    except _MISTAKES as error:
+        logger.warning("%s cannot be checked: %r", case.describe(), error)
     return None
 
 

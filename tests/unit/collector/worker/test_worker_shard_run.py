@@ -27,7 +27,7 @@ from collector.worker.answers import (
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
 from collector.worker.batches import SessionsFail, next_session
 from collector.worker.sessions import why_it_ended
-from collector.worker.shard_run import complete, give_up
+from collector.worker.shard_run import complete, give_up, refusal
 
 pytestmark = pytest.mark.fast
 
@@ -302,6 +302,24 @@ def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
     run(store, cases(2), instrument)
     rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
     assert final_measurements(rows) == final_measurements(rows[::-1])
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda case: case.inputs[9],
+        lambda case: case.inputs[0].shapes,
+        lambda case: int("x"),
+        lambda case: 1 // 0,
+        lambda case: len(7),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_left_to_the_session(tmp_path, mistake):
+    constraints = (Constraint("something is wanted", mistake),)
+    wrong = OpSpec(
+        "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=constraints
+    )
+    assert refusal(record("2,2"), lambda kernel_type: wrong) is None
 
 
 def test_a_rejection_names_the_case_and_the_rule():
