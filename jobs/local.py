@@ -122,6 +122,7 @@ class LocalRun:
         return Assignment(
             campaign=self.plan.campaign,
             plan=self.plan.number,
+            plan_hash=self.plan.plan_hash,
             shard=shard,
             attempt=uuid.uuid4().hex[:12],
             device=device,

@@ -34,7 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     assignment = Assignment(
-        options.campaign, options.plan, options.shard, options.attempt, options.device
+        campaign=options.campaign,
+        plan=options.plan,
+        plan_hash=options.plan_hash,
+        shard=options.shard,
+        attempt=options.attempt,
+        device=options.device,
     )
     try:
         _log_to(options.scratch / LOG)
@@ -96,6 +101,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--root", required=True, help="the store's URL")
     parser.add_argument("--campaign", required=True)
     parser.add_argument("--plan", type=int, required=True)
+    parser.add_argument("--plan-hash", required=True)
     parser.add_argument("--shard", required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--device", type=int, default=0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import zstandard
 
 from collector import keys
+from collector.canonical import sha256_hex
 from collector.errors import OpmeterError, StoreError
 from collector.host.stack import local_stack
 from collector.measurement import Outcome
@@ -39,10 +40,12 @@ class WrongNode(OpmeterError):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One attempt at one shard, on one device of this machine."""
+    """One attempt at one shard, on one device of this machine. The hash is of the plan that
+    whoever assigns has read."""
 
     campaign: str
     plan: int
+    plan_hash: str
     shard: str
     attempt: str
     device: int = 0
@@ -50,7 +53,8 @@ class Assignment:
     def as_arguments(self) -> list[str]:
         """The command line that gives this assignment to `python -m collector.worker`."""
         return [
-            *("--campaign", self.campaign, "--plan", str(self.plan), "--shard", self.shard),
+            *("--campaign", self.campaign, "--plan", str(self.plan)),
+            *("--plan-hash", self.plan_hash, "--shard", self.shard),
             *("--attempt", self.attempt, "--device", str(self.device)),
         ]
 
@@ -62,7 +66,8 @@ def work(
 
     `watched` is the same store, not waited for: progress is written there. What the process logs
     is expected in `scratch / LOG`, and is kept with the attempt.
-    Raises WrongImage or WrongNode where this machine cannot measure the plan.
+    Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
+    another plan than the one assigned.
     """
     plan, cases = _read(store, assignment)
     check_stack(plan.stack, local_stack(plan.backend))
@@ -108,10 +113,21 @@ def _difference(name: str, wanted: object, here: object) -> str:
 
 
 def _read(store: Store, assignment: Assignment) -> tuple[Plan, list[ShardCase]]:
+    """The plan and the shard's cases, as whoever assigned them knows them; else WrongImage."""
     plan_key = keys.plan(assignment.campaign, assignment.plan)
-    shard_key = keys.shard(assignment.campaign, assignment.shard)
     plan = plan_from_json(store.get(plan_key), key=plan_key)
-    return plan, read_shard(store.get(shard_key), path=shard_key)
+    if plan.plan_hash != assignment.plan_hash:
+        raise WrongImage(
+            f"{plan_key}: plan {assignment.plan_hash} was assigned, and this is {plan.plan_hash}"
+        )
+    planned = {shard.shard_id: shard.sha256 for shard in plan.shards}
+    if assignment.shard not in planned:
+        raise WrongImage(f"{plan_key}: this plan has no shard {assignment.shard}")
+    shard_key = keys.shard(assignment.campaign, assignment.shard)
+    table = store.get(shard_key)
+    if sha256_hex(table) != planned[assignment.shard]:
+        raise WrongImage(f"{shard_key}: these are not the cases that the plan was made of")
+    return plan, read_shard(table, path=shard_key)
 
 
 def _answers(

@@ -129,7 +129,7 @@ def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
     "odd", [b"", b"[]", b"{}", b"null", b'{"done": null, "cases": 3}', b'{"done": 1}', b"\xff"]
 )
 def test_an_odd_picture_of_the_progress_is_passed_over(odd):
-    store, assignment = MemoryStore(), Assignment("made", 1, "s1", "a1")
+    store, assignment = MemoryStore(), Assignment("made", 1, "h", "s1", "a1")
     assert read_progress(store, assignment) is None
     store.put(keys.progress("made", "s1", "a1"), odd)
     assert read_progress(store, assignment) is None
@@ -151,8 +151,17 @@ def test_progress_is_not_waited_for(tmp_path):
     asked = []
     run = replace(told_run(Patient(), tmp_path, worker=None), watched=Asked())
     slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.2)"])
-    assert run._watch(slow, Assignment("made", 1, "s1", "a1")) == 0
+    assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
     assert set(asked) == {keys.progress("made", "s1", "a1")}
+
+
+@pytest.mark.fast
+def test_a_worker_is_told_which_plan_it_is(tmp_path):
+    told = []
+    run = told_run(MemoryStore(), tmp_path, lambda a: (told.append(a), (ExitCode.DONE, ""))[1])
+    run.measure(["s1"])
+    assert [a.plan_hash for a in told] == [run.plan.plan_hash]
+    assert ["--plan-hash", run.plan.plan_hash] == told[0].as_arguments()[4:6]
 
 
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
@@ -160,5 +169,5 @@ def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     run = told_run(FileStore(tmp_path / "data"), tmp_path, worker=None)
-    code, words = LocalRun.attempt(run, Assignment("made", 7, "s1", "a1"))
+    code, words = LocalRun.attempt(run, Assignment("made", 7, "h", "s1", "a1"))
     assert code == ExitCode.IMAGE and "plans/7.json" in words

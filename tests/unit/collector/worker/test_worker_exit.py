@@ -21,7 +21,7 @@ from collector.worker.batches import SessionsFail
 from collector.worker.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[4]
-ASSIGNMENT = Assignment("made", 1, "s1", "a1")
+ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
 
 
 @pytest.mark.fast

@@ -1,0 +1,82 @@
+"""A worker measures the plan it was given, on the machine the plan is for, or not at all."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.errors import OpmeterError
+from collector.measurement import Outcome
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.worker.assignment import (
+    Assignment,
+    WrongImage,
+    WrongNode,
+    abandon,
+    check_stack,
+    work,
+)
+from collector.worker.attempt import read_commit
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+@pytest.fixture
+def assignment(store):
+    shard = MadeShard("s1", [add_record(1), add_record(2)], is_committed=False)
+    plan = write_campaign(store, MadePlan([shard]))
+    return Assignment(plan.campaign, plan.number, plan.plan_hash, "s1", "a1")
+
+
+def refused(store, assignment, tmp_path, match):
+    with pytest.raises(WrongImage, match=match):
+        work(store, assignment, tmp_path, threading.Event(), watched=store)
+    with pytest.raises(WrongImage, match=match):
+        abandon(store, assignment, Outcome.CRASHED, "")
+    assert read_commit(store, assignment.campaign, "s1") is None
+
+
+def test_another_plan_than_the_one_assigned_is_refused(store, assignment, tmp_path):
+    other = replace(assignment, plan_hash="0" * 16)
+    refused(
+        store, other, tmp_path, f"plan 0{{16}} was assigned, and this is {assignment.plan_hash}"
+    )
+
+
+def test_other_cases_than_the_plan_s_are_refused(store, assignment, tmp_path):
+    key = keys.shard(assignment.campaign, "s1")
+    store.put(key, store.get(key).replace(b"1,64", b"9,64"))
+    refused(store, assignment, tmp_path, "shards/s1.csv: these are not the cases")
+
+
+def test_a_shard_of_another_plan_is_refused(store, assignment, tmp_path):
+    key = keys.shard(assignment.campaign, "s1")
+    store.put(keys.shard(assignment.campaign, "s2"), store.get(key))
+    refused(store, replace(assignment, shard="s2"), tmp_path, "this plan has no shard s2")
+
+
+def test_another_machine_is_refused(store, assignment, tmp_path):
+    with pytest.raises(OpmeterError, match="the plan is for .* this machine has|not installed"):
+        work(store, assignment, tmp_path, threading.Event(), watched=store)
+
+
+def test_software_blames_the_image_and_the_device_blames_the_node():
+    stack = Stack("CPU_x_2t", "2.13.0", driver="1")
+    check_stack(stack, stack)
+    with pytest.raises(WrongImage, match="torch '2.13.0', and this machine has '2.12.0'"):
+        check_stack(stack, replace(stack, torch="2.12.0"))
+    with pytest.raises(WrongNode, match="driver '1', and this machine has '2'"):
+        check_stack(stack, replace(stack, driver="2"))
