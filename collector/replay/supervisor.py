@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from collector.errors import OpmeterError
 from collector.host.stack import CPU_ALLOCATOR
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.memory import gib, resident_bytes
@@ -30,8 +31,13 @@ HEARTBEAT_LIMIT_S = 60.0
 # For what belongs to no case: starting, closing a window. Starting torch on a cold disk is slow.
 STEP_LIMIT_S = 300.0
 _POLL_S = 0.05
+_DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
 _GIB = 1 << 30
 _LOG_TAIL = 4000
+
+
+class SessionStuck(OpmeterError):
+    """A session cannot even be killed: this device is of no use until somebody looks at it."""
 
 
 class Ending(StrEnum):
@@ -76,8 +82,8 @@ def run_session(
 ) -> SessionReport:
     """Run a session to its end in an empty directory, and say how it ended.
 
-    Returns only when no process of the session is left. `tick` is called several times a second;
-    `stop` lets the session finish the case in hand.
+    Returns only when no process of the session is left; raises SessionStuck where one stays.
+    `tick` is called several times a second; `stop` lets the session finish the case in hand.
     """
     write_spec(spec, directory)
     started = time.monotonic()
@@ -88,7 +94,7 @@ def run_session(
         watch = _Watch(spec, tail, process, started, heartbeat_limit_s)
         verdict = watch.until_end(tick, stop or threading.Event())
     finally:
-        _kill_group(process)
+        end_group(process)
     log_tail = (directory / LOG).read_bytes()[-_LOG_TAIL:].decode(errors="replace")
     ending, reason, offender = verdict
     logger.info("session ended: %s %s", ending, reason)
@@ -199,11 +205,20 @@ def _environment(backend: str) -> dict[str, str]:
     return env
 
 
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Leave nothing of the session behind, also what its operators may have started."""
+def end_group(process: "subprocess.Popen[bytes]", patience_s: float = _DYING_S) -> None:
+    """Leave nothing of the session behind, also what its operators may have started.
+
+    Raises SessionStuck where it is still there after that: the kernel holds it in a driver.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired as error:
+        raise SessionStuck(
+            f"session process {process.pid} is still there {patience_s:g} s after SIGKILL: "
+            "a driver holds it"
+        ) from error
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
 from collector.host.parent import die_with_parent, obey_parent
+from collector.replay.supervisor import SessionStuck
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
@@ -75,6 +76,8 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
             return ExitCode.IMAGE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return ExitCode.SPACE
+        case SessionStuck():
+            return ExitCode.HANG
         case StoreError():
             return ExitCode.STORE
         case _:  # the node, SessionsFail and WrongNode say; else nobody foresaw it

@@ -13,6 +13,7 @@ import zstandard
 
 from collector import keys
 from collector.errors import BadInput, NotFound, OpmeterError, StoreUnavailable
+from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from collector.worker.__main__ import exit_code, run
@@ -33,6 +34,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (NotFound("no plan"), ExitCode.IMAGE),
         (WrongNode("other device"), ExitCode.NODE),
         (SessionsFail("no torch"), ExitCode.NODE),
+        (SessionStuck("still there"), ExitCode.HANG),
         (OpmeterError("unforeseen"), ExitCode.NODE),
         (StoreUnavailable("away"), ExitCode.STORE),
         (OSError(errno.ENOSPC, "full"), ExitCode.SPACE),

@@ -1,0 +1,39 @@
+"""A session that SIGKILL does not end, as one that a driver holds."""
+
+import subprocess
+import sys
+
+import pytest
+
+from collector.replay.supervisor import SessionStuck, end_group
+
+
+class Stuck:
+    """Looks like a process; there is no such id, and it never ends."""
+
+    pid = 1 << 30
+    stdin = None
+
+    def __init__(self):
+        self.waited_s = []
+
+    def wait(self, timeout=None):
+        self.waited_s.append(timeout)
+        raise subprocess.TimeoutExpired("session", timeout)
+
+
+@pytest.mark.fast
+def test_a_session_that_cannot_be_killed_is_not_waited_for_for_ever():
+    process = Stuck()
+    with pytest.raises(SessionStuck, match="still there 60 s after SIGKILL"):
+        end_group(process)
+    assert process.waited_s == [60.0]
+
+
+def test_what_a_session_started_ends_with_it():
+    code = "import subprocess; subprocess.Popen(['sleep', '60']).wait()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, stdin=subprocess.PIPE
+    )
+    end_group(process)
+    assert process.returncode == -9 and process.stdin.closed
