@@ -168,11 +168,12 @@ def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
             times_us.append(profile.total_us)
             if is_own and own_profile is None:
                 own_profile = profile
-    in_tree = any(_has_duration(record) for record, _ in found)
+    in_tree = any(has_duration(record) for record, _ in found)
     return Candidate(found[0][0], own_profile, rows, fsum(times_us), in_tree)
 
 
-def _has_duration(record: CaseRecord) -> bool:
+def has_duration(record: CaseRecord) -> bool:
+    """Whether a tree's row has a duration of its own: then it needs no other."""
     text = record.extra.get(TREE_DURATION)
     if not text:
         return False

@@ -84,11 +84,12 @@ def plan(
     again: Annotated[bool, typer.Option(help="plan everything once more")] = False,
     retry_failed: Annotated[bool, typer.Option(help="plan what failed once more")] = False,
     dry_run: Annotated[bool, typer.Option(help="print the forecast and write nothing")] = False,
+    single_writer: SingleWriterOption = False,
 ) -> None:
     """Forecast a campaign and write its plan, which is never changed afterwards."""
     from jobs.verbs.plan import plan_verb
 
-    plan_verb(campaign, root, again, retry_failed, dry_run)
+    plan_verb(campaign, root, again, retry_failed, dry_run, single_writer)
 
 
 @app.command()
@@ -110,7 +111,9 @@ def merge(
 
 @app.command()
 def status(
-    campaign: Annotated[str | None, typer.Argument(help="one campaign  [all]")] = None,
+    campaign: Annotated[
+        str | None, typer.Argument(help="one campaign, by its name or its file  [all]")
+    ] = None,
     root: RootOption = None,
 ) -> None:
     """Say how far campaigns are, and what failed."""

@@ -35,8 +35,9 @@ _SHORTEST_SHARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """All that decides a plan. `answered` is the head's answers on this stack, by case id; it is
-    empty where everything shall be measured again."""
+    """All that decides a plan. `answered` is the head's answers on this stack, by case id: the
+    last durations, and under `missing-only` what is left out. `again` leaves out nothing,
+    `retry_failed` takes up what has no good answer, whatever the campaign's update says."""
 
     campaign: Campaign
     number: int
@@ -47,6 +48,7 @@ class PlanRequest:
     answered: Mapping[str, Answer]
     op_mapping: str | None
     retry_failed: bool
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
     chosen = candidates
-    if campaign.update == "missing-only":
+    if not request.again and (campaign.update == "missing-only" or request.retry_failed):
         chosen = still_missing(candidates, request.answered, retry_failed=request.retry_failed)
     peaks = peaks_of(request.stack)
     priced = [

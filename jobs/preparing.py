@@ -7,7 +7,7 @@ from pathlib import Path
 from collector.database.commits import Commit, find_head
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
-from collector.database.query import answers
+from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.errors import BadInput
@@ -59,7 +59,7 @@ def decide(
     situation: Situation, *, again: bool, retry_failed: bool
 ) -> Continue | NewPlan | Finished:
     """What the campaign's next step is, by the life of its plans."""
-    held = set(situation.state.measurements["shard"].unique().to_pylist())
+    held = held_shards(situation.state)
     states = [
         PlanState(plan, situation.committed, _is_merged(plan, situation.committed, held))
         for plan in situation.plans
@@ -69,9 +69,10 @@ def decide(
     return next_step(states, wanted, again=again, retry_failed=retry_failed)
 
 
-def _is_merged(plan: Plan, committed: frozenset[str], held: set[str]) -> bool:
+def _is_merged(plan: Plan, committed: frozenset[str], held: frozenset[tuple[str, str]]) -> bool:
     """Whether the head holds every shard that was committed of a plan."""
-    return all(shard.shard_id in held for shard in plan.shards if shard.shard_id in committed)
+    done = (shard.shard_id for shard in plan.shards if shard.shard_id in committed)
+    return all((plan.campaign, shard) in held for shard in done)
 
 
 def next_round(
@@ -85,9 +86,10 @@ def next_round(
         round=str(number) if again or retry_failed else "",
         stack=situation.stack,
         sources=tuple((source.planned, source.records) for source in situation.sources),
-        answered={} if again else head_answers(situation),
+        answered=head_answers(situation),
         op_mapping=situation.op_mapping,
         retry_failed=retry_failed,
+        again=again,
     )
     return make_plan(request, find=find)
 

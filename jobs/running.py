@@ -1,36 +1,25 @@
 """`opmeter run`: plan, measure here, merge; and continue where an earlier run was ended."""
 
-import getpass
-import os
-import platform
-import shutil
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from collector.database.commits import Commit
-from collector.database.merge import Guard, MergeResult, merge
-from collector.host.stack import gpu_count
+from collector.database.merge import Guard
+from collector.errors import BadInput
+from collector.host.stack import gpu_count, local_stack
 from collector.plan import Plan
-from collector.replay.lock import DeviceLock
+from collector.replay.lock import DeviceLock, scratch_folder
 from collector.store.base import Store
+from collector.worker.assignment import WrongImage, WrongNode, check_stack
+from jobs.advancing import Wish, advance, publish
 from jobs.campaign import Campaign
-from jobs.lifecycle import Continue, Finished, NewPlan
 from jobs.local import LocalRun, Progress
 from jobs.planning import describe_forecast
-from jobs.preparing import Situation, decide, next_round, survey, write
+from jobs.preparing import Situation, survey
 from jobs.rounds import committed_shards
 from jobs.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    again: bool = False
-    retry_failed: bool = False
-    supersede_stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,107 +36,67 @@ class RunResult:
 def run_campaign(
     campaign: Campaign,
     store: Store,
+    watched: Store,
     guard: Guard,
-    options: RunOptions,
+    wish: Wish,
     view: View,
     stop: threading.Event,
 ) -> RunResult:
-    """The whole way on this machine. Returns early, with shards missing, once `stop` is set."""
+    """The whole way on this machine. Returns early, with shards missing, once `stop` is set.
+
+    `watched` is the same store, not waited for: pictures of the progress are read there.
+    """
     situation = survey(campaign, store)
-    plan = _plan(situation, store, guard, options, view)
-    _measure(store, plan, view, stop)
+    check_here(situation)
+    advanced = advance(situation, store, lambda: guard, wish, view.say)
+    plan, situation = advanced.plan, advanced.situation
+    view.say(advanced.news)
+    for line in describe_forecast(plan):
+        view.say("  " + line)
+    _measure(store, watched, plan, view, stop)
     missing = _outstanding(store, plan)
     if missing:
         return RunResult(situation, plan, len(missing), situation.head)
-    merged = _merge(store, [plan.number], campaign, guard, options)
+    merged = publish(store, campaign.name, [plan.number], guard, wish)
     return RunResult(situation, plan, 0, merged.head)
 
 
-def _plan(
-    situation: Situation, store: Store, guard: Guard, options: RunOptions, view: View
-) -> Plan:
-    step = decide(situation, again=options.again, retry_failed=options.retry_failed)
-    match step:
-        case Finished(plan):
-            view.say(f"plan {plan.number} is measured and merged already")
-            return plan
-        case Continue(plan):
-            view.say(f"continuing plan {plan.number}")
-        case NewPlan(number, merge_first):
-            if merge_first:
-                campaign = situation.campaign
-                _merge(store, merge_first, campaign, guard, options, allow_missing=True)
-                situation = survey(campaign, store)
-            planned = next_round(
-                situation, number, again=options.again, retry_failed=options.retry_failed
-            )
-            write(store, situation, planned)
-            plan = planned.plan
-            view.say(f"plan {plan.number}")
-    for line in describe_forecast(plan):
-        view.say("  " + line)
-    return plan
+def check_here(situation: Situation) -> None:
+    """Raise BadInput where this machine is not the one that the campaign wants."""
+    campaign = situation.campaign
+    try:
+        check_stack(situation.stack, local_stack(campaign.backend))
+    except (WrongImage, WrongNode) as error:
+        raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
+    here = gpu_count() if campaign.backend == "cuda" else 1
+    if campaign.devices > here:
+        raise BadInput(
+            f"campaign {campaign.name} wants {campaign.devices} devices, and this machine has "
+            f"{here} ({campaign.backend}; a cpu is one device, all its cores)"
+        )
 
 
-def _measure(store: Store, plan: Plan, view: View, stop: threading.Event) -> None:
+def _measure(store: Store, watched: Store, plan: Plan, view: View, stop: threading.Event) -> None:
     shards = _outstanding(store, plan)
     if not shards:
         return
     purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
     tally = _Tally(plan, shards, view)
-    devices = _devices(plan)
     with ExitStack() as held:
-        for device in devices:
+        for device in range(plan.devices):
             held.enter_context(DeviceLock(f"{plan.backend}{device}", purpose))
-        folder = held.enter_context(_scratch(f"{plan.backend}{devices[0]}"))
-        run = LocalRun(store, plan, folder, devices, stop, tally.told, tally.finished)
+        folder = held.enter_context(scratch_folder(f"{plan.backend}0"))
+        run = LocalRun(
+            store=store,
+            watched=watched,
+            plan=plan,
+            scratch=folder,
+            devices=range(plan.devices),
+            stop=stop,
+            on_progress=tally.told,
+            on_finished=tally.finished,
+        )
         run.measure(shards)
-
-
-def _devices(plan: Plan) -> Sequence[int]:
-    """The devices of this machine that measure: a cpu is one device, all its cores."""
-    if plan.backend != "cuda":
-        return [0]
-    return range(min(plan.devices, gpu_count()))
-
-
-@contextmanager
-def _scratch(device: str) -> Iterator[Path]:
-    """A folder for the workers. What a killed run left is removed: its device was locked."""
-    prefix = f"opmeter-{device}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        if left.stat().st_uid == os.getuid():
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-def _merge(
-    store: Store,
-    numbers: Sequence[int],
-    campaign: Campaign,
-    guard: Guard,
-    options: RunOptions,
-    *,
-    allow_missing: bool = False,
-) -> MergeResult:
-    return merge(
-        store,
-        [(campaign.name, number) for number in numbers],
-        guard=guard,
-        author=author(),
-        supersede_stack=options.supersede_stack,
-        allow_missing=allow_missing,
-    )
-
-
-def author() -> str:
-    """Who publishes: `user@machine`, for people who read the log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's uid need not have a name
-        user = "unknown"
-    return f"{user}@{platform.node()}"
 
 
 def _outstanding(store: Store, plan: Plan) -> list[str]:

@@ -33,10 +33,10 @@ def load_sources(campaign: Campaign) -> tuple[LoadedSource, ...]:
 def _load(source: Source) -> LoadedSource:
     match source:
         case TreeSource(path):
-            return _loaded(f"tree:{path.name}", read_tree(path), None, same_stack=False)
+            return _loaded("tree", read_tree(path), None, same_stack=False)
         case ProfileSource(path, same_stack):
             profile = read_profile([path])
-            name = f"profile:{path.name}"
+            name = "profile"
         case BundledSource(name):
             same_stack = False
             with _written(name) as path:

@@ -1,7 +1,7 @@
 """What a run ends by saying: where the database is, what it covers, and what failed and why."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import fsum
@@ -14,6 +14,7 @@ from collector.plan import Plan
 from collector.record import CaseRecord
 from collector.store.base import Store
 from collector.worker.attempt import read_commit
+from jobs.candidates import has_duration
 
 _READERS = 8
 _LISTED = 25
@@ -33,10 +34,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`rows` and `time_us` count the sources' invocations; `measured_*` those with a duration."""
+    """Over the cases that the plan is about: `rows` and `time_us` count the sources' invocations,
+    `measured_*` those with a duration. `in_tree` cases were not asked for: their tree has one."""
 
     cases: int
     measured_cases: int
+    in_tree: int
     rows: int
     measured_rows: int
     time_us: float
@@ -49,17 +52,21 @@ def summarise(
     state: State, plan: Plan, sources: Sequence[Sequence[CaseRecord]], usage: Usage
 ) -> Summary:
     """What the head says of the cases of a plan's sources, on the plan's stack."""
-    weights = _weights(sources)
     answers = _answers(state, plan)
-    good = {case for case in weights if answers.get(case, ("", "", "", False))[3]}
+    weights = _weights(sources, plan.operators)
+    in_tree = {case for case, w in weights.items() if w.in_tree and case not in answers}
+    if plan.update == "missing-only":
+        weights = {case: w for case, w in weights.items() if case not in in_tree}
+    good = {case for case in weights if case in answers and answers[case].is_good}
     failures: dict[tuple[str, str, str], list[_Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
-            _, outcome, reason, _ = answers.get(case, ("", "", "not measured", False))
-            failures[weight.kernel_type, outcome or "missing", _short(reason)].append(weight)
+            answer = answers.get(case, _NOT_MEASURED)
+            failures[weight.kernel_type, answer.outcome, answer.reason].append(weight)
     return Summary(
         cases=len(weights),
         measured_cases=len(good),
+        in_tree=len(in_tree),
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
         time_us=fsum(w.time_us for w in weights.values()),
@@ -87,25 +94,15 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
 def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
     """The lines that end a run."""
     version = f"version {head.number}" if head else "no version yet"
+    in_tree = f"; {summary.in_tree} more have one in their tree" if summary.in_tree else ""
     lines = [
         f"database    {url}, {version}",
         f"stack       {plan.stack.version_path}",
         f"coverage    {summary.measured_cases} of {summary.cases} cases, "
         f"{_share(summary.measured_rows, summary.rows)} of the rows, "
-        f"{_share(summary.measured_time_us, summary.time_us)} of the profile's time",
+        f"{_share(summary.measured_time_us, summary.time_us)} of the profile's time{in_tree}",
+        *_efficiency(summary.usage, plan),
     ]
-    usage = summary.usage
-    if usage.wall_s > 0:
-        lines.append(
-            f"efficiency  device busy {_share(usage.busy_us / 1e6, usage.wall_s)}, "
-            f"useful {_share(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in "
-            f"sessions; {usage.startup_s:.0f} s went into starting them"
-        )
-        lines.append(
-            f"forecast    {plan.forecast.wall_s:.0f} s, of which the floor is "
-            f"{plan.forecast.floor_s:.0f} s: {_share(plan.forecast.floor_s, usage.wall_s)} of "
-            "what it took"
-        )
     for failure in summary.failures[:_LISTED]:
         lines.append(
             f"{failure.outcome:<11} {failure.kernel_type}: {failure.cases} cases, "
@@ -116,42 +113,79 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     return lines
 
 
+def _efficiency(usage: Usage, plan: Plan) -> list[str]:
+    """How well the devices were used, and how far from the forecast's floor it was."""
+    if usage.wall_s <= 0:
+        return []
+    forecast, wall_s = plan.forecast, usage.wall_s / plan.devices
+    return [
+        f"efficiency  device busy {_share(usage.busy_us / 1e6, usage.wall_s)}, useful "
+        f"{_share(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
+        f"{usage.startup_s:.0f} s went into starting them",
+        f"forecast    {forecast.wall_s:.0f} s; its floor of {forecast.floor_s:.0f} s is "
+        f"{_share(forecast.floor_s, wall_s)} of what it took",
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Weight:
+    """What a case stands for in the sources."""
+
     kernel_type: str
     rows: int
     time_us: float
+    in_tree: bool
 
 
-def _weights(sources: Sequence[Sequence[CaseRecord]]) -> Mapping[str, _Weight]:
-    kernel_types: dict[str, str] = {}
-    rows: Counter[str] = Counter()
-    times_us: dict[str, list[float]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    outcome: str
+    reason: str
+    is_good: bool
+
+
+_NOT_MEASURED = _Answer("missing", "not measured", False)
+
+
+def _weights(
+    sources: Sequence[Sequence[CaseRecord]], operators: Collection[str] | None
+) -> dict[str, _Weight]:
+    found: dict[str, list[CaseRecord]] = defaultdict(list)
     for records in sources:
         for record in records:
-            kernel_types.setdefault(record.case_id, record.case.kernel_type)
-            rows[record.case_id] += record.profile.count if record.profile else 1
-            times_us[record.case_id].append(record.profile.total_us if record.profile else 0.0)
-    return {
-        case: _Weight(kernel_type, rows[case], fsum(times_us[case]))
-        for case, kernel_type in kernel_types.items()
-    }
+            if operators is None or record.case.kernel_type in operators:
+                found[record.case_id].append(record)
+    return {case: _weight(records) for case, records in found.items()}
 
 
-def _answers(state: State, plan: Plan) -> dict[str, tuple[str, str, str, bool]]:
-    """Case -> (case, outcome, reason, whether it is good)."""
-    if plan.stack.version_path not in state.versions:
+def _weight(records: Sequence[CaseRecord]) -> _Weight:
+    profiles = [record.profile for record in records if record.profile is not None]
+    return _Weight(
+        kernel_type=records[0].case.kernel_type,
+        rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),
+        time_us=fsum(profile.total_us for profile in profiles),
+        in_tree=any(has_duration(record) for record in records),
+    )
+
+
+def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
+    """What the head answers on the plan's stack, by case."""
+    version = state.versions.get(plan.stack.version_path)
+    if version is None or version.shown_stack.stack_id != plan.stack.stack_id:
         return {}
     best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
     columns = (best[name].to_pylist() for name in ("case", "outcome", "reason", "good"))
-    return {row[0]: row for row in zip(*columns, strict=True)}
+    return {
+        case: _Answer(outcome, _short(reason), good)
+        for case, outcome, reason, good in zip(*columns, strict=True)
+    }
 
 
 def _failure(key: tuple[str, str, str], found: Sequence[_Weight]) -> Failure:
     kernel_type, outcome, reason = key
     return Failure(
         kernel_type,
-        str(outcome),
+        outcome,
         reason,
         len(found),
         sum(w.rows for w in found),

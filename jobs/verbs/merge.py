@@ -7,8 +7,8 @@ import typer
 from collector.database.merge import merge
 from collector.errors import BadInput
 from collector.store.base import Store
+from jobs.advancing import author
 from jobs.rounds import read_plans
-from jobs.running import author
 from jobs.verbs.opening import choose_guard, open_campaign, open_root
 
 _NOT_COMMITTED = 3

@@ -1,6 +1,9 @@
 """What every verb opens first: the campaign, the store, and the guard of a merge."""
 
+import threading
 from pathlib import Path
+
+from collector.store.single_writer import SingleWriterStore
 
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard
 from collector.errors import BadInput, OpmeterError
@@ -27,11 +30,28 @@ def open_campaign(name: str) -> Campaign:
     return load_campaign(path)
 
 
-def open_root(root: str | None, campaign: Campaign | None = None) -> Store:
-    """The store of a command: `--root`, else the campaign's, else a folder here; it is waited
-    for while it does not answer."""
-    store = campaign.store if campaign else None
-    return PatientStore(open_store(root or store or DEFAULT_ROOT), _PATIENCE_S)
+def open_bare(
+    root: str | None, campaign: Campaign | None = None, *, single_writer: bool = False
+) -> Store:
+    """The store of a command: `--root`, else the campaign's, else a folder here. It is not
+    waited for."""
+    url = root or (campaign.store if campaign else None) or DEFAULT_ROOT
+    if url.startswith("memory:"):
+        raise BadInput(f"--root {url}: a store in memory ends with this command; name a folder")
+    store = open_store(url)
+    return SingleWriterStore(store) if single_writer else store
+
+
+def patient(store: Store, stop: threading.Event | None = None) -> Store:
+    """The same store, waited for while it does not answer, and until `stop` is set."""
+    return PatientStore(store, _PATIENCE_S, stop=stop)
+
+
+def open_root(
+    root: str | None, campaign: Campaign | None = None, *, single_writer: bool = False
+) -> Store:
+    """The store of a command, waited for while it does not answer."""
+    return patient(open_bare(root, campaign, single_writer=single_writer))
 
 
 def choose_guard(store: Store, *, single_writer: bool) -> Guard:

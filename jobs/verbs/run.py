@@ -7,9 +7,10 @@ import threading
 import typer
 
 from collector.database.snapshot import load_state
-from jobs.running import RunOptions, run_campaign
+from jobs.advancing import Wish
+from jobs.running import run_campaign
 from jobs.summary import describe, plan_usage, summarise
-from jobs.verbs.opening import choose_guard, open_campaign, open_root
+from jobs.verbs.opening import choose_guard, open_bare, open_campaign, patient
 from jobs.view import View, view_for
 
 _NOT_COMMITTED = 3
@@ -26,13 +27,14 @@ def run_verb(
 ) -> int:
     """The exit code: 0, 1 where `strict` and a case has no duration, 3 where shards are left."""
     campaign = open_campaign(campaign_name)
-    store = open_root(root, campaign)
-    options = RunOptions(again, retry_failed, supersede_stack)
+    wish = Wish(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
         stop = stop_on_signals(view)
+        watched = open_bare(root, campaign, single_writer=single_writer)
+        store = patient(watched, stop)
         view.say(f"store {store.url}")
         guard = choose_guard(store, single_writer=single_writer)
-        result = run_campaign(campaign, store, guard, options, view, stop)
+        result = run_campaign(campaign, store, watched, guard, wish, view, stop)
     if result.missing:
         typer.echo(
             f"stopped with {result.missing} of {len(result.plan.shards)} shards to go; "

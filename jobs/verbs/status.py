@@ -1,5 +1,7 @@
 """`opmeter status`."""
 
+from pathlib import Path
+
 import typer
 
 from collector import keys
@@ -10,12 +12,14 @@ from collector.record import CaseRecord, read_table
 from collector.store.base import Store
 from jobs.status import PlanStatus, campaign_status, campaigns
 from jobs.summary import describe, plan_usage, summarise
-from jobs.verbs.opening import open_root
+from jobs.verbs.opening import open_campaign, open_root
 
 
 def status_verb(campaign: str | None, root: str | None) -> None:
     """One line a plan; for one campaign also its shards and what its newest plan answered."""
-    store = open_root(root)
+    described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
+    store = open_root(root, described)
+    campaign = described.name if described else campaign
     known = campaigns(store)
     if campaign is not None and campaign not in known:
         raise BadInput(f"no campaign {campaign!r} at {store.url}; there are: {', '.join(known)}")

@@ -168,6 +168,7 @@ THREE = (record(shape="1"), record(shape="2"), record(shape="3"))
         ("missing-only", False, ["3"]),
         ("missing-only", True, ["2", "3"]),
         ("all", False, ["1", "2", "3"]),
+        ("all", True, ["2", "3"]),
     ],
 )
 def test_missing_only_leaves_out_what_has_an_answer(
@@ -177,6 +178,15 @@ def test_missing_only_leaves_out_what_has_an_answer(
     planned = plan(replace(asked, answered=ANSWERED, retry_failed=retry_failed))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in left)
     assert planned.plan.forecast.answered == 3 - len(left)
+
+
+def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
+    in_tree = record(count=0, shape="9", duration="12.5")
+    slow = {case: replace(answer, mean_us=5e6) for case, answer in ANSWERED.items()}
+    planned = plan(replace(request(*THREE, in_tree), answered=slow, again=True))
+    assert planned.plan.forecast.cases == 4
+    fast = plan(replace(request(*THREE, in_tree), again=True))
+    assert planned.plan.forecast.device_s > fast.plan.forecast.device_s
 
 
 @pytest.mark.parametrize(
