@@ -59,6 +59,7 @@ class LocalRun:
     stop: threading.Event
     on_progress: Callable[[Progress], None]
     on_finished: Callable[[str], None]
+    single_writer: bool = False
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -136,6 +137,7 @@ class LocalRun:
         # -P: else the folder one happens to be in comes before Python's own modules.
         command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
+        command += ["--single-writer"] if self.single_writer else []
         command += ["--parent", str(os.getpid())]
         with words.open("wb") as err:
             # The worker's standard input is the life line: it ends when this process does.

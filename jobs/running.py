@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from collector.database.commits import Commit
-from collector.database.merge import Guard
+from collector.database.merge import SINGLE_WRITER, Guard
 from collector.errors import BadInput
 from collector.host.stack import gpu_count, local_stack
 from collector.plan import Plan
@@ -53,7 +53,7 @@ def run_campaign(
     view.say(advanced.news)
     for line in describe_forecast(plan):
         view.say("  " + line)
-    _measure(store, watched, plan, view, stop)
+    _measure(store, watched, plan, view, stop, single_writer=guard == SINGLE_WRITER)
     missing = _outstanding(store, plan)
     if missing:
         return RunResult(situation, plan, len(missing), situation.head)
@@ -76,7 +76,15 @@ def check_here(situation: Situation) -> None:
         )
 
 
-def _measure(store: Store, watched: Store, plan: Plan, view: View, stop: threading.Event) -> None:
+def _measure(
+    store: Store,
+    watched: Store,
+    plan: Plan,
+    view: View,
+    stop: threading.Event,
+    *,
+    single_writer: bool,
+) -> None:
     shards = _outstanding(store, plan)
     if not shards:
         return
@@ -95,6 +103,7 @@ def _measure(store: Store, watched: Store, plan: Plan, view: View, stop: threadi
             stop=stop,
             on_progress=tally.told,
             on_finished=tally.finished,
+            single_writer=single_writer,
         )
         run.measure(shards)
 

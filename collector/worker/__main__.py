@@ -16,6 +16,7 @@ from collector.replay.supervisor import SessionStuck
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
+from collector.store.single_writer import SingleWriterStore
 from collector.worker.assignment import LOG, Assignment, WrongImage, keep_log, work
 from collector.worker.exit_codes import ExitCode
 
@@ -45,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _log_to(options.scratch / LOG)
         store = open_store(options.root)
+        if options.single_writer:
+            store = SingleWriterStore(store)
         code = run(store, assignment, options.scratch, options.patience_s, stop)
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
@@ -58,7 +61,7 @@ def run(
     """One attempt. Its log is stored by its commit; where it comes to none, here."""
     try:
         _check_space(scratch)
-        patient = PatientStore(store, patience_s)
+        patient = PatientStore(store, patience_s, wait_for_refusals=True)
         done = work(patient, assignment, scratch, stop, watched=store)
         code = ExitCode.DONE if done else ExitCode.TEMPORARY
     except (OpmeterError, OSError) as error:
@@ -105,6 +108,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--campaign", required=True)
     parser.add_argument("--plan", type=int, required=True)
     parser.add_argument("--plan-hash", required=True)
+    parser.add_argument("--single-writer", action="store_true", help="nobody else writes there")
     parser.add_argument("--shard", required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--device", type=int, default=0)

@@ -12,7 +12,7 @@ import zstandard
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.errors import OpmeterError, StoreError
-from collector.host.stack import local_stack
+from collector.host.stack import device_serial, local_stack
 from collector.measurement import Outcome
 from collector.ops.registry import find
 from collector.plan import Plan, plan_from_json
@@ -71,10 +71,11 @@ def work(
     """
     plan, cases = _read(store, assignment)
     check_stack(plan.stack, local_stack(plan.backend))
+    serial = device_serial(plan.backend, assignment.device)
     progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
     with progress:
         return complete(
-            _answers(store, assignment, plan, cases, scratch / LOG),
+            _answers(store, assignment, plan, cases, log=scratch / LOG, serial=serial),
             ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
             find=find,
             session_s=plan.shard_settings.session_s,
@@ -86,7 +87,7 @@ def work(
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
     plan, cases = _read(store, assignment)
-    give_up(_answers(store, assignment, plan, cases, None), outcome, reason)
+    give_up(_answers(store, assignment, plan, cases), outcome, reason)
 
 
 def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
@@ -131,9 +132,15 @@ def _read(store: Store, assignment: Assignment) -> tuple[Plan, list[ShardCase]]:
 
 
 def _answers(
-    store: Store, assignment: Assignment, plan: Plan, cases: list[ShardCase], log: Path | None
+    store: Store,
+    assignment: Assignment,
+    plan: Plan,
+    cases: list[ShardCase],
+    *,
+    log: Path | None = None,
+    serial: str | None = None,
 ) -> ShardAnswers:
     node = platform.node()
     attempt = Attempt(store, plan, assignment.shard, assignment.attempt, node, log)
     digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
-    return ShardAnswers(attempt, cases, Worker(node, image_digest=digest))
+    return ShardAnswers(attempt, cases, Worker(node, serial, image_digest=digest))

@@ -69,6 +69,7 @@ class ReplayInstrument:
             ),
             measure=plan.measure,
             limits=plan.limits,
+            stack_device=plan.stack.device,
         )
 
     def _ticker(self, cases: Sequence[ShardCase]) -> Callable[[SessionProgress], None]:

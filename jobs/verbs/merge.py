@@ -24,7 +24,7 @@ def merge_verb(
 ) -> int:
     """The exit code: 0, or 3 where shards are missing and nothing was published."""
     campaign = open_campaign(name) if Path(name).is_file() else None
-    store = open_root(root, campaign)
+    store = open_root(root, campaign, single_writer=single_writer)
     campaign_name = campaign.name if campaign else name
     result = merge(
         store,

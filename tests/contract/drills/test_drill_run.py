@@ -60,6 +60,12 @@ def test_the_same_campaign_again_measures_nothing(runs: Runs):
     assert set(runs.uploaded().values()) == attempts
 
 
+def test_a_single_writer_is_taken_at_the_users_word(runs: Runs):
+    runs.finish("--single-writer")
+    assert "guard single-writer" in runs.command("db", "log")
+    assert "no problems" in runs.command("db", "verify")
+
+
 def test_again_makes_the_next_version(runs: Runs):
     runs.finish()
     assert "version 2" in runs.finish("--again")
