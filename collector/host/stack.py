@@ -2,12 +2,12 @@
 
 import importlib.util
 import re
-import shutil
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from collector.errors import BadInput
 from collector.host.cpu import this_cpu
+from collector.host.gpus import Gpu, gpus
 from collector.stack import Stack
 
 # What a cpu session sets, so that page faults are not measured: part of the stack, since it
@@ -29,7 +29,7 @@ def local_stack(backend: str) -> Stack:
     if backend == "cpu":
         return cpu_stack(torch)
     if backend == "cuda":
-        return _cuda_stack(torch)
+        return cuda_stack(torch, gpus())
     raise BadInput(f"backend {backend!r} cannot be described here: cpu or cuda is wanted")
 
 
@@ -63,24 +63,32 @@ def _version_in_file(package: str, pattern: str) -> str | None:
 
 
 def gpu_count() -> int:
-    """The NVIDIA GPUs of this machine. Raises BadInput where there is none."""
-    return len(_gpus())
+    """The NVIDIA GPUs that this process may use. Raises BadInput where there is none."""
+    return len(gpus())
 
 
-def _cuda_stack(torch: str) -> Stack:
-    name, driver = _gpus()[0]
-    device = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
-    return Stack(device=f"CUDA_{device}", torch=torch, driver=driver)
+def gpu_device(name: str) -> str:
+    """`CUDA_{name}`, in the letters a folder may have: the device of a stack."""
+    return "CUDA_" + re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
 
 
-def _gpus() -> list[tuple[str, str]]:
-    """Name and driver of each GPU."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        raise BadInput("backend cuda: nvidia-smi is not on PATH, so no GPU can be named")
-    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
-    rows = [line.split(",") for line in answer.stdout.splitlines() if line.count(",") == 1]
-    if not rows:
-        raise BadInput(f"backend cuda: nvidia-smi names no GPU: {answer.stderr.strip()}")
-    return [(name.strip(), driver.strip()) for name, driver in rows]
+def device_serial(backend: str, index: int) -> str | None:
+    """What tells a device from others of its model; a cpu tells nothing. BadInput where there is
+    no such device."""
+    if backend != "cuda":
+        return None
+    found = gpus()
+    if index >= len(found):
+        raise BadInput(f"cuda device {index} is wanted, this process may use {len(found)}")
+    return found[index].uuid
+
+
+def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
+    """GPUs of one model with a version of torch. Raises BadInput where there are two models."""
+    models = sorted({gpu.name for gpu in found})
+    if len(models) > 1:
+        raise BadInput(
+            f"a campaign measures one model of GPU, and here are {', '.join(models)}: "
+            "choose with CUDA_VISIBLE_DEVICES"
+        )
+    return Stack(device=gpu_device(models[0]), torch=torch, driver=found[0].driver)

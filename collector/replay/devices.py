@@ -10,8 +10,10 @@ from torch.profiler import ProfilerActivity
 
 from collector.errors import BadInput
 from collector.host.cpu import available_memory_bytes, this_cpu
+from collector.host.stack import gpu_device
 from collector.measurement import DeviceState
 from collector.replay.events import Event, kernel_events, operator_events
+from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
 
 _MIB = 1 << 20
@@ -41,13 +43,23 @@ class Device(Protocol):
         """Clock and temperature, where the device tells."""
 
 
-def open_device(backend: str, index: int, threads: int) -> Device:
-    """The device of a session. Raises BadInput where it is not there."""
-    if backend == "cpu":
-        return CpuDevice(threads)
-    if backend == "cuda":
-        return CudaDevice(index)
-    raise BadInput(f"backend {backend!r}: cpu or cuda is wanted")
+def open_device(spec: SessionSpec) -> Device:
+    """The device of a session. Raises BadInput where it is not there, or is another."""
+    if spec.backend == "cpu":
+        return CpuDevice(spec.threads)
+    if spec.backend == "cuda":
+        device = CudaDevice(spec.device)
+        check_gpu(spec, torch.cuda.get_device_name(spec.device))
+        return device
+    raise BadInput(f"backend {spec.backend!r}: cpu or cuda is wanted")
+
+
+def check_gpu(spec: SessionSpec, name: str) -> None:
+    """Raises BadInput where a gpu of this name is not the device that the results are for."""
+    if spec.stack_device and gpu_device(name) != spec.stack_device:
+        raise BadInput(
+            f"cuda device {spec.device} is {name!r} to torch, and {spec.stack_device} is measured"
+        )
 
 
 class CpuDevice:

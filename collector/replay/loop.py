@@ -32,7 +32,7 @@ class Loop:
         self._spec = spec
         self._directory = directory
         self._journal = journal
-        self._device = open_device(spec.backend, spec.device, spec.threads)
+        self._device = open_device(spec)
         cold = spec.measure.cache == "cold"
         self._replay = CaseReplay(
             self._device,

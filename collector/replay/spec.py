@@ -30,7 +30,8 @@ class SessionSpec:
     """One session on one device. A case's place in `cases` is its ordinal.
 
     `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
-    number of cores that torch uses on a cpu, 0 for all of them.
+    number of cores that torch uses on a cpu, 0 for all of them; `stack_device` is the device that
+    the results are for: a gpu of another name is refused.
     """
 
     backend: str  # cpu | cuda
@@ -41,6 +42,7 @@ class SessionSpec:
     seed: int = 0
     threads: int = 0
     catalog: str = DEFAULT_CATALOG
+    stack_device: str = ""
 
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:
@@ -53,6 +55,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
         "seed": spec.seed,
         "threads": spec.threads,
         "catalog": spec.catalog,
+        "stack_device": spec.stack_device,
         "predicted_s": [case.predicted_s for case in spec.cases],
         "limit_s": [case.limit_s for case in spec.cases],
     }
@@ -82,4 +85,5 @@ def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
         seed=value["seed"],
         threads=value["threads"],
         catalog=value["catalog"],
+        stack_device=value["stack_device"],
     )

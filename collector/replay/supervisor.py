@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from collector.errors import OpmeterError
+from collector.host.gpus import CUDA_ORDER
 from collector.host.stack import CPU_ALLOCATOR
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.memory import gib, resident_bytes
@@ -192,16 +193,19 @@ def _start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[by
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
-        env=_environment(spec.backend),
+        env=session_environment(spec.backend),
         start_new_session=True,
     )
 
 
-def _environment(backend: str) -> dict[str, str]:
+def session_environment(backend: str) -> dict[str, str]:
+    """What a session's process finds in its environment: ours, and what keeps it alike."""
     env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
     if backend == "cpu":
         # The heap is kept between cases: page faults are no part of an operator's time.
         env.update(CPU_ALLOCATOR)
+    if backend == "cuda":
+        env.update(CUDA_ORDER)
     return env
 
 

@@ -1,21 +1,29 @@
 """Inputs, outputs and events, with torch in this process."""
 
+from dataclasses import replace
+
 import pytest
 
-from collector.errors import CaseRejected
+from collector.errors import BadInput, CaseRejected
 from collector.quality.sentinels import Mark, Sentinel
-from tests.unit.collector.replay.replay_cases import case_record
+from tests.unit.collector.replay.replay_cases import add_record, case_record
 
 torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
-from collector.replay.devices import CpuDevice, last_level_cache_bytes, open_device  # noqa: E402
+from collector.replay.devices import (  # noqa: E402
+    CpuDevice,
+    check_gpu,
+    last_level_cache_bytes,
+    open_device,
+)
 from collector.replay.events import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
 from collector.replay.marks import Marks  # noqa: E402
 from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
+from collector.replay.supervisor import session_environment  # noqa: E402
 from collector.replay.tensors import CaseTensors, emulated_dtypes  # noqa: E402
 
 
@@ -169,6 +177,19 @@ def test_the_last_level_cache_is_the_largest(tmp_path):
     assert last_level_cache_bytes(tmp_path / "none") == 64 << 20
 
 
-def test_a_backend_that_is_none_is_refused():
-    with pytest.raises(Exception, match="backend 'tpu': cpu or cuda is wanted"):
-        open_device("tpu", 0, 1)
+def test_a_backend_that_is_none_is_refused(session_of):
+    with pytest.raises(BadInput, match="backend 'tpu': cpu or cuda is wanted"):
+        open_device(replace(session_of(add_record(1)), backend="tpu"))
+
+
+def test_another_gpu_than_the_plan_s_is_refused(session_of):
+    spec = replace(session_of(add_record(1)), device=3, stack_device="CUDA_NVIDIA_H100_80GB_HBM3")
+    check_gpu(spec, "NVIDIA H100 80GB HBM3")
+    check_gpu(replace(spec, stack_device=""), "any")
+    with pytest.raises(BadInput, match="cuda device 3 is 'NVIDIA A10' to torch, and CUDA_NVIDIA_H"):
+        check_gpu(spec, "NVIDIA A10")
+
+
+def test_sessions_number_gpus_as_nvidia_smi_does(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert session_environment("cuda")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -1,0 +1,109 @@
+"""Which GPUs a session would see, from recorded answers of nvidia-smi."""
+
+import os
+
+import pytest
+
+from collector.errors import BadInput
+from collector.host.gpus import Gpu, gpus, parse, visible
+from collector.host.stack import cuda_stack, device_serial, gpu_count
+
+pytestmark = pytest.mark.fast
+
+EIGHT = "".join(
+    f"{i}, NVIDIA H100 80GB HBM3, GPU-{i}f2b7d5e-0000-4d5c-8d5c-00000000000{i}, 550.54.15\n"
+    for i in range(8)
+)
+MIXED = """0, NVIDIA H100 80GB HBM3, GPU-aa11, 550.54.15
+1, NVIDIA GeForce RTX 4090, GPU-ab22, 550.54.15
+"""
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """Puts a program of this name on PATH that does what it is told."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def put(script):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+
+    put(f"cat <<END\n{MIXED}END")
+    return put
+
+
+def test_every_gpu_has_its_name_uuid_and_driver():
+    found = parse(EIGHT)
+    assert [gpu.index for gpu in found] == list(range(8))
+    uuid = "GPU-7f2b7d5e-0000-4d5c-8d5c-000000000007"
+    assert found[7] == Gpu(7, "NVIDIA H100 80GB HBM3", uuid, "550.54.15")
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, so, a, b"])
+def test_an_answer_without_gpus_is_refused_with_its_words(text):
+    with pytest.raises(BadInput, match=f"names no GPU: {text.strip()}"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [
+        (None, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("3,1", [3, 1]),
+        (" 6 , 7 ", [6, 7]),
+        ("GPU-5f2b7d5e-0000-4d5c-8d5c-000000000005,0", [5, 0]),
+        ("GPU-2f2b", [2]),
+        ("1,8,2", [1]),  # as CUDA: nothing after what there is none of
+        ("", []),
+        ("-1", []),
+        ("GPU-", []),  # could be any
+        ("NoDevFiles", []),
+    ],
+)
+def test_only_visible_gpus_count_and_are_numbered_as_cuda_does(variable, seen):
+    found = visible(parse(EIGHT), variable)
+    assert [gpu.uuid[4] for gpu in found] == [str(i) for i in seen]
+    assert [gpu.index for gpu in found] == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("variable", ["1,1", "GPU-1f2b,1", "MIG-1f2b"])
+def test_what_no_session_could_use_is_refused(variable):
+    with pytest.raises(BadInput, match="twice|a part of a GPU"):
+        visible(parse(EIGHT), variable)
+
+
+def test_two_models_are_no_stack():
+    with pytest.raises(BadInput, match="GeForce RTX 4090, NVIDIA H100 .*CUDA_VISIBLE_DEVICES"):
+        cuda_stack("2.13.0+cu130", parse(MIXED))
+    stack = cuda_stack("2.13.0+cu130", parse(MIXED)[:1])
+    assert (stack.device, stack.driver) == ("CUDA_NVIDIA_H100_80GB_HBM3", "550.54.15")
+
+
+def test_the_variable_chooses_what_is_asked_of_nvidia_smi(nvidia_smi, monkeypatch):
+    assert gpu_count() == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus() == (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-ab22", "550.54.15"),)
+    assert device_serial("cuda", 0) == "GPU-ab22"
+    with pytest.raises(BadInput, match="cuda device 1 is wanted, this process may use 1"):
+        device_serial("cuda", 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(BadInput, match="CUDA_VISIBLE_DEVICES='' leaves no GPU"):
+        gpus()
+
+
+def test_a_cpu_has_no_serial():
+    assert device_serial("cpu", 0) is None
+
+
+def test_a_driver_that_hangs_or_fails_is_told_in_a_line(nvidia_smi, monkeypatch):
+    nvidia_smi("echo the driver is not loaded >&2; exit 9")
+    with pytest.raises(BadInput, match="the driver is not loaded"):
+        gpus()
+    monkeypatch.setattr("collector.host.gpus._PATIENCE_S", 0.1)
+    nvidia_smi("exec sleep 5")
+    with pytest.raises(BadInput, match="does not answer within 0.1 s"):
+        gpus()
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(BadInput, match="not on PATH"):
+        gpus()
