@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 SIGKILLED = -signal.SIGKILL
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ToldRun(LocalRun):
     """A run whose workers only do what `worker` says."""
 
