@@ -63,6 +63,11 @@ def part(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
     return f"{attempt(campaign, shard_id, attempt_id)}part-{session}.csv"
 
 
+def usage(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
+    """Beside the part of the same number: what the device was used for."""
+    return f"{attempt(campaign, shard_id, attempt_id)}usage-{session}.json"
+
+
 def attempt_log(campaign: str, shard_id: str, attempt_id: str) -> str:
     return f"{attempt(campaign, shard_id, attempt_id)}log.zst"
 

@@ -7,6 +7,7 @@ attempts, and the final measurement of every case. The first commit of a shard w
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any
 
 from collector.canonical import readable_json
@@ -18,15 +19,6 @@ class StoredObject:
     key: str
     size_bytes: int
     sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartEntry:
-    """One session's part, and the raw records it was made from (none for answers that need no
-    device)."""
-
-    part: StoredObject
-    raw: tuple[StoredObject, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +43,16 @@ NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class PartEntry:
+    """One session's part, the raw records it was made from (none for answers that need no device),
+    and what it took, together with sessions before it that gave no part."""
+
+    part: StoredObject
+    raw: tuple[StoredObject, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptManifest:
     campaign: str
     plan: int
@@ -61,7 +63,11 @@ class AttemptManifest:
     collector_version: str
     parts: tuple[PartEntry, ...]
     final: Mapping[str, str]  # case id -> measurement id
-    usage: Usage
+
+    @property
+    def usage(self) -> Usage:
+        """What every attempt took together for the parts that count."""
+        return reduce(Usage.plus, (entry.usage for entry in self.parts), NO_USAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +94,25 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> AttemptManifest
             PartEntry(
                 StoredObject(**entry["part"]),
                 tuple(StoredObject(**raw) for raw in entry["raw"]),
+                Usage(**entry["usage"]),
             )
             for entry in value["parts"]
         )
-        value["usage"] = Usage(**value["usage"])
         return AttemptManifest(**value)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"an attempt's manifest is wanted: {error!r}", path=key) from error
+
+
+def usage_to_json(usage: Usage) -> bytes:
+    return readable_json(asdict(usage))
+
+
+def usage_from_json(data: bytes, *, key: str = "usage") -> Usage:
+    """Raises BadInput, naming the key, for anything but what a session took."""
+    try:
+        return Usage(**json.loads(data))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"what a session took is wanted: {error!r}", path=key) from error
 
 
 def commit_to_json(commit: ShardCommit) -> bytes:

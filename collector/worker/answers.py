@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector import __version__, keys
-from collector.manifest import NO_USAGE, Usage
+from collector.manifest import NO_USAGE, StoredObject, Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.record import CaseRecord
 from collector.shard import ShardCase
@@ -51,7 +51,7 @@ class ShardAnswers:
         self._cases = {case.record.case_id: case for case in cases}
         self._worker = worker
         self._parts: list[Part] = []
-        self._usage = NO_USAGE
+        self._usage = NO_USAGE  # of sessions that no part tells of yet
         self._sessions = 0
 
     @property
@@ -90,19 +90,26 @@ class ShardAnswers:
             Measurement(r.case_id, r.case.kernel_type, outcome, reason, provenance, cache=cache)
             for r, outcome, reason in answers
         ]
-        self._parts.append(self._attempt.upload_part(provenance.session, part, ()))
+        self._upload(provenance.session, part, ())
 
     def add(self, session: int, answers: SessionAnswers) -> None:
         """Store what a session gave: raw records first, then the part."""
         self._usage = self._usage.plus(answers.usage)
         if answers.measurements:
             raw = self._attempt.upload_raw(session, answers.summary, answers.journal)
-            self._parts.append(self._attempt.upload_part(session, answers.measurements, raw))
+            self._upload(session, answers.measurements, raw)
 
     def commit(self) -> None:
         tried = (m for part in self._parts for m in part.measurements)
         final = final_measurements(m for m in tried if m.case_id in self._cases)
-        self._attempt.commit(self._parts, final, self._usage)
+        self._attempt.commit(self._parts, final)
+
+    def _upload(
+        self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
+    ) -> None:
+        """Store a part; what sessions without one took before it is told with it."""
+        self._parts.append(self._attempt.upload_part(session, measurements, raw, self._usage))
+        self._usage = NO_USAGE
 
     def _provenance(self, *, has_raw: bool) -> Provenance:
         plan, attempt, worker = self._attempt.plan, self._attempt, self._worker

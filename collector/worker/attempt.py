@@ -1,7 +1,8 @@
 """What one attempt at a shard writes, and what earlier attempts left behind.
 
-Order is the promise: raw records, then the part that was made from them, and the manifest last.
-A part that exists is a complete session, so its cases are never measured again.
+Order is the promise: raw records and what the session took (`usage-{k}.json`), then the part that
+was made from them, and the manifest last. A part that exists is a complete session, so its cases
+are never measured again, and whoever commits it knows what it took.
 """
 
 import csv
@@ -25,6 +26,8 @@ from collector.manifest import (
     commit_from_json,
     commit_to_json,
     manifest_to_json,
+    usage_from_json,
+    usage_to_json,
 )
 from collector.measurement import ROW_COLUMNS, Measurement, from_row, to_row
 from collector.plan import Plan
@@ -59,14 +62,19 @@ class Attempt:
         )
 
     def upload_part(
-        self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
+        self,
+        session: int,
+        measurements: Sequence[Measurement],
+        raw: tuple[StoredObject, ...],
+        usage: Usage,
     ) -> Part:
         """Make a session's answers final; its raw records must be up already."""
-        key = keys.part(self.plan.campaign, self.shard, self.attempt, session)
-        stored = _create(self.store, key, part_bytes(measurements))
-        return Part(PartEntry(stored, raw), tuple(measurements))
+        where = (self.plan.campaign, self.shard, self.attempt, session)
+        _create(self.store, keys.usage(*where), usage_to_json(usage))
+        stored = _create(self.store, keys.part(*where), part_bytes(measurements))
+        return Part(PartEntry(stored, raw, usage), tuple(measurements))
 
-    def commit(self, parts: Sequence[Part], final: Mapping[str, str], usage: Usage) -> ShardCommit:
+    def commit(self, parts: Sequence[Part], final: Mapping[str, str]) -> ShardCommit:
         """Write the manifest, then commit the shard. Whoever comes first has committed it:
         the commit that counts is returned."""
         if self.log is not None:
@@ -82,7 +90,6 @@ class Attempt:
             collector_version=__version__,
             parts=tuple(part.entry for part in parts),
             final=dict(sorted(final.items())),
-            usage=usage,
         )
         key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
         stored = _create(self.store, key, manifest_to_json(manifest))
@@ -144,7 +151,9 @@ def _read_part(store: Store, key: str, stored_raw: set[str]) -> Part:
         raw.replace("/op_summary-", "/journal-").replace(".csv.", ".jsonl.") for raw in raw_keys
     }
     raw = tuple(_stored(raw, store.get(raw)) for raw in sorted(raw_keys & stored_raw))
-    return Part(PartEntry(_stored(key, data), raw), measurements)
+    usage_key = key.replace("/part-", "/usage-").replace(".csv", ".json")
+    usage = usage_from_json(store.get(usage_key), key=usage_key)
+    return Part(PartEntry(_stored(key, data), raw, usage), measurements)
 
 
 def _create(store: Store, key: str, data: bytes) -> StoredObject:

@@ -175,7 +175,7 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
         ]
         final.update({m.case_id: m.measurement_id for m in measurements})
         key = keys.part(made.campaign, shard.name, made.attempt, number)
-        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), ()))
+        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), (), NO_USAGE))
     manifest = AttemptManifest(
         campaign=made.campaign,
         plan=made.number,
@@ -186,7 +186,6 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
         collector_version="0",
         parts=tuple(entries),
         final=final,
-        usage=NO_USAGE,
     )
     key = keys.attempt_manifest(made.campaign, shard.name, made.attempt)
     stored = _stored(store, key, manifest_to_json(manifest))

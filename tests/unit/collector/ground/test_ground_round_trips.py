@@ -7,15 +7,17 @@ from hypothesis import strategies as st
 from collector import keys
 from collector.errors import BadInput
 from collector.manifest import (
-    NO_USAGE,
     AttemptManifest,
     PartEntry,
     ShardCommit,
     StoredObject,
+    Usage,
     commit_from_json,
     commit_to_json,
     manifest_from_json,
     manifest_to_json,
+    usage_from_json,
+    usage_to_json,
 )
 from collector.measurement import (
     ROW_COLUMNS,
@@ -172,10 +174,16 @@ def test_a_plan_and_its_hash():
 
 def test_a_manifest_and_a_commit():
     stored = StoredObject("k", 3, "00")
-    manifest = AttemptManifest(
-        "c", 1, "h", "s", "a", "node", "0.1", (PartEntry(stored, (stored,)),), {"x": "m"}, NO_USAGE
+    entries = (
+        PartEntry(stored, (stored,), Usage(4.0, 3.0, 2.0, 1.0)),
+        PartEntry(stored, (), Usage(1.0, 1.0, 1.0, 0.5)),
     )
+    manifest = AttemptManifest("c", 1, "h", "s", "a", "node", "0.1", entries, {"x": "m"})
     assert manifest_from_json(manifest_to_json(manifest)) == manifest
+    assert manifest.usage == Usage(5.0, 4.0, 3.0, 1.5)
+    assert usage_from_json(usage_to_json(manifest.usage)) == manifest.usage
+    with pytest.raises(BadInput, match="usage-1.json: what a session took is wanted"):
+        usage_from_json(b"{}", key="usage-1.json")
     commit = ShardCommit("s", "a", stored, "nonce")
     assert commit_from_json(commit_to_json(commit)) == commit
     with pytest.raises(BadInput, match="committed/s.json"):

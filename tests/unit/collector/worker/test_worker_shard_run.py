@@ -254,6 +254,22 @@ def test_giving_up_answers_what_nobody_answered(tmp_path):
     assert found == [Outcome.OK, Outcome.OK, Outcome.CRASHED, Outcome.CRASHED]
 
 
+def test_what_every_attempt_took_is_in_the_manifest(tmp_path):
+    store, stop = MemoryStore(), threading.Event()
+
+    def stop_after_one(case, session):
+        stop.set()
+        return Outcome.OK
+
+    run(store, cases(), Pretender(tmp_path, stop_after_one), "a1", stop)
+    poison = Poisoned(tmp_path, cases()[3:])  # the sessions: both, the third, the poisoned one
+    assert run(store, cases(), poison, "a2")
+    manifest = committed(store)
+    assert len(poison.asked) == 3
+    assert manifest.usage == Usage(4.0, 4.0, 4.0, 0.0)
+    assert sorted(entry.usage.wall_s for entry in manifest.parts) == [1.0, 1.0, 2.0]
+
+
 def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
     class Recording(MemoryStore):
         def __init__(self):
@@ -267,7 +283,7 @@ def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
     store = Recording()
     run(store, cases(2), Pretender(tmp_path))
     kinds = [key.rsplit("/", 1)[1].split("-")[0] for key in store.created]
-    assert kinds == ["op_summary", "journal", "part", "manifest.json", "s1.json"]
+    assert kinds == ["op_summary", "journal", "usage", "part", "manifest.json", "s1.json"]
 
 
 def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
