@@ -3,8 +3,6 @@
 import threading
 from pathlib import Path
 
-from collector.store.single_writer import SingleWriterStore
-
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard
 from collector.errors import BadInput, OpmeterError
 from collector.profiles.bundled import bundled_file
@@ -12,6 +10,7 @@ from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.probe import probe
+from collector.store.single_writer import SingleWriterStore
 from jobs.campaign import Campaign, campaign_from_text, load_campaign
 
 DEFAULT_ROOT = "opmeter-data"
