@@ -62,11 +62,6 @@ def _version_in_file(package: str, pattern: str) -> str | None:
     return match[1] if match else None
 
 
-def gpu_count() -> int:
-    """The NVIDIA GPUs that this process may use. Raises BadInput where there is none."""
-    return len(gpus())
-
-
 def gpu_device(name: str) -> str:
     """`CUDA_{name}`, in the letters a folder may have: the device of a stack."""
     return "CUDA_" + re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")

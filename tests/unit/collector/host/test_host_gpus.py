@@ -6,7 +6,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.host.gpus import Gpu, gpus, parse, visible
-from collector.host.stack import cuda_stack, device_serial, gpu_count
+from collector.host.stack import cuda_stack, device_serial
 
 pytestmark = pytest.mark.fast
 
@@ -81,7 +81,7 @@ def test_two_models_are_no_stack():
 
 
 def test_the_variable_chooses_what_is_asked_of_nvidia_smi(nvidia_smi, monkeypatch):
-    assert gpu_count() == 2
+    assert len(gpus()) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert gpus() == (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-ab22", "550.54.15"),)
     assert device_serial("cuda", 0) == "GPU-ab22"
