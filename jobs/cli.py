@@ -35,10 +35,14 @@ RootOption = Annotated[
     typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
 ]
 SingleWriterOption = Annotated[
-    bool, typer.Option(help="nobody else merges into a store that cannot tell two writers apart")
+    bool,
+    typer.Option(
+        "--single-writer", help="nobody else merges, and the store cannot tell writers apart"
+    ),
 ]
 SupersedeOption = Annotated[
-    bool, typer.Option(help="let this stack show where a version holds another one")
+    bool,
+    typer.Option("--supersede-stack", help="let this stack show where a version holds another"),
 ]
 
 
@@ -60,9 +64,13 @@ def opmeter(
 def run(
     campaign: CampaignArgument,
     root: RootOption = None,
-    again: Annotated[bool, typer.Option(help="measure everything once more")] = False,
-    retry_failed: Annotated[bool, typer.Option(help="measure what failed once more")] = False,
-    strict: Annotated[bool, typer.Option(help="exit 1 where a case has no duration")] = False,
+    again: Annotated[bool, typer.Option("--again", help="measure everything once more")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="measure what failed once more")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit 1 where a case has no duration")
+    ] = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
 ) -> None:
@@ -81,9 +89,13 @@ def run(
 def plan(
     campaign: CampaignArgument,
     root: RootOption = None,
-    again: Annotated[bool, typer.Option(help="plan everything once more")] = False,
-    retry_failed: Annotated[bool, typer.Option(help="plan what failed once more")] = False,
-    dry_run: Annotated[bool, typer.Option(help="print the forecast and write nothing")] = False,
+    again: Annotated[bool, typer.Option("--again", help="plan everything once more")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="plan what failed once more")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the forecast and write nothing")
+    ] = False,
     single_writer: SingleWriterOption = False,
 ) -> None:
     """Forecast a campaign and write its plan, which is never changed afterwards."""
@@ -97,7 +109,9 @@ def merge(
     campaign: Annotated[str, typer.Argument(help="the campaign's name or its file")],
     root: RootOption = None,
     plan: Annotated[list[int] | None, typer.Option(help="these plans only  [all]")] = None,
-    allow_missing: Annotated[bool, typer.Option(help="publish what there is")] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="publish what there is")
+    ] = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
 ) -> None:
@@ -135,7 +149,9 @@ def parse(
     group_by: Annotated[
         str, typer.Option(help="identity, or shapes as the first design had it")
     ] = "identity",
-    skip_bad_rows: Annotated[bool, typer.Option(help="list bad rows and go on")] = False,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="list bad rows and go on")
+    ] = False,
 ) -> None:
     """Turn profiles into a tree of CSVs, one per kernel type."""
     from jobs.verbs.parse import parse_verb

@@ -12,7 +12,7 @@ app = typer.Typer(
 RootOption = Annotated[
     str, typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix")
 ]
-VersionOption = Annotated[int | None, typer.Option("--version", help="a commit's number  [newest]")]
+VersionOption = Annotated[int | None, typer.Option("--version", help="a commit's number")]
 
 
 @app.command()
@@ -56,7 +56,8 @@ def pull(
     root: RootOption = "opmeter-data",
     version: VersionOption = None,
     prune_empty_duration_rows: Annotated[
-        bool, typer.Option(help="leave out rows without a duration")
+        bool,
+        typer.Option("--prune-empty-duration-rows", help="leave out rows without a duration"),
     ] = False,
     cache: Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")] = None,
 ) -> None:

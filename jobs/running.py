@@ -52,12 +52,14 @@ def run_campaign(
     advanced = advance(situation, store, lambda: guard, wish, view.say)
     plan, situation = advanced.plan, advanced.situation
     view.say(advanced.news)
-    for line in describe_forecast(plan):
-        view.say("  " + line)
+    if _outstanding(store, plan):
+        for line in describe_forecast(plan):
+            view.say("  " + line)
     _measure(store, watched, plan, view, stop, single_writer=guard == SINGLE_WRITER)
     missing = _outstanding(store, plan)
     if missing:
         return RunResult(situation, plan, len(missing), situation.head)
+    view.say("merging")
     merged = publish(store, campaign.name, [plan.number], guard, wish)
     return RunResult(situation, plan, 0, merged.head)
 

@@ -40,6 +40,7 @@ class Summary:
     cases: int
     measured_cases: int
     in_tree: int
+    noisy: int  # measured, with a warning in the certificate
     rows: int
     measured_rows: int
     time_us: float
@@ -67,6 +68,7 @@ def summarise(
         cases=len(weights),
         measured_cases=len(good),
         in_tree=len(in_tree),
+        noisy=sum(answers[case].is_noisy for case in good),
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
         time_us=fsum(w.time_us for w in weights.values()),
@@ -101,8 +103,13 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         f"coverage    {summary.measured_cases} of {summary.cases} cases, "
         f"{_share(summary.measured_rows, summary.rows)} of the rows, "
         f"{_share(summary.measured_time_us, summary.time_us)} of the profile's time{in_tree}",
-        *_efficiency(summary.usage, plan),
     ]
+    if summary.noisy:
+        lines.append(
+            f"noisy       {summary.noisy} of {summary.measured_cases} durations have a warning in "
+            "their certificate (a wide spread, few repeats); close other programs, --again"
+        )
+    lines += _efficiency(summary.usage, plan)
     for failure in summary.failures[:_LISTED]:
         lines.append(
             f"{failure.outcome:<11} {failure.kernel_type}: {failure.cases} cases, "
@@ -114,7 +121,8 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
 
 
 def _efficiency(usage: Usage, plan: Plan) -> list[str]:
-    """How well the devices were used, and how far from the forecast's floor it was."""
+    """How well the devices were used: `busy` with any operator, `useful` with repeats that count;
+    and what the newest plan took beside its forecast and the forecast's floor."""
     if usage.wall_s <= 0:
         return []
     forecast, wall_s = plan.forecast, usage.wall_s / plan.devices
@@ -122,8 +130,9 @@ def _efficiency(usage: Usage, plan: Plan) -> list[str]:
         f"efficiency  device busy {_share(usage.busy_us / 1e6, usage.wall_s)}, useful "
         f"{_share(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
         f"{usage.startup_s:.0f} s went into starting them",
-        f"forecast    {forecast.wall_s:.0f} s; its floor of {forecast.floor_s:.0f} s is "
-        f"{_share(forecast.floor_s, wall_s)} of what it took",
+        f"time        plan {plan.number} took {wall_s:.0f} s in sessions; forecast "
+        f"{forecast.wall_s:.0f} s, floor {forecast.floor_s:.0f} s "
+        f"({_share(forecast.floor_s, wall_s)})",
     ]
 
 
@@ -142,9 +151,10 @@ class _Answer:
     outcome: str
     reason: str
     is_good: bool
+    is_noisy: bool
 
 
-_NOT_MEASURED = _Answer("missing", "not measured", False)
+_NOT_MEASURED = _Answer("missing", "not measured", False, False)
 
 
 def _weights(
@@ -174,10 +184,11 @@ def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
     if version is None or version.shown_stack.stack_id != plan.stack.stack_id:
         return {}
     best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
-    columns = (best[name].to_pylist() for name in ("case", "outcome", "reason", "good"))
+    names = ("case", "outcome", "reason", "good", "warnings")
+    columns = (best[name].to_pylist() for name in names)
     return {
-        case: _Answer(outcome, _short(reason), good)
-        for case, outcome, reason, good in zip(*columns, strict=True)
+        case: _Answer(outcome, _short(reason), good, bool(warnings))
+        for case, outcome, reason, good, warnings in zip(*columns, strict=True)
     }
 
 

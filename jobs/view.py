@@ -82,6 +82,7 @@ class LineView:
         self._started_s = clock()
         self._said_s = float("-inf")
         self._first_done: int | None = None
+        self._said_done: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -96,10 +97,11 @@ class LineView:
         now_s = self._clock()
         if self._first_done is None:
             self._first_done, self._started_s = done, now_s
-        if now_s - self._said_s < self._every_s and done < cases:
+        is_last = done == cases
+        if done == self._said_done or (now_s - self._said_s < self._every_s and not is_last):
             return
-        self._said_s = now_s
-        self.say(f"measured {done} of {cases} cases{self._rate(done, cases, now_s)}")
+        self._said_s, self._said_done = now_s, done
+        self.say(f"answered {done} of {cases} cases{self._rate(done, cases, now_s)}")
 
     def _rate(self, done: int, cases: int, now_s: float) -> str:
         gained = done - (self._first_done or 0)

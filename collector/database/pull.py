@@ -56,7 +56,10 @@ def pull(
             path: ViewFile(read_file(store, commit, path, entry), entry.rows)
             for path, entry in manifest.tree.items()
         }
-    _replace(target, files, commit)
+    try:
+        _replace(target, files, commit)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=target) from error
     return Pulled(
         files=len(files),
         rows=sum(file.rows for file in files.values()),

@@ -16,7 +16,7 @@ from collector.measurement import Outcome
 from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
 _USED = (
-    *("case", "outcome", "reason", "mean_us", "counters", "cache", "stack_id"),
+    *("case", "outcome", "reason", "warnings", "mean_us", "counters", "cache", "stack_id"),
     *("head_commit", "plan", "plan_hash", "measurement", "final", "version_path"),
 )
 _RANK = ("good", "head_commit", "plan", "plan_hash", "measurement")

@@ -12,7 +12,10 @@ from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.worker.attempt import Attempt, Part, earlier_parts, read_commit
 
-_TRIES_OF_A_LOST_CASE = 2
+_TRIES = 2
+# Outcomes that may have nothing to do with the case: records were lost, or the cases before it
+# had left too little of the session's memory. The next session is a fresh one.
+_TRIED_AGAIN = (Outcome.PROFILER_LOST, Outcome.OOM)
 
 Answer = tuple[CaseRecord, Outcome, str]
 
@@ -134,10 +137,9 @@ class ShardAnswers:
 
 
 def is_answered(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a case with these outcomes is left as it is. A case whose records were lost is
-    measured once more."""
-    lost = sum(outcome is Outcome.PROFILER_LOST for outcome in outcomes)
-    return len(outcomes) > lost or lost >= _TRIES_OF_A_LOST_CASE
+    """Whether a case with these outcomes is left as it is."""
+    doubtful = sum(outcome in _TRIED_AGAIN for outcome in outcomes)
+    return len(outcomes) > doubtful or doubtful >= _TRIES
 
 
 def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:

@@ -101,10 +101,12 @@ def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
 
 def check_stack(wanted: Stack, here: Stack) -> None:
     """Raises WrongImage where the software differs, WrongNode where the device does."""
+    if wanted.device != here.device:
+        raise WrongNode(_difference("device", wanted.device, here.device))
     for name in ("torch", "torch_npu", "cann", "vllm"):
         if getattr(wanted, name) != getattr(here, name):
             raise WrongImage(_difference(name, getattr(wanted, name), getattr(here, name)))
-    for name in ("device", "driver", "firmware", "details"):
+    for name in ("driver", "firmware", "details"):
         if getattr(wanted, name) != getattr(here, name):
             raise WrongNode(_difference(name, getattr(wanted, name), getattr(here, name)))
 

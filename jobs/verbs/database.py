@@ -18,7 +18,9 @@ from jobs.verbs.opening import open_root
 
 def log_verb(root: str) -> None:
     """One line a version, newest first."""
-    for commit in history(open_root(root)):
+    store = open_root(root)
+    _commit(store, root, None)
+    for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
         counts = ", ".join(f"{number} {name}" for name, number in sorted(commit.counts.items()))
         typer.echo(
@@ -39,7 +41,8 @@ def path_verb(root: str, number: int | None) -> None:
 def verify_verb(root: str, number: int | None) -> int:
     """List what is broken; the exit code is 1 where anything is."""
     store = open_root(root)
-    problems = verify(store, None if number is None else [_commit(store, root, number)])
+    commit = _commit(store, root, number)
+    problems = verify(store, None if number is None else [commit])
     for problem in problems:
         typer.echo(f"version {problem.commit}: {problem.text}")
     checked = f"version {number}" if number else f"{sum(1 for _ in history(store))} versions"

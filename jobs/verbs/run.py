@@ -38,7 +38,7 @@ def run_verb(
     if result.missing:
         typer.echo(
             f"stopped with {result.missing} of {len(result.plan.shards)} shards to go; "
-            "the same command continues",
+            f"`opmeter run {campaign_name}` continues (without --again or --retry-failed)",
             err=True,
         )
         return _NOT_COMMITTED

@@ -108,7 +108,7 @@ def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 3, output
-    assert "the same command continues" in output
+    assert "small.yaml` continues" in output
     assert runs.wait_until_alone() == []
     before = runs.uploaded()
     assert 0 < len(before) < _CASES

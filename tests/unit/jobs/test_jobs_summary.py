@@ -82,4 +82,5 @@ def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
     usage = Usage(busy_us=30e6, useful_us=20e6, wall_s=40.0, startup_s=2.0)
     lines = describe(summarise(head_state(), plan, [SOURCE], usage), plan, None, "file:///x")
     assert "device busy 75.0 %, useful 50.0 % of 40 s in sessions" in lines[3]
-    assert "floor of 1 s is 10.0 % of what it took" in lines[4]  # 1 s of 40 s on 4 devices
+    assert "took 10 s in sessions" in lines[4]  # 40 s on 4 devices
+    assert "floor 1 s (10.0 %)" in lines[4]

@@ -22,9 +22,9 @@ def test_a_log_gets_a_line_a_minute_with_rate_and_time_left():
             view.measure(second // 10, 100)
         clock.now_s = 135
         view.measure(100, 100)
-    assert lines[0] == "measured 0 of 100 cases\n"
-    assert lines[1] == "measured 6 of 100 cases, 0.1 cases/s, about 940 s left\n"
-    assert lines[-1].startswith("measured 100 of 100 cases")
+    assert lines[0] == "answered 0 of 100 cases\n"
+    assert lines[1] == "answered 6 of 100 cases, 0.1 cases/s, about 940 s left\n"
+    assert lines[-1].startswith("answered 100 of 100 cases")
     assert len(lines) == 4
 
 

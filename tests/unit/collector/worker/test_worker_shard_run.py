@@ -310,6 +310,7 @@ def test_which_outcomes_answer_a_case():
     lost = Outcome.PROFILER_LOST
     assert not is_answered([]) and not is_answered([lost])
     assert is_answered([lost, lost]) and is_answered([lost, Outcome.HUNG])
+    assert not is_answered([Outcome.OOM]) and is_answered([Outcome.OOM, Outcome.OOM])
 
 
 def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
