@@ -44,6 +44,11 @@ class Stack:
         """`{device}/vllm_ascend/{version}`: where a tree keeps what this stack measured."""
         return f"{self.device}/vllm_ascend/{self.version}"
 
+    def differs_in(self, other: "Stack") -> str:
+        """The fields in which two stacks differ, for a message."""
+        ours, theirs = self.as_json(), other.as_json()
+        return ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
+
     def as_json(self) -> dict[str, object]:
         return {
             "device": self.device,

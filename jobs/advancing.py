@@ -95,18 +95,15 @@ def publish(
 
 def check_version(situation: Situation, *, supersede_stack: bool) -> None:
     """Raise BadInput where the results could not be merged at the end."""
-    path = situation.stack.version_path
-    version = situation.state.versions.get(path)
-    if version is None or supersede_stack:
+    stack, state = situation.stack, situation.state
+    version = state.versions.get(stack.version_path)
+    if version is None or supersede_stack or state.shows(stack):
         return
-    held = version.shown_stack
-    if held.stack_id != situation.stack.stack_id:
-        ours, theirs = situation.stack.as_json(), held.as_json()
-        differing = ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
-        raise BadInput(
-            f"{path} holds results of another stack (they differ in {differing}); measure into "
-            "another --root, or say --supersede-stack if this one shall show instead"
-        )
+    raise BadInput(
+        f"{stack.version_path} holds results of another stack (they differ in "
+        f"{stack.differs_in(version.shown_stack)}); measure into another --root, or say "
+        "--supersede-stack if this one shall show instead"
+    )
 
 
 def author() -> str:

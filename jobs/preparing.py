@@ -96,12 +96,10 @@ def next_round(
 
 def head_answers(situation: Situation) -> Mapping[str, Answer]:
     """What the head answers for this stack, by case."""
-    path = situation.stack.version_path
-    version = situation.state.versions.get(path)
-    if version is None or version.shown_stack.stack_id != situation.stack.stack_id:
+    stack, state = situation.stack, situation.state
+    if not state.shows(stack):
         return {}
-    cache = situation.campaign.measure.cache
-    known = answers(situation.state, path, cache=cache)
+    known = answers(state, stack.version_path, cache=situation.campaign.measure.cache)
     return {case: Answer(found.is_good, found.mean_us) for case, found in known.items()}
 
 

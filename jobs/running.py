@@ -52,11 +52,13 @@ def run_campaign(
     advanced = advance(situation, store, lambda: guard, wish, view.say)
     plan, situation = advanced.plan, advanced.situation
     view.say(advanced.news)
-    if _outstanding(store, plan):
+    missing = _outstanding(store, plan)
+    if missing:
         for line in describe_forecast(plan):
             view.say("  " + line)
-    _measure(store, watched, plan, view, stop, single_writer=guard == SINGLE_WRITER)
-    missing = _outstanding(store, plan)
+        word = guard == SINGLE_WRITER
+        _measure(store, watched, plan, missing, view, stop, single_writer=word)
+        missing = _outstanding(store, plan)
     if missing:
         return RunResult(situation, plan, len(missing), situation.head)
     view.say("merging")
@@ -83,14 +85,12 @@ def _measure(
     store: Store,
     watched: Store,
     plan: Plan,
+    shards: Sequence[str],
     view: View,
     stop: threading.Event,
     *,
     single_writer: bool,
 ) -> None:
-    shards = _outstanding(store, plan)
-    if not shards:
-        return
     purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
     tally = _Tally(plan, shards, view)
     with ExitStack() as held:

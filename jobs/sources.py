@@ -9,7 +9,7 @@ from pathlib import Path
 from collector.canonical import sha256_hex
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
-from collector.profiles.kernel_details import ProfileReport, read_profile
+from collector.profiles.kernel_details import read_profile
 from collector.record import CaseRecord, write_table
 from collector.singlehost.tree_source import read_tree
 from jobs.campaign import BundledSource, Campaign, ProfileSource, Source, TreeSource
@@ -17,12 +17,11 @@ from jobs.campaign import BundledSource, Campaign, ProfileSource, Source, TreeSo
 
 @dataclass(frozen=True, slots=True)
 class LoadedSource:
-    """One source, read: its table is what is stored and hashed; `report` is None for a tree."""
+    """One source, read: its table is what is stored and hashed."""
 
     planned: PlannedSource
     table: bytes
     records: tuple[CaseRecord, ...]
-    report: ProfileReport | None
 
 
 def load_sources(campaign: Campaign) -> tuple[LoadedSource, ...]:
@@ -33,16 +32,13 @@ def load_sources(campaign: Campaign) -> tuple[LoadedSource, ...]:
 def _load(source: Source) -> LoadedSource:
     match source:
         case TreeSource(path):
-            return _loaded("tree", read_tree(path), None, same_stack=False)
+            return _loaded("tree", read_tree(path), same_stack=False)
         case ProfileSource(path, same_stack):
-            profile = read_profile([path])
-            name = "profile"
+            return _loaded("profile", read_profile([path]).records, same_stack=same_stack)
         case BundledSource(name):
-            same_stack = False
             with _written(name) as path:
-                profile = read_profile([path])
-            name = f"bundled:{name}"
-    return _loaded(name, profile.records, profile.report, same_stack=same_stack)
+                records = read_profile([path]).records
+            return _loaded(f"bundled:{name}", records, same_stack=False)
 
 
 @contextmanager
@@ -51,13 +47,7 @@ def _written(name: str) -> Iterator[Path]:
         yield write_bundled_profile(name, Path(folder))
 
 
-def _loaded(
-    name: str,
-    records: tuple[CaseRecord, ...],
-    report: ProfileReport | None,
-    *,
-    same_stack: bool,
-) -> LoadedSource:
+def _loaded(name: str, records: tuple[CaseRecord, ...], *, same_stack: bool) -> LoadedSource:
     table = write_table(records)
     planned = PlannedSource(name, sha256_hex(table), len(records), same_stack)
-    return LoadedSource(planned, table, records, report)
+    return LoadedSource(planned, table, records)

@@ -1,4 +1,4 @@
-"""What is known of a campaign from its store: pure, from plans, commits and progress."""
+"""What is known of a campaign from its store: its plans, their commits, and their progress."""
 
 import json
 from collections.abc import Iterator

@@ -180,8 +180,7 @@ def _weight(records: Sequence[CaseRecord]) -> _Weight:
 
 def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
     """What the head answers on the plan's stack, by case."""
-    version = state.versions.get(plan.stack.version_path)
-    if version is None or version.shown_stack.stack_id != plan.stack.stack_id:
+    if not state.shows(plan.stack):
         return {}
     best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
     names = ("case", "outcome", "reason", "good", "warnings")

@@ -1,5 +1,7 @@
 """From a campaign's target to a whole stack: every field filled, or refused by name."""
 
+from dataclasses import fields, replace
+
 from collector.errors import BadInput
 from collector.host.stack import local_stack
 from collector.stack import Stack
@@ -35,13 +37,6 @@ def resolve_stack(campaign: Campaign) -> Stack:
 
 
 def _filled(target: Target, base: Stack) -> Stack:
-    return Stack(
-        device=target.device or base.device,
-        torch=base.torch if target.torch is None else target.torch,
-        driver=base.driver if target.driver is None else target.driver,
-        firmware=base.firmware if target.firmware is None else target.firmware,
-        cann=base.cann if target.cann is None else target.cann,
-        torch_npu=base.torch_npu if target.torch_npu is None else target.torch_npu,
-        vllm=base.vllm if target.vllm is None else target.vllm,
-        details=base.details,
-    )
+    """The base with everything that the target says."""
+    said = {field.name: getattr(target, field.name) for field in fields(target)}
+    return replace(base, **{name: value for name, value in said.items() if value is not None})

@@ -157,12 +157,10 @@ def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
         stack = result.plan.stack
         other = held.setdefault(stack.version_path, stack)
         if other.stack_id != stack.stack_id:
-            theirs, ours = other.as_json(), stack.as_json()
-            differing = ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
             raise BadInput(
                 f"{stack.version_path} holds stack {other.stack_id}, and plan "
                 f"{result.plan.number} of {result.plan.campaign} was measured on "
-                f"{stack.stack_id} (they differ in {differing}); "
+                f"{stack.stack_id} (they differ in {stack.differs_in(other)}); "
                 "say --supersede-stack if the new one shall show instead"
             )
 

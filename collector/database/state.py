@@ -153,6 +153,11 @@ class State:
         """Everything that either knows; of two rows with one key, the one of higher rank."""
         return join_all((self, other))
 
+    def shows(self, stack: Stack) -> bool:
+        """Whether the version directory of a stack is there and shows this very stack."""
+        version = self.versions.get(stack.version_path)
+        return version is not None and version.shown_stack.stack_id == stack.stack_id
+
     def measurements_beyond(self, base: "State") -> pa.Table:
         """The rows of measurements that a database in state `base` lacks."""
         known = _identity_of_rows(base.measurements)

@@ -45,7 +45,7 @@ def verify_verb(root: str, number: int | None) -> int:
     problems = verify(store, None if number is None else [commit])
     for problem in problems:
         typer.echo(f"version {problem.commit}: {problem.text}")
-    checked = f"version {number}" if number else f"{sum(1 for _ in history(store))} versions"
+    checked = f"version {number}" if number else f"{commit.number} versions"
     typer.echo(f"{checked} at {store.url}: {len(problems) or 'no'} problems")
     return int(bool(problems))
 
