@@ -57,6 +57,9 @@ COUNTERS = (
 )
 
 NOT_KNOWN = "N/A"
+FRACTAL_NZ = "FRACTAL_NZ"
+# Formats in which a tensor lies in memory as torch has it.
+_PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
 _ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
 _ABSENT_DTYPES = frozenset({"", "DT_UNDEFINED", "UNDEFINED", "N/A", "NULL"})
 _ABSENT_FORMATS = frozenset({"", "NULL", "N/A"})
@@ -72,6 +75,10 @@ def is_absent_dtype(text: str) -> bool:
 
 def is_absent_format(text: str) -> bool:
     return text.upper() in _ABSENT_FORMATS
+
+
+def is_plain_format(text: str) -> bool:
+    return text.upper() in _PLAIN_FORMATS
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,11 +125,12 @@ def price(
     measure: MeasureSettings,
     limits: Limits,
     answer: Answer | None,
+    backend: str,
 ) -> PricedCase:
     """The forecast of one candidate; never more than the limit after which it is given up."""
     case = candidate.record.case
     op = find(case.kernel_type)
-    refusal = _refusal(case, op)
+    refusal = _refusal(case, op, backend)
     if op is None or refusal is not None:
         return PricedCase(candidate, ANSWER_S, candidate.record.case_id, refusal)
     own = candidate.own_profile
@@ -183,13 +184,13 @@ def has_duration(record: CaseRecord) -> bool:
         return False
 
 
-def _refusal(case: Case, op: OpSpec | None) -> str | None:
+def _refusal(case: Case, op: OpSpec | None, backend: str) -> str | None:
     if case.inputs is None:
         return NO_INPUTS
     if op is None:
         return NO_OPERATOR
     try:
-        op.check(case)
+        op.check(case, backend)
     except (CaseRejected, *_UNFORESEEN):
         return REFUSED
     return None

@@ -87,6 +87,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
             campaign.measure,
             campaign.limits,
             request.answered.get(candidate.record.case_id),
+            campaign.backend,
         )
         for candidate in chosen
     ]

@@ -2,10 +2,12 @@
 
 Every module of `catalog/` holds exactly one `OP`; those whose name starts with `_` hold what
 several declarations share.
+A declaration with twins stands for each of them.
 """
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -26,8 +28,15 @@ def all_ops() -> tuple[OpSpec, ...]:
 
 @cache
 def _by_kernel() -> Mapping[str, OpSpec]:
-    ops = sorted((_declaration(name) for name in _modules()), key=lambda op: op.kernel)
+    declared = (_declaration(name) for name in _modules())
+    ops = sorted((op for each in declared for op in _with_twins(each)), key=lambda op: op.kernel)
     return MappingProxyType({op.kernel: op for op in ops})
+
+
+def _with_twins(op: OpSpec) -> list[OpSpec]:
+    """An operator under each name of its family."""
+    names = (op.kernel, *op.twins)
+    return [replace(op, kernel=n, twins=tuple(t for t in names if t != n)) for n in names]
 
 
 def _modules() -> list[str]:

@@ -6,11 +6,13 @@ laptop without torch can list, plan and check operators.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from collector.case import Case, Slot
 from collector.errors import CaseRejected
+from collector.vocabulary import FRACTAL_NZ, is_plain_format
 
 
 class TensorMaker(Protocol):
@@ -39,6 +41,12 @@ class TensorMaker(Protocol):
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any: ...
 
+    def tensor(self, values: Sequence[Any], dtype: str) -> Any:
+        """These numbers, from the host: tables of indices and lengths."""
+
+    def stored(self, tensor: Any, format: str) -> Any:
+        """The tensor in a slot's format: FRACTAL_NZ on an NPU, elsewhere as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -46,6 +54,38 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Need(StrEnum):
+    """What an NPU host must have for an operator, besides CANN and torch_npu."""
+
+    ATB = "ATB (Ascend Transformer Boost, in CANN's nnal package)"
+    CUSTOM_OPP = "custom OPP of vLLM-Ascend (ASCEND_CUSTOM_OPP_PATH)"
+    VLLM_ASCEND = "vllm_ascend, whose library registers torch.ops._C_ascend"
+    TRITON = "Triton kernels of vLLM-Ascend (triton-ascend)"
+    TORCHAIR = "torchair (protobuf beside torch_npu)"
+
+
+def call_plainly(api: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The function with the arguments as they were built."""
+    return api(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class NpuCall:
+    """How an NPU host launches the operator, beside the function that `OpSpec.call` names.
+
+    run    (api, *args, **kwargs) -> outputs in the row's order, None for an absent one; `api` is
+           that function. The default passes everything on
+    build  (case, make) -> Call, where the function's arguments are not those of the reference
+    needs  what the host must have
+    nz     the input slots that may be FRACTAL_NZ
+    """
+
+    run: Callable[..., Any] = call_plainly
+    build: "Callable[[Case, TensorMaker], Call] | None" = None
+    needs: frozenset[Need] = frozenset()
+    nz: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +114,11 @@ class OpSpec:
     flops        floating-point operations of one launch
     traffic      bytes read and written by one launch, each tensor once
     group        what cases share so that they set up together (a weight, a mask)
+    npu          how an NPU host launches it
+    twins        other kernel types that the same call may launch: the runtime chooses. Each is an
+                 operator of its own in the registry
+    runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
+                 uses: those of the case, or the likeliest where it names none
     verified_on  devices on which the NPU call was seen to launch this kernel
     """
 
@@ -90,11 +135,19 @@ class OpSpec:
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
+    npu: NpuCall = NpuCall()
+    twins: tuple[str, ...] = ()
+    runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     verified_on: tuple[str, ...] = ()
 
-    def check(self, case: Case) -> None:
-        """Raises CaseRejected, with the rule, for a case that cannot be replayed."""
-        complaint = self._slots_complaint(case)
+    @property
+    def family(self) -> frozenset[str]:
+        """The kernel types among which the runtime chooses."""
+        return frozenset((self.kernel, *self.twins))
+
+    def check(self, case: Case, backend: str) -> None:
+        """Raises CaseRejected, with the rule, for a case that a backend cannot replay."""
+        complaint = self._slots_complaint(case) or self._format_complaint(case, backend)
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         complaint = complaint or next(broken, "")
         if complaint:
@@ -113,6 +166,22 @@ class OpSpec:
         return _dtype_complaint("input", case.inputs, self.optional) or _dtype_complaint(
             "output", case.outputs or (), self.optional_outputs
         )
+
+    def _format_complaint(self, case: Case, backend: str) -> str:
+        for position, slot in enumerate(case.inputs or ()):
+            if slot.shape is None or is_plain_format(slot.format):
+                continue
+            name = f"format {slot.format} (input {position + 1})"
+            if backend != "npu":
+                return f"{name} is a layout of NPUs; {backend} has none"
+            if slot.format != FRACTAL_NZ or position not in self.npu.nz:
+                return f"{name} is not replayed"
+        return ""
+
+
+def no_columns(case: Case) -> Mapping[str, str]:
+    """Nothing but shapes, dtypes and formats decides how long the kernel takes."""
+    return {}
 
 
 def build_from_slots(case: Case, make: TensorMaker) -> Call:

@@ -104,7 +104,7 @@ class CaseReplay:
         op = self._find(case.kernel_type)
         if op is None:
             raise NoOperator(f"no operator is declared for {case.kernel_type}")
-        op.check(case)
+        op.check(case, self._device.backend)
         return op
 
     def _make_room(self, needed: int) -> None:

@@ -22,6 +22,7 @@ _MIB = 1 << 20
 class Device(Protocol):
     """A device that a session replays on."""
 
+    backend: str  # cpu | cuda
     name: str  # torch's: cpu, cuda:0
     emulated: frozenset[str]  # 16-bit dtypes it computes in float32
     activities: tuple[ProfilerActivity, ...]
@@ -65,6 +66,7 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
 class CpuDevice:
     """All cores of a machine, or `threads` of them."""
 
+    backend = "cpu"
     name = "cpu"
     activities = (ProfilerActivity.CPU,)
 
@@ -98,6 +100,7 @@ class CpuDevice:
 class CudaDevice:
     """One gpu. Operators are recorded beside kernels, since only they know shapes."""
 
+    backend = "cuda"
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
     emulated: frozenset[str] = frozenset()
 

@@ -8,9 +8,9 @@ import torch
 
 from collector.case import Case, Slot, shape_text
 from collector.errors import CaseRejected
+from collector.vocabulary import is_plain_format
 
 _SAMPLE = 1 << 16
-_PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
 
 
 def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None:
@@ -54,7 +54,7 @@ def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
         return False
     if slot.known_dtype is not None and tensor.dtype is not dtype(slot.dtype):
         return False
-    if slot.format.upper() not in _PLAIN_FORMATS:
+    if not is_plain_format(slot.format):
         return True
     return tuple(tensor.shape) == slot.shape or tensor.numel() == slot.numel == 1
 

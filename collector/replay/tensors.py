@@ -4,7 +4,7 @@ Where a cpu has no arithmetic for a 16-bit type, torch emulates it, up to 45 tim
 layout than in another; such tensors are float32, and the measurement says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -30,10 +30,17 @@ def emulated_dtypes(cpu_flags: Sequence[str]) -> frozenset[str]:
 
 class CaseTensors:
     """The TensorMaker of one case. `emulated` holds the dtypes that become float32;
-    `compute_dtype` tells whether any did."""
+    `compute_dtype` tells whether any did. `cast` lays a tensor out in a slot's format."""
 
-    def __init__(self, device: str, seed: int, emulated: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        device: str,
+        seed: int,
+        emulated: frozenset[str] = frozenset(),
+        cast: Callable[[Any, str], Any] = lambda tensor, format: tensor,
+    ):
         self.torch = torch
+        self._cast = cast
         self.compute_dtype = ""
         self._device = device
         self._emulated = emulated
@@ -80,6 +87,12 @@ class CaseTensors:
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         return torch.empty(tuple(shape), dtype=self.dtype(dtype), device=self._device)
+
+    def tensor(self, values: Sequence[Any], dtype: str) -> Any:
+        return torch.tensor(values, dtype=self.dtype(dtype)).to(self._device)
+
+    def stored(self, tensor: Any, format: str) -> Any:
+        return self._cast(tensor, format)
 
     def _tiled(self, shape: Sequence[int], dtype: Any, fill: Any) -> Any:
         """A tensor whose first block `fill` makes, and which repeats it."""

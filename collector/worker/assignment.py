@@ -78,6 +78,7 @@ def work(
             _answers(store, assignment, plan, cases, log=scratch / LOG, serial=serial),
             ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
             find=find,
+            backend=plan.backend,
             session_s=plan.shard_settings.session_s,
             stop=stop,
             on_progress=progress.answered,

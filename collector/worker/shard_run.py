@@ -36,6 +36,7 @@ def complete(
     instrument: Instrument,
     *,
     find: FindOperator,
+    backend: str,
     session_s: float,
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
@@ -48,7 +49,7 @@ def complete(
     if answers.is_committed():
         return True
     answers.load()
-    answers.give(refusals(answers.unanswered(), find))
+    answers.give(refusals(answers.unanswered(), find, backend))
     batches = Batches(session_s)
     while todo := answers.unanswered():
         on_progress(answers.total - len(todo), answers.total)
@@ -75,14 +76,14 @@ def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:
 
 
 def refusals(
-    cases: Sequence[ShardCase], find: FindOperator
+    cases: Sequence[ShardCase], find: FindOperator, backend: str
 ) -> list[tuple[CaseRecord, Outcome, str]]:
     """The cases that need no device to be answered, each with its answer."""
-    refused = ((case.record, refusal(case.record, find)) for case in cases)
+    refused = ((case.record, refusal(case.record, find, backend)) for case in cases)
     return [(record, *why) for record, why in refused if why is not None]
 
 
-def refusal(record: CaseRecord, find: FindOperator) -> tuple[Outcome, str] | None:
+def refusal(record: CaseRecord, find: FindOperator, backend: str) -> tuple[Outcome, str] | None:
     """Why a case needs no device to be answered; None where it can be measured."""
     case = record.case
     if case.inputs is None:
@@ -91,7 +92,7 @@ def refusal(record: CaseRecord, find: FindOperator) -> tuple[Outcome, str] | Non
     if op is None:
         return Outcome.UNSUPPORTED, f"no operator is declared for {case.kernel_type}"
     try:
-        op.check(case)
+        op.check(case, backend)
     except CaseRejected as error:
         return Outcome.REJECTED, str(error)
     except _MISTAKES as error:

@@ -46,10 +46,11 @@ def product_of(case: Case) -> Product | None:
     return None
 
 
-def matmul(kernel: str) -> OpSpec:
+def matmul(kernel: str, twins: tuple[str, ...]) -> OpSpec:
     """A two-dimensional product: NPU hosts launch all its kernels by `torch.mm`."""
     return OpSpec(
         kernel=kernel,
+        twins=twins,
         call="torch.mm",
         slots=("a", "b", "bias", "offset"),
         optional=_OPTIONAL,
@@ -107,10 +108,6 @@ def _bias_fits(case: Case) -> bool:
 
 
 _CONSTRAINTS = (
-    Constraint(
-        "format FRACTAL_NZ",
-        lambda case: all(slot.format != "FRACTAL_NZ" for slot in case.inputs or ()),
-    ),
     Constraint(
         "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
         lambda case: product_of(case) is not None,

@@ -1,5 +1,5 @@
-"""Product of two matrices; the runtime chooses between this kernel and its siblings."""
+"""Product of two matrices; the runtime chooses among three kernels."""
 
 from collector.ops.catalog._matmul import matmul
 
-OP = matmul("MatMulV2")
+OP = matmul("MatMulV2", twins=("MatMulV3", "MatMulCommon"))

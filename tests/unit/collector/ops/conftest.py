@@ -46,6 +46,12 @@ class CpuMaker:
     def empty(self, shape, dtype):
         return self.torch.empty(tuple(shape), dtype=self.dtype(dtype))
 
+    def tensor(self, values, dtype):
+        return self.torch.tensor(values, dtype=self.dtype(dtype))
+
+    def stored(self, tensor, format):
+        return tensor
+
 
 def _case(kernel, inputs, input_dtypes, outputs, output_dtypes, input_formats=""):
     formats = [
@@ -77,7 +83,7 @@ def build(torch):
 
     def build_case(case, wide=False):
         op = find(case.kernel_type)
-        op.check(case)
+        op.check(case, "cpu")
         return op.build(case, CpuMaker(torch, wide and not op.moves_data))
 
     return build_case

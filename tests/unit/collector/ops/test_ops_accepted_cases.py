@@ -2,7 +2,6 @@
 with a reason, or give exactly the outputs that they name."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,12 +9,11 @@ from hypothesis import strategies as st
 
 from collector.errors import CaseRejected
 from collector.ops.registry import find
-from collector.record import read_table
+from tests.fixtures.op_rows import all_rows
 
 pytestmark = pytest.mark.torch
 
-CASES = Path(__file__).parents[3] / "fixtures" / "ops" / "cases.csv"
-ROWS = [record.case for record in read_table(CASES.read_bytes(), path=str(CASES))]
+ROWS = [record.case for record in all_rows()]
 DTYPES = (
     *("FLOAT", "DT_BF16", "FLOAT16", "DOUBLE", "INT8", "INT32", "INT64", "BOOL"),
     "COMPLEX64",
@@ -70,7 +68,7 @@ def astray_case(draw):
 def test_a_case_is_refused_or_gives_what_it_names(torch, build, launch, case):
     op = find(case.kernel_type)
     try:
-        op.check(case)
+        op.check(case, "cpu")
     except CaseRejected:
         return
     assert op.flops(case) >= 0

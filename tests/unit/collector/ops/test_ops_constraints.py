@@ -113,7 +113,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
 def test_what_does_not_fit_is_rejected(case_of, cells, rule):
     case = case_of(*cells)
     with pytest.raises(CaseRejected) as rejection:
-        find(case.kernel_type).check(case)
+        find(case.kernel_type).check(case, "cpu")
     assert str(rejection.value).startswith(case.describe())
     assert rule in str(rejection.value)
 
@@ -121,10 +121,10 @@ def test_what_does_not_fit_is_rejected(case_of, cells, rule):
 def test_unknown_inputs_are_rejected_by_every_operator():
     for op in all_ops():
         with pytest.raises(CaseRejected, match="unknown"):
-            op.check(Case(op.kernel, None, None))
+            op.check(Case(op.kernel, None, None), "cpu")
 
 
 def test_an_output_of_na_is_a_case_like_others(case_of):
     for cells in (("Add", "4;4", F2), ("MatMulV3", "10,4;6,4", F2), ("TensorMove", "4", "FLOAT")):
         case = case_of(*cells, "N/A", "N/A")
-        find(case.kernel_type).check(case)
+        find(case.kernel_type).check(case, "cpu")

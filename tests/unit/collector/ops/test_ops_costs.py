@@ -12,7 +12,7 @@ LENGTHS_AND_SCALES = ";INT64" * 5 + ";FLOAT" * 3
 
 def costs(case):
     op = find(case.kernel_type)
-    op.check(case)
+    op.check(case, "cpu")
     return op.flops(case), op.traffic(case)
 
 

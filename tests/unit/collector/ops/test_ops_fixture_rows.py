@@ -1,18 +1,15 @@
 """Every operator runs its fixture rows and gives exactly the outputs that the row names."""
 
-from pathlib import Path
-
 import pytest
 
 from collector.ops.registry import find
-from collector.record import read_table
+from tests.fixtures.op_rows import all_rows
 
 pytestmark = pytest.mark.torch
 
-CASES = Path(__file__).parents[3] / "fixtures" / "ops" / "cases.csv"
 ROWS = pytest.mark.parametrize(
     "case",
-    [record.case for record in read_table(CASES.read_bytes(), path=str(CASES))],
+    [record.case for record in all_rows()],
     ids=lambda case: case.describe().replace("/", "-"),
 )
 

@@ -124,6 +124,7 @@ def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
         answers(store, shard_cases, attempt),
         instrument,
         find=find,
+        backend="cpu",
         session_s=session_s,
         stop=stop or threading.Event(),
         on_progress=lambda done, total: None,
@@ -336,9 +337,9 @@ def test_a_mistake_in_a_declaration_is_left_to_the_session(tmp_path, mistake):
     wrong = OpSpec(
         "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=constraints
     )
-    assert refusal(record("2,2"), lambda kernel_type: wrong) is None
+    assert refusal(record("2,2"), lambda kernel_type: wrong, "cpu") is None
 
 
 def test_a_rejection_names_the_case_and_the_rule():
     with pytest.raises(CaseRejected, match="Add 3 FLOAT: two dims are wanted"):
-        ADD.check(record("3").case)
+        ADD.check(record("3").case, "cpu")
