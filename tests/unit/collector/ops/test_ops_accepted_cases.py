@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from collector.errors import CaseRejected
 from collector.ops.registry import find
-from tests.fixtures.op_rows import all_rows
+from tests.fixtures.op_rows import cpu_rows
 
 pytestmark = pytest.mark.torch
 
-ROWS = [record.case for record in all_rows()]
+ROWS = [record.case for record in cpu_rows()]
 DTYPES = (
     *("FLOAT", "DT_BF16", "FLOAT16", "DOUBLE", "INT8", "INT32", "INT64", "BOOL"),
     "COMPLEX64",

@@ -3,13 +3,13 @@
 import pytest
 
 from collector.ops.registry import find
-from tests.fixtures.op_rows import all_rows
+from tests.fixtures.op_rows import cpu_rows
 
 pytestmark = pytest.mark.torch
 
 ROWS = pytest.mark.parametrize(
     "case",
-    [record.case for record in all_rows()],
+    [record.case for record in cpu_rows()],
     ids=lambda case: case.describe().replace("/", "-"),
 )
 
