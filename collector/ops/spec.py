@@ -145,6 +145,14 @@ class OpSpec:
         """The kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
 
+    @property
+    def library(self) -> str:
+        """What holds the function that `call` names: torch, torch_npu or vllm-ascend."""
+        if self.call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.")):
+            return "vllm-ascend"
+        is_npu = self.call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
+        return "torch_npu" if is_npu else "torch"
+
     def check(self, case: Case, backend: str) -> None:
         """Raises CaseRejected, with the rule, for a case that a backend cannot replay."""
         complaint = self._slots_complaint(case) or self._format_complaint(case, backend)

@@ -1,27 +1,74 @@
 """`opmeter ops`."""
 
+import sys
+from collections.abc import Iterator, Mapping
+
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from collector.errors import BadInput
 from collector.ops.registry import all_ops, find
+from collector.ops.spec import OpSpec
+
+_COLUMNS = ("kernel", "API", "takes", "environment", "state")
 
 
 def ops_verb(kernel: str | None) -> None:
-    """One line an operator, or one operator in full."""
-    if kernel is None:
-        wide = max(len(each.kernel) for each in all_ops())
-        for each in all_ops():
-            verified = f"  verified on {', '.join(each.verified_on)}" if each.verified_on else ""
-            typer.echo(f"{each.kernel:<{wide}}  {each.call}{verified}")
-        return
+    """All operators, or one in full. A terminal gets a table, a pipe tab-separated lines."""
+    if kernel is not None:
+        _show(kernel)
+    elif sys.stdout.isatty():
+        table = Table(*_COLUMNS)
+        for op in all_ops():
+            table.add_row(*_row(op).values())
+        Console(markup=False).print(table)
+    else:
+        typer.echo("\t".join(_COLUMNS))
+        for op in all_ops():
+            typer.echo("\t".join(_row(op).values()))
+
+
+def _row(op: OpSpec) -> Mapping[str, str]:
+    rules = (constraint.text for constraint in op.constraints)
+    needs = ", ".join(need.name.lower() for need in sorted(op.npu.needs))
+    cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op))
+    return dict(zip(_COLUMNS, cells, strict=True))
+
+
+def _state(op: OpSpec) -> str:
+    """What the declaration was checked against: hardware, the wheel, or a schema alone."""
+    if op.verified_on:
+        return f"verified on {', '.join(op.verified_on)}"
+    if op.library == "vllm-ascend":
+        return "against a schema only"
+    return "against the wheel, not on an NPU"
+
+
+def _show(kernel: str) -> None:
     op = find(kernel)
     if op is None:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
-    typer.echo(f"kernel       {op.kernel}")
-    typer.echo(f"call         {op.call}")
+    for name, text in _lines(op):
+        typer.echo(f"{name:<13}{text}")
+
+
+def _lines(op: OpSpec) -> Iterator[tuple[str, str]]:
+    yield "kernel", op.kernel
+    if op.twins:
+        yield "or", f"{', '.join(op.twins)}: the runtime chooses"
+    yield "API", op.call
     for index, slot in enumerate(op.slots):
-        optional = " (optional)" if index in op.optional else ""
-        typer.echo(f"slot {index:<7} {slot}{optional}")
+        notes = [
+            "optional" if index in op.optional else "",
+            "may be FRACTAL_NZ" if index in op.npu.nz else "",
+            "may repeat" if op.variadic and index == len(op.slots) - 1 else "",
+        ]
+        said = ", ".join(note for note in notes if note)
+        yield f"slot {index}", f"{slot} ({said})" if said else slot
     for constraint in op.constraints:
-        typer.echo(f"constraint   {constraint.text}")
-    typer.echo(f"verified on  {', '.join(op.verified_on) or 'no NPU yet'}")
+        yield "takes", constraint.text
+    yield "library", op.library
+    for need in sorted(op.npu.needs):
+        yield "needs", need.value
+    yield "state", _state(op)
