@@ -21,8 +21,8 @@ PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
 _MICROBENCH = "MicroBench "
 _PROFILING = "Profiling Average "
 
-# What a profile tells of fused attention, in msmodeling's order.
-_RUNTIME_ORDER = tuple(
+# What a row of fused attention has besides, in msmodeling's order.
+ATTENTION_COLUMNS = tuple(
     RUNTIME_PREFIX + name
     for name in (
         *("source_profile", "actual_seq_lengths_shape", "actual_seq_lengths_values"),
@@ -52,7 +52,7 @@ DATABASE_COLUMNS = (
     *(column for name in COUNTERS for column in (microbench(name), profiling(name))),
 )
 _FIRST = frozenset(DATABASE_COLUMNS)
-_FIXED = {name: at for at, name in enumerate((*DATABASE_COLUMNS, *_RUNTIME_ORDER))}
+_FIXED = {name: at for at, name in enumerate((*DATABASE_COLUMNS, *ATTENTION_COLUMNS))}
 
 # msmodeling's first parser wrote the profile's own mean as `Average Duration(us)`.
 _OLD_MEDIAN = "Median Duration(us)"

@@ -106,6 +106,15 @@ class FileGroups:
             counts += np.bincount(ids, minlength=len(counts))
         return dict(zip(self._numbers, counts.tolist(), strict=True))
 
+    def in_order(self, is_wanted: Callable[[Key], bool]) -> list[Key]:
+        """The keys of the wanted rows, one a row, in the file's order."""
+        wanted = {number: key for key, number in self._numbers.items() if is_wanted(key)}
+        numbers = np.array(list(wanted), np.int32)
+        if not wanted:
+            return []
+        found = (ids[np.isin(ids, numbers)].tolist() for ids in self._ids)
+        return [wanted[number] for ids in found for number in ids]
+
     def rows(self) -> Rows:
         """All rows of the file."""
         known = len(self._numbers)

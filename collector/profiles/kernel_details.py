@@ -14,6 +14,7 @@ from typing import Literal
 
 from collector.case import Slot, case_from_cells
 from collector.errors import BadInput
+from collector.profiles.attention import KERNEL, AttentionFacts, AttentionRows, Pairing
 from collector.profiles.blocks import plain_blocks
 from collector.profiles.cells import (
     has_unknown_inputs,
@@ -31,7 +32,7 @@ from collector.profiles.grouping import FileGroups, Group, Key, groups_of
 from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
 from collector.profiles.rows import open_rows
 from collector.record import CaseRecord
-from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS
+from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES
 
 GroupBy = Literal["identity", "shapes"]
 
@@ -39,7 +40,8 @@ GroupBy = Literal["identity", "shapes"]
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
     """What was seen in reading. `rows` is compute and communication together, without the
-    skipped ones; `duplicates_dropped` are communication rows."""
+    skipped ones; `duplicates_dropped` are communication rows. `pairings` tells how rows of fused
+    attention found their operators, `disputed` what operators of one row disagree on."""
 
     files: tuple[Path, ...]
     rows: int
@@ -49,6 +51,8 @@ class ProfileReport:
     unknown_input_rows: tuple[tuple[str, int], ...]
     skipped: tuple[SkippedRow, ...]
     software: tuple[ProfiledSoftware, ...]
+    pairings: tuple[Pairing, ...] = ()
+    disputed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,14 @@ def read_profile(
     """
     files = find_profiles(paths)
     read = [_read_file(file, skip_bad_rows) for file in files]
-    groups = groups_of([file.groups for file in read], _by(group_by))
+    attention = AttentionFacts(map(_attention_rows, files, read))
+    groups = groups_of([file.groups for file in read], _by(group_by, attention))
     kept = [file.communication.without_duplicates() for file in read]
+    report = _report(files, read, sum(dropped for _, dropped in kept))
     return Profile(
-        records=tuple(_record(group) for group in groups),
+        records=tuple(_record(group, attention) for group in groups),
         communication=summed_up(durations for durations, _ in kept),
-        report=_report(files, read, sum(dropped for _, dropped in kept)),
+        report=replace(report, pairings=tuple(attention.pairings), disputed=attention.disputed),
     )
 
 
@@ -115,13 +121,24 @@ def _gathered(path: Path, header: Header, blocks: Iterable[Block]) -> _File:
     return file
 
 
-def _by(group_by: GroupBy) -> Callable[[Key], Hashable | None]:
+def _attention_rows(path: Path, file: _File) -> AttentionRows:
+    keys = file.groups.in_order(lambda key: key[_AT[TYPE]].strip() == KERNEL)
+    return AttentionRows(path, [key[_AT[INPUT_SHAPES]] for key in keys])
+
+
+def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
+    """The `Runtime ...` cells of a row: fused attention has some."""
+    is_attention = key[_AT[TYPE]].strip() == KERNEL
+    return attention.of(key[_AT[INPUT_SHAPES]]) if is_attention else {}
+
+
+def _by(group_by: GroupBy, attention: AttentionFacts) -> Callable[[Key], Hashable | None]:
     """What makes two keys the same case; None for a row that makes none."""
 
     def label(key: Key) -> Hashable | None:
         if _is_communication(key) or is_unnamed(key[_AT[TYPE]]):
             return None
-        case = case_from_cells(key[_AT[TYPE]], _cells(key))
+        case = case_from_cells(key[_AT[TYPE]], {**_runtime(key, attention), **_cells(key)})
         if group_by == "identity":
             return case
         return (case.kernel_type, _shapes(case.inputs), _shapes(case.outputs))
@@ -133,8 +150,9 @@ def _shapes(slots: tuple[Slot, ...] | None) -> tuple[tuple[int, ...] | None, ...
     return None if slots is None else tuple(slot.shape for slot in slots)
 
 
-def _record(group: Group) -> CaseRecord:
-    return CaseRecord(group.key[_AT[TYPE]], _cells(group.key), {}, group.statistics)
+def _record(group: Group, attention: AttentionFacts) -> CaseRecord:
+    extra = _runtime(group.key, attention)
+    return CaseRecord(group.key[_AT[TYPE]], _cells(group.key), extra, group.statistics)
 
 
 def _report(files: Sequence[Path], read: Sequence[_File], dropped: int) -> ProfileReport:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.database.columns import (
+    ATTENTION_COLUMNS,
     PARSER_COLUMNS,
     case_cells,
     csv_bytes,
@@ -26,6 +27,7 @@ from collector.database.tree import (
     write_whole,
 )
 from collector.errors import BadInput
+from collector.profiles.attention import KERNEL as ATTENTION
 from collector.profiles.communication import Communication
 from collector.profiles.kernel_details import GroupBy, Profile, ProfileReport, read_profile
 from collector.record import CaseRecord
@@ -103,7 +105,9 @@ def _joined(path: Path, kernel_type: str, records: Iterable[CaseRecord]) -> Upse
 
 def _row(record: CaseRecord) -> Cells:
     statistics = profile_cells(record.profile) if record.profile else {}
-    return {**case_cells(record), **statistics}
+    is_attention = record.case.kernel_type == ATTENTION
+    runtime = dict.fromkeys(ATTENTION_COLUMNS, "") if is_attention else {}
+    return {**runtime, **case_cells(record), **statistics}
 
 
 def _parsed(path: Path, joined: Upserted) -> ParsedKernel:

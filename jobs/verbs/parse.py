@@ -6,10 +6,10 @@ from typing import cast
 
 import typer
 
-from collector.database.layout import version_dir
 from collector.errors import BadInput
 from collector.profiles.kernel_details import GroupBy, ProfileReport
 from collector.singlehost.parse import ParseResult, parse
+from jobs.verbs.version_folder import version_folder
 
 _LISTED = 20
 
@@ -25,7 +25,7 @@ def parse_verb(
     """Parse, and say what was read and what became of each kernel's CSV."""
     if group_by not in ("identity", "shapes"):
         raise BadInput(f"--group-by {group_by!r}: identity or shapes is wanted")
-    target = _target(database_path, device, versions)
+    target = version_folder(database_path, device, versions)
     result = parse(
         profiling_paths,
         target,
@@ -36,18 +36,6 @@ def parse_verb(
         typer.echo(line)
 
 
-def _target(database_path: Path | None, device: str | None, versions: tuple[str, str, str]) -> Path:
-    if database_path is not None:
-        return database_path
-    vllm, torch, cann = versions
-    if not device or not torch:
-        raise BadInput(
-            "where shall the CSVs go? --database-path VERSION_DIR is wanted, or --device with "
-            "--vllm-version, --torch-version and --cann-version"
-        )
-    return version_dir(Path.cwd(), device, vllm, torch, cann)
-
-
 def _describe(result: ParseResult) -> Iterator[str]:
     report = result.report
     yield (
@@ -55,6 +43,7 @@ def _describe(result: ParseResult) -> Iterator[str]:
         f"{report.communication_rows:,} communication"
     )
     yield from _left_out(report)
+    yield from _attention(report)
     added, updated = (
         sum(getattr(k, name) for k in result.kernels) for name in ("added", "updated")
     )
@@ -68,6 +57,19 @@ def _describe(result: ParseResult) -> Iterator[str]:
             yield f"twice in {kernel.path.name}: {duplicate}; the first row was updated"
     if result.communication:
         yield f"communication rows are in {result.communication}"
+
+
+def _attention(report: ProfileReport) -> Iterator[str]:
+    """What speaks against the pairing of fused attention with its operators."""
+    for found in report.pairings:
+        if found.doubt or found.kernel_rows != found.operator_rows:
+            yield (
+                f"{found.folder}: {found.kernel_rows} rows of fused attention, "
+                f"{found.operator_rows} of its operators: {found.paired} were paired"
+                + (f"; {found.doubt}" if found.doubt else "")
+            )
+    for text in report.disputed[:_LISTED]:
+        yield f"operators of one row disagree, so the kernel's own row counts: {text}"
 
 
 def _left_out(report: ProfileReport) -> Iterator[str]:

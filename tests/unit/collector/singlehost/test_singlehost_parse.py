@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from collector.database.columns import PARSER_COLUMNS, csv_bytes
+from collector.database.columns import ATTENTION_COLUMNS, PARSER_COLUMNS, csv_bytes
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
@@ -214,3 +214,28 @@ def test_the_real_training_run_becomes_a_tree(real_profiles, version):
     assert ids < {record.case_id for record in read_profile([source]).records}
     again = parse([source], version)
     assert sum(kernel.unchanged for kernel in again.kernels) == 108
+
+
+def attention_row(duration="10.000"):
+    shapes = '"8192,16,128;1171,128,512;1171,128,512;;;5;;;;;;;;;5,512;;;;;;;;;;;;;;;;"'
+    cells = ("DT_BF16;DT_BF16;DT_BF16", "ND;ND;ND", '"8192,16,128;"', "DT_BF16", "ND", "MIX_AIC")
+    return Told("FusedInferAttentionScore", shapes, *cells, duration=duration)
+
+
+def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path, version):
+    parse([write_profile(tmp_path / "profile_a", "K5", [attention_row()])], version)
+    path = version / "FusedInferAttentionScore.csv"
+    file = read_kernel_file(path)
+    assert file.columns == (*PARSER_COLUMNS, *ATTENTION_COLUMNS)
+    (row,) = file.rows
+    told = {name: row[name] for name in ATTENTION_COLUMNS if row[name]}
+    assert told == {
+        "Runtime source_profile": "profile_a",
+        "Runtime actual_seq_lengths_shape": "5",
+        "Runtime block_table_shape": "5,512",
+        "Runtime metadata_completeness": "profile_shapes_only",
+    }
+    before = path.read_bytes()
+    result = parse([tmp_path / "profile_a"], version)
+    assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)]
+    assert path.read_bytes() == before

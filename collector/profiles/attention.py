@@ -1,0 +1,230 @@
+"""What a profile tells of fused attention beyond the row of its kernel.
+
+How long FusedInferAttentionScore takes depends on the lengths of the requests and on the table of
+their cache blocks. The kernel's row holds the shapes of those tensors where the profiler saw them;
+the host's view of the same call, `operator_details.csv` in the same folder, may hold them where it
+did not. The two files have no key in common, so their rows are paired in file order.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from math import prod
+from pathlib import Path
+
+from collector.case import parse_shape, shape_text, split_cell
+from collector.errors import BadInput
+from collector.profiles.rows import open_rows
+from collector.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
+
+KERNEL = "FusedInferAttentionScore"
+OPERATOR_DETAILS = "operator_details.csv"
+
+SOURCE_PROFILE = RUNTIME_PREFIX + "source_profile"
+LENGTHS_SHAPE = RUNTIME_PREFIX + "actual_seq_lengths_shape"
+LENGTHS_KV_SHAPE = RUNTIME_PREFIX + "actual_seq_lengths_kv_shape"
+BLOCK_TABLE_SHAPE = RUNTIME_PREFIX + "block_table_shape"
+COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
+SHAPES_ONLY = "profile_shapes_only"
+
+_SHAPES = (LENGTHS_SHAPE, LENGTHS_KV_SHAPE, BLOCK_TABLE_SHAPE)
+# Where the three lie among the kernel's 31 inputs, and among the arguments of the two public
+# functions (torch_npu 2.13; earlier ones had the block table where the kernel has it).
+_KERNEL_SLOTS = 31
+_IN_KERNEL = (5, 6, (14,))
+_IN_FUNCTION = (5, 6, (18, 14))
+_IN_FUNCTION_V2 = (7, 8, (9,))
+# What an operator row may be called by, in files of several makers.
+_NAME_COLUMNS = ("Type", "Name", "Op Type", "Op Name", "Operator Type", "Operator Name")
+# Functions of the same name that launch no kernel: they prepare a captured graph.
+_NO_LAUNCH = ("getmaxworkspace", "inferoutput")
+# Folders that are called alike in every profile.
+_INNER_FOLDERS = frozenset({"ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output"})
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One call as the host saw it: the shapes of its arguments, by position."""
+
+    name: str
+    shapes: tuple[Shape | None, ...]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it tells of lengths and block table: those of _SHAPES that it holds."""
+        if len(self.shapes) <= _KERNEL_SLOTS:
+            return _facts(self.shapes, _IN_KERNEL)
+        is_v2 = "attentionscorev2" in _letters(self.name)
+        return _facts(self.shapes, _IN_FUNCTION_V2 if is_v2 else _IN_FUNCTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """How the rows of one folder came together. `doubt` says what speaks against it."""
+
+    folder: Path
+    kernel_rows: int
+    operator_rows: int
+    paired: int
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRows:
+    """The fused attention of one file: the `Input Shapes` of its rows, in order."""
+
+    path: Path
+    shapes: Sequence[str]
+
+
+class AttentionFacts:
+    """The `Runtime ...` cells of fused attention, by the kernel's own `Input Shapes`.
+
+    Only what all calls of one kernel row's spelling agree on counts: their durations are one
+    group, and a cell that holds for some of them would be a lie about the others.
+    """
+
+    def __init__(self, files: Iterable[AttentionRows]) -> None:
+        self.pairings: list[Pairing] = []
+        self._sources: dict[str, str] = {}
+        self._told: dict[str, dict[str, set[str]]] = {}
+        for file in files:
+            self._take(file)
+
+    def of(self, cell: str) -> dict[str, str]:
+        """The cells of a kernel row; empty where no file has such a row."""
+        shapes = _plain(cell)
+        if shapes not in self._sources:
+            return {}
+        cells = _facts(_parsed(shapes), _IN_KERNEL)
+        for name, values in self._told[shapes].items():
+            if len(values) == 1:
+                cells[name] = next(iter(values))
+        return {
+            SOURCE_PROFILE: self._sources[shapes],
+            **{name: cells[name] for name in _SHAPES if name in cells},
+            COMPLETENESS: SHAPES_ONLY,
+        }
+
+    @property
+    def disputed(self) -> tuple[str, ...]:
+        """What calls of one kernel row's spelling disagree on, so that it is left to the row."""
+        return tuple(
+            f"{name} of {shapes}: {' or '.join(sorted(values))}"
+            for shapes, told in self._told.items()
+            for name, values in told.items()
+            if len(values) > 1
+        )
+
+    def _take(self, file: AttentionRows) -> None:
+        for shapes in map(_plain, file.shapes):
+            self._sources.setdefault(shapes, profile_name(file.path))
+            self._told.setdefault(shapes, {})
+        details = file.path.with_name(OPERATOR_DETAILS)
+        operators = read_operator_rows(details) if file.shapes and details.is_file() else []
+        if not operators:
+            return
+        pairs, pairing = pair(file, operators)
+        self.pairings.append(pairing)
+        for cell, operator in pairs:
+            shapes = _plain(cell)
+            for name, value in operator.facts.items():
+                self._told[shapes].setdefault(name, set()).add(value)
+
+
+def pair(
+    file: AttentionRows, operators: Sequence[OperatorRow]
+) -> tuple[list[tuple[str, OperatorRow]], Pairing]:
+    """Kernel rows with operator rows, in order.
+
+    Equal counts are taken at their word. Where they differ, a row is missing somewhere, and only
+    the shared beginning is paired, up to the first pair whose queries differ in size: from there
+    on at the latest, one list has slipped against the other.
+    """
+    pairs = list(zip(file.shapes, operators, strict=False))
+    agreeing = list(takewhile(lambda pair: _same_query(*pair), pairs))
+    doubt = ""
+    if len(file.shapes) != len(operators):
+        if len(agreeing) < len(pairs):
+            doubt = f"from pair {len(agreeing) + 1} on the query is of another size"
+        pairs = agreeing
+    elif len(agreeing) < len(pairs):
+        others = sum(not _same_query(*pair) for pair in pairs)
+        doubt = f"in {others} pairs the query is of another size"
+    pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), doubt)
+    return pairs, pairing
+
+
+def read_operator_rows(path: Path) -> list[OperatorRow]:
+    """The calls of fused attention that an operator_details.csv tells the shapes of, in order.
+
+    Slots are joined by `;` and a line break; rows need no output shapes. Raises BadInput for a
+    file that is no CSV.
+    """
+    names, rows = open_rows(path)
+    columns = {name.strip(): at for at, name in enumerate(names)}
+    if INPUT_SHAPES not in columns:
+        return []
+    called = [columns[name] for name in _NAME_COLUMNS if name in columns]
+    return list(_operator_rows(rows, called, columns[INPUT_SHAPES], path))
+
+
+def profile_name(path: Path) -> str:
+    """The folder that names a profile: `rank0_ascend_pt`, not what lies in every one of them."""
+    folders = (folder.name for folder in path.absolute().parents)
+    return next((name for name in folders if name not in _INNER_FOLDERS), "")
+
+
+def _operator_rows(
+    rows: Iterable[tuple[int, list[str]]], called: Sequence[int], at: int, path: Path
+) -> Iterator[OperatorRow]:
+    for line, row in rows:
+        name = " ".join(row[place] for place in called if place < len(row))
+        if not _is_call(name) or at >= len(row):
+            continue
+        try:
+            shapes = _parsed(row[at])
+        except BadInput as error:
+            raise BadInput(str(error), path=path, line=line) from error
+        if any(shape is not None for shape in shapes):
+            yield OperatorRow(name, shapes)
+
+
+def _is_call(name: str) -> bool:
+    letters = _letters(name)
+    return KERNEL.lower() in letters and not any(word in letters for word in _NO_LAUNCH)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _plain(cell: str) -> str:
+    """A cell without what its writer put around the slots."""
+    return ";".join(split_cell(cell))
+
+
+def _parsed(cell: str) -> tuple[Shape | None, ...]:
+    return tuple(parse_shape(slot) for slot in split_cell(cell))
+
+
+def _facts(
+    shapes: Sequence[Shape | None], slots: tuple[int, int, tuple[int, ...]]
+) -> dict[str, str]:
+    lengths, lengths_kv, tables = slots
+    table = next((s for at in tables if (s := _at(shapes, at)) and len(s) == 2), None)
+    found = (_at(shapes, lengths), _at(shapes, lengths_kv), table)
+    return {name: shape_text(s) for name, s in zip(_SHAPES, found, strict=True) if s}
+
+
+def _at(shapes: Sequence[Shape | None], at: int) -> Shape | None:
+    return shapes[at] if at < len(shapes) else None
+
+
+def _same_query(shapes: str, operator: OperatorRow) -> bool:
+    """Whether both have a query of so many elements; layouts differ, sizes do not."""
+    ours, theirs = _parsed(shapes)[0], operator.shapes[0]
+    return ours is None or theirs is None or prod(ours) == prod(theirs)

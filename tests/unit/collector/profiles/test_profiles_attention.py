@@ -1,0 +1,151 @@
+"""Rows of fused attention find the operators that launched them, and say where they could not."""
+
+import csv
+
+import pytest
+
+from collector.profiles.attention import (
+    BLOCK_TABLE_SHAPE,
+    COMPLETENESS,
+    LENGTHS_KV_SHAPE,
+    LENGTHS_SHAPE,
+    SOURCE_PROFILE,
+    read_operator_rows,
+)
+from collector.profiles.kernel_details import read_profile
+from tests.fixtures.profiles.variants import Told, write_profile
+
+pytestmark = pytest.mark.fast
+
+KERNEL = "FusedInferAttentionScore"
+DECODE = "128,4,128;12307,128,128;12307,128,128;;2048,2048;128;128;;;;;;;;128,512"
+COLUMNS = ("Name", "Input Shapes", "Call Stack", "Host Self Duration(us)")
+
+
+def fia(shapes=DECODE, duration="10.000"):
+    slots = ";" * (30 - shapes.count(";"))
+    cells = ("DT_BF16;DT_BF16;DT_BF16", "ND;ND;ND", '"128,4,128"', "DT_BF16", "ND", "MIX_AIC")
+    return Told(KERNEL, f'"{shapes}{slots}"', *cells, duration=duration)
+
+
+def slots_of(count, **at):
+    """A row of arguments, told by position."""
+    told = {int(name.removeprefix("s")): text for name, text in at.items()}
+    return [told.get(position, "") for position in range(count)]
+
+
+def write_operators(folder, *rows, columns=COLUMNS, join=";\r\n"):
+    """An operator_details.csv as torch_npu writes it: slots joined by `;` and a line break."""
+    path = folder / "operator_details.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for name, slots in rows:
+            writer.writerow([name, join.join(slots), "a.py(1): f;\r\nb.py(2): g", "1.0"])
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "rank0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def runtime(profile):
+    return [dict(record.extra) for record in profile.records if record.kernel_type == KERNEL]
+
+
+def test_a_kernel_row_tells_its_own_shapes_where_there_is_no_operator(folder):
+    (cells,) = runtime(read_profile([write_profile(folder, "K6", [fia(), Told()])]))
+    assert cells == {
+        SOURCE_PROFILE: "rank0_ascend_pt",
+        LENGTHS_SHAPE: "128",
+        LENGTHS_KV_SHAPE: "128",
+        BLOCK_TABLE_SHAPE: "128,512",
+        COMPLETENESS: "profile_shapes_only",
+    }
+
+
+def test_an_operator_in_the_kernels_own_layout_overrides_it(tmp_path):
+    path = write_profile(tmp_path / "profile_a", "K5", [fia("8192,16,128;1171,128,512")])
+    slots = slots_of(31, s0="5,16,1,512", s1="1171,1,128,512", s5="5", s14="5,512")
+    write_operators(path.parent, ("aclnnFusedInferAttentionScoreV2", slots), join=";")
+    profile = read_profile([tmp_path])
+    (cells,) = runtime(profile)
+    assert cells[SOURCE_PROFILE] == "profile_a"
+    assert (cells[LENGTHS_SHAPE], cells[BLOCK_TABLE_SHAPE]) == ("5", "5,512")
+    assert LENGTHS_KV_SHAPE not in cells
+    (pairing,) = profile.report.pairings
+    assert (pairing.paired, pairing.doubt) == (1, "in 1 pairs the query is of another size")
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("npu::npu_fused_infer_attention_score", slots_of(40, s0="128,4,128", s18="128,64")),
+        ("npu::npu_fused_infer_attention_score", slots_of(40, s0="128,4,128", s14="128,64")),
+        ("npu::npu_fused_infer_attention_score_v2", slots_of(45, s0="128,4,128", s9="128,64")),
+    ],
+)
+def test_each_public_function_has_its_block_table_elsewhere(folder, name, slots):
+    write_operators(folder, (name, slots), ("aclnnFusedInferAttentionScoreV3", [""]))
+    profile = read_profile([write_profile(folder, "K6", [fia("128,4,128;9,128,128")])])
+    assert runtime(profile)[0][BLOCK_TABLE_SHAPE] == "128,64"
+    assert profile.report.pairings[0].operator_rows == 1  # a row without shapes is none
+
+
+def test_what_launches_no_kernel_is_no_operator(folder):
+    names = ("npu::_npu_fused_infer_attention_score_get_max_workspace", "aten::add")
+    path = write_operators(folder, *((name, slots_of(40, s0="128,4,128")) for name in names))
+    assert read_operator_rows(path) == []
+
+
+def test_rows_are_paired_in_order_and_other_block_tables_are_other_cases(folder):
+    tables = ("128,64", "128,32")
+    shapes = [f"128,4,{width};9,128,128" for width in (128, 64)]
+    operators = [
+        ("npu::npu_fused_infer_attention_score", slots_of(40, s0=f"128,4,{width}", s18=table))
+        for width, table in zip((128, 64), tables, strict=True)
+    ]
+    write_operators(folder, *operators, *operators)
+    rows = [fia(shapes[0]), fia(shapes[1]), Told(), fia(shapes[0]), fia(shapes[1])]
+    profile = read_profile([write_profile(folder, "K6", rows)])
+    assert [cells[BLOCK_TABLE_SHAPE] for cells in runtime(profile)] == list(tables)
+    assert profile.report.pairings[0].doubt == ""
+    attributes = [r.case.attribute(BLOCK_TABLE_SHAPE) for r in profile.records if r.extra]
+    assert attributes == list(tables)
+
+
+def test_where_counts_differ_only_the_beginning_with_equal_queries_is_paired(folder):
+    shapes = [f"{tokens},4,128;9,128,128" for tokens in (1, 2, 3, 4)]
+    operators = [
+        ("npu::npu_fused_infer_attention_score", slots_of(40, s0=f"{t},4,128", s18=f"{t},7"))
+        for t in (1, 2, 4)
+    ]
+    write_operators(folder, *operators)
+    profile = read_profile([write_profile(folder, "K6", [fia(s) for s in shapes])])
+    tables = [cells.get(BLOCK_TABLE_SHAPE) for cells in runtime(profile)]
+    assert tables == ["1,7", "2,7", None, None]
+    (pairing,) = profile.report.pairings
+    assert (pairing.kernel_rows, pairing.operator_rows, pairing.paired) == (4, 3, 2)
+    assert pairing.doubt == "from pair 3 on the query is of another size"
+
+
+def test_what_operators_of_one_row_disagree_on_is_left_to_the_row(folder):
+    operators = [
+        ("npu::npu_fused_infer_attention_score", slots_of(40, s0="128,4,128", s18=table))
+        for table in ("128,64", "128,32")
+    ]
+    write_operators(folder, *operators)
+    profile = read_profile([write_profile(folder, "K6", [fia(), fia()])])
+    (cells,) = runtime(profile)
+    assert cells[BLOCK_TABLE_SHAPE] == "128,512"
+    (text,) = profile.report.disputed
+    assert text.startswith(BLOCK_TABLE_SHAPE) and "128,32 or 128,64" in text
+
+
+def test_other_operators_of_real_files_are_passed_over(real_profiles):
+    for run in ("inference_cann9.1_ascend_pt", "resnet_2025_rank0_ascend_pt"):
+        path = real_profiles / run / "ASCEND_PROFILER_OUTPUT" / "operator_details.csv"
+        assert read_operator_rows(path) == []
