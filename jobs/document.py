@@ -109,6 +109,12 @@ class Entry:
                 raise self.refusal(f"the key {key!r} is missing")
         return found
 
+    def mapping(self) -> dict[str, "Entry"]:
+        """The entries of a mapping whose keys are the writer's own; a repeated one is refused."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._unwanted("a mapping", self._kind())
+        return self.fields([str(key.value) for key, _ in self.node.value])
+
     def _key(self, node: yaml.Node, known: Collection[str]) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise self._at(node, "a key must be a plain word")

@@ -1,0 +1,83 @@
+"""What a controller sees of a campaign: commits and waves in the store, and live objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobs.nodes import Strikes
+from jobs.waves import Wave
+
+WORKER, MERGE = "worker", "merge"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One live Job. `state` is its last word: `Complete`, `Failed`, or empty while it lives."""
+
+    name: str
+    uid: str
+    component: str  # worker | merge
+    wave: str
+    plan_hash: str
+    completions: int
+    parallelism: int
+    suspended: bool
+    active: int
+    succeeded: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+    state: str = ""
+    reason: str = ""
+    message: str = ""
+    deleting: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        return not self.state and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a Job. `in_state_s` is how long this controller has seen it like this, by its own
+    monotonic clock; `waiting` is why a container does not start, `unschedulable` why no node
+    takes the pod, each in the words of who says so."""
+
+    name: str
+    uid: str
+    job: str
+    index: int
+    node: str
+    phase: str
+    exit_code: int | None = None
+    reason: str = ""
+    waiting: str = ""
+    unschedulable: str = ""
+    deleting: bool = False
+    in_state_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node that the site's pods may run on."""
+
+    name: str
+    ready: bool
+    schedulable: bool
+    devices: int
+    free_devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything at one moment. `merged` says that the head holds all that is committed."""
+
+    committed: frozenset[str]
+    waves: tuple[Wave, ...]
+    jobs: tuple[JobView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    strikes: Strikes = Strikes()
+    merged: bool = False
+    store_works: bool = True
+    by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_hash", {wave.wave_hash: wave for wave in self.waves})

@@ -1,0 +1,171 @@
+"""A site profile: what one kind of cluster node wants of a pod that measures on it.
+
+One YAML a machine type. Nothing about a cluster is guessed from names: the resource, the labels
+and the scheduler's own annotations differ from site to site, so they are data.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from collector.errors import BadInput
+from jobs.document import Entry, read_document
+
+SHAPES = ("device", "pair", "node")
+SCHEDULERS = ("default", "volcano")
+RUNTIMES = ("ascend", "hostpath", "none")
+NETWORKS = ("pod", "host")
+_PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_KEYS = (
+    *("site", "backend", "resource", "devices_per_node", "shape", "accelerator_type"),
+    *("scheduler", "volcano_queue", "kueue_queue", "schedule_policy", "priority_class"),
+    *("node_selector", "pod_labels", "tolerations", "runtime", "runtime_class", "network"),
+    *("measure_concurrency", "cpu", "memory", "ephemeral_storage", "shared_memory"),
+)
+_REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
+_TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """`resource` is what a device is called in this cluster, empty for a cpu; quantities are of
+    one worker, in Kubernetes' spelling. `measure_concurrency` is how many sessions may measure at
+    once on a node."""
+
+    name: str
+    backend: str
+    devices_per_node: int
+    shape: str
+    cpu: str
+    memory: str
+    resource: str = ""
+    accelerator_type: str = ""
+    scheduler: str = "default"
+    volcano_queue: str = ""
+    kueue_queue: str = ""
+    schedule_policy: str = ""
+    priority_class: str = ""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    pod_labels: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[tuple[tuple[str, str], ...], ...] = ()
+    runtime: str = "none"
+    runtime_class: str = ""
+    network: str = "pod"
+    measure_concurrency: int = 1
+    ephemeral_storage: str = "40Gi"
+    shared_memory: str = "4Gi"
+
+    @property
+    def devices_per_worker(self) -> int:
+        """How many devices one pod asks for."""
+        return {"device": 1, "pair": 2, "node": self.devices_per_node}[self.shape]
+
+
+def bundled_sites() -> list[str]:
+    """The names of the profiles that come with the package."""
+    folder = files("jobs").joinpath("sites")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
+
+
+def load_site(name: str) -> Site:
+    """A profile by its bundled name, or by the path of a file. Raises BadInput for neither."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return site_from_text(path.read_text(encoding="utf-8"), path=name)
+        except OSError as error:
+            raise BadInput(
+                f"the site profile cannot be read: {error.strerror}", path=path
+            ) from error
+    if _PROFILE.fullmatch(name) and name in bundled_sites():
+        text = files("jobs").joinpath("sites", f"{name}.yaml").read_text(encoding="utf-8")
+        return site_from_text(text, path=f"{name}.yaml")
+    raise BadInput(
+        f"site {name!r}: one of {', '.join(bundled_sites())}, or the path of a YAML file, is wanted"
+    )
+
+
+def site_from_text(text: str, *, path: str) -> Site:
+    """The profile of a text. Raises BadInput, with the line, for anything it cannot mean, and for
+    a shape that the site's scheduler would refuse."""
+    document = read_document(text, path)
+    found = document.fields(_KEYS, required=_REQUIRED)
+
+    def said(key: str, default: str = "") -> str:
+        return found[key].text() if key in found else default
+
+    def chosen(key: str, allowed: tuple[str, ...]) -> str:
+        return found[key].choice(allowed) if key in found else allowed[0]
+
+    site = Site(
+        name=said("site"),
+        backend=found["backend"].choice(("npu", "cuda", "cpu")),
+        devices_per_node=found["devices_per_node"].integer(1),
+        shape=found["shape"].choice(SHAPES),
+        cpu=said("cpu"),
+        memory=said("memory"),
+        resource=said("resource"),
+        accelerator_type=said("accelerator_type"),
+        scheduler=chosen("scheduler", SCHEDULERS),
+        volcano_queue=said("volcano_queue"),
+        kueue_queue=said("kueue_queue"),
+        schedule_policy=said("schedule_policy"),
+        priority_class=said("priority_class"),
+        node_selector=_pairs(found.get("node_selector")),
+        pod_labels=_pairs(found.get("pod_labels")),
+        tolerations=_tolerations(found.get("tolerations")),
+        runtime=found["runtime"].choice(RUNTIMES) if "runtime" in found else "none",
+        runtime_class=said("runtime_class"),
+        network=chosen("network", NETWORKS),
+        measure_concurrency=found["measure_concurrency"].integer(1)
+        if "measure_concurrency" in found
+        else 1,
+        ephemeral_storage=said("ephemeral_storage", "40Gi"),
+        shared_memory=said("shared_memory", "4Gi"),
+    )
+    complaint = shape_complaint(site)
+    if complaint:
+        raise found["shape"].refusal(complaint)
+    return site
+
+
+def shape_complaint(site: Site) -> str:
+    """Why this cluster's scheduler or device plugin would refuse the worker's shape; empty where
+    it would not. The rules are those of MindCluster's Volcano plugin and device plugin (2026-08):
+    one PodGroup holds all pods of a batch Job, so that a wave always counts as several tasks."""
+    if site.backend == "npu" and not site.resource:
+        return "an NPU site names its resource, as huawei.com/Ascend910"
+    if re.search(r"Ascend\d+\w*-\d+c", site.resource):
+        return f"{site.resource} is a slice of a device: its numbers would not be the device's"
+    if site.shape == "pair" and site.devices_per_node % 2:
+        return f"pairs of devices are wanted, and a node has {site.devices_per_node}"
+    if site.scheduler != "volcano":
+        return ""
+    if site.accelerator_type.startswith("module-a3") and site.shape == "device":
+        return (
+            "Volcano's Ascend plugin refuses one NPU a pod on A3 in a Job of several pods "
+            '("only single task job can request single npu"): pair or node is wanted'
+        )
+    if site.accelerator_type.endswith("super-pod") and site.shape != "node":
+        return (
+            "Volcano's Ascend plugin wants whole nodes of a super-pod in a Job of several pods "
+            '("should be equal to node npu"): node is wanted'
+        )
+    return ""
+
+
+def _pairs(entry: Entry | None) -> tuple[tuple[str, str], ...]:
+    """A mapping of texts, whatever its keys are."""
+    if entry is None:
+        return ()
+    return tuple((key, value.text()) for key, value in entry.mapping().items())
+
+
+def _tolerations(entry: Entry | None) -> tuple[tuple[tuple[str, str], ...], ...]:
+    if entry is None:
+        return ()
+    return tuple(
+        tuple((key, value.text()) for key, value in item.fields(_TOLERATION).items())
+        for item in entry.items()
+    )

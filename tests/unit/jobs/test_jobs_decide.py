@@ -1,0 +1,378 @@
+"""The controller's decisions, followed to the end on a cluster that is played: pods end by a
+script, nodes get lost, the controller forgets everything between two looks."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.measurement import Outcome
+from collector.plan import (
+    Forecast,
+    Limits,
+    MeasureSettings,
+    Plan,
+    PlannedShard,
+    ShardSettings,
+)
+from collector.stack import Stack
+from jobs.actions import (
+    Announce,
+    Delete,
+    Finish,
+    GiveUp,
+    Launch,
+    Merge,
+    Remember,
+    Scale,
+    Suspend,
+)
+from jobs.decide import Desired, decide
+from jobs.nodes import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
+from jobs.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
+
+pytestmark = pytest.mark.fast
+
+RETRIES = 3
+
+
+def plan_of(shards):
+    return Plan(
+        campaign="c",
+        number=1,
+        head_commit=0,
+        inputs_hash="h",
+        round="",
+        stack=Stack(device="D", torch="2.13.0"),
+        backend="cpu",
+        devices=2,
+        operators=None,
+        update="all",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
+        shards=tuple(PlannedShard(f"s{i:03d}", 1, 10.0, "0" * 64) for i in range(shards)),
+    )
+
+
+def desired(shards, workers=4, **more):
+    return Desired(plan_of(shards), workers, per_index=1, **more)
+
+
+class PlayedCluster:
+    """Jobs, pods and nodes, moved on by `step`; `end(shard, node)` is the exit code of a worker."""
+
+    def __init__(self, wanted, end=lambda shard, node: 0, nodes=("n1", "n2"), seed=1):
+        self.wanted = wanted
+        self.end = end
+        self.random = random.Random(seed)
+        self.nodes = dict.fromkeys(nodes, True)
+        self.committed, self.waves, self.jobs, self.pods = {}, {}, {}, []
+        self.failures, self.strikes = {}, Strikes()
+        self.announced, self.merged, self.finished, self.most = [], False, False, 0
+
+    def observe(self):
+        views = []
+        for name, job in self.jobs.items():
+            active = sum(p.job == name and p.phase == "Running" for p in self.pods)
+            views.append(replace(job, active=active))
+        return Observed(
+            committed=frozenset(self.committed),
+            waves=tuple(self.waves.values()),
+            jobs=tuple(views),
+            pods=tuple(self.pods),
+            nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
+            strikes=self.strikes,
+            merged=self.merged,
+        )
+
+    def look(self):
+        actions = decide(self.wanted, self.observe())
+        for action in actions:
+            self.perform(action)
+        return actions
+
+    def perform(self, action):
+        match action:
+            case Launch(wave, cap):
+                assert wave.wave_hash not in {j.wave for j in self.jobs.values()}
+                self.waves[wave.wave_hash] = wave
+                self.jobs[wave.job_name] = JobView(
+                    wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
+                    len(wave.indexes), cap, False, 0,
+                )  # fmt: skip
+            case Scale(job, number):
+                self.jobs[job] = replace(self.jobs[job], parallelism=number)
+            case Suspend(job, on):
+                self.jobs[job] = replace(self.jobs[job], suspended=on)
+            case Delete(job):
+                del self.jobs[job]
+                self.pods = [p for p in self.pods if p.job != job]
+            case GiveUp(shard, outcome):
+                assert shard not in self.committed
+                self.committed[shard] = outcome
+            case Remember(strikes):
+                self.strikes = strikes
+            case Announce(reason, message):
+                self.announced.append((reason, message))
+            case Merge():
+                self.merged = True
+            case Finish():
+                self.finished = True
+
+    def step(self):
+        """Pods start where there is room, and those that run come to their end."""
+        for name, job in list(self.jobs.items()):
+            if not job.is_live or job.suspended:
+                continue
+            wave = self.waves[job.wave]
+            running = [p for p in self.pods if p.job == name and p.phase == "Running"]
+            ended = job.succeeded | job.failed
+            free = [
+                i
+                for i in range(job.completions)
+                if i not in ended and i not in {p.index for p in running}
+            ]
+            for index in free[: max(0, job.parallelism - len(running))]:
+                ready = [n for n, up in self.nodes.items() if up and n not in wave.avoid]
+                if ready:
+                    node = self.random.choice(ready)
+                    number = len(self.pods)
+                    self.pods.append(
+                        PodView(f"p{number}", f"u{number}", name, index, node, "Running")
+                    )
+        self.most = max(self.most, sum(p.phase == "Running" for p in self.pods))
+        self.pods = [self._ended(pod) for pod in self.pods]
+
+    def _ended(self, pod):
+        if pod.phase != "Running" or not self.nodes.get(pod.node):
+            return pod
+        job = self.jobs[pod.job]
+        (shard,) = self.waves[job.wave].indexes[pod.index]
+        code = 0 if shard in self.committed else self.end(shard, pod.node)
+        if code == 0:
+            self.committed.setdefault(shard, Outcome.OK)
+            self.jobs[pod.job] = replace(job, succeeded=job.succeeded | {pod.index})
+        else:
+            failed = self.failures[pod.job, pod.index] = (
+                self.failures.get((pod.job, pod.index), 0) + 1
+            )
+            if failed > RETRIES:
+                self.jobs[pod.job] = replace(job, failed=job.failed | {pod.index})
+        job = self.jobs[pod.job]
+        if len(job.succeeded | job.failed) == job.completions:
+            self.jobs[pod.job] = replace(job, state="Failed" if job.failed else "Complete")
+        return replace(pod, phase="Succeeded" if code == 0 else "Failed", exit_code=code)
+
+    def play(self, rounds=400):
+        for _ in range(rounds):
+            self.look()
+            if self.finished:
+                return self
+            self.step()
+        raise AssertionError("the campaign does not end")
+
+
+def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
+    cluster = PlayedCluster(desired(10)).play()
+    assert len(cluster.committed) == 10 and set(cluster.committed.values()) == {Outcome.OK}
+    assert cluster.merged and not cluster.jobs
+    assert cluster.most <= 4
+
+
+def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
+    (launch,) = [a for a in PlayedCluster(desired(3, workers=8)).look() if isinstance(a, Launch)]
+    assert launch.cap == 2 < len(launch.wave.indexes)
+    assert parallelism(1, 5) == 1
+
+
+def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():
+    cluster = PlayedCluster(desired(200, workers=3))
+    cluster.look()
+    (first,) = cluster.jobs.values()
+    assert first.completions == 64
+    while len(cluster.jobs) == 1:
+        cluster.step()
+        cluster.look()
+    assert 0 < len(cluster.committed) < 64
+    cluster.play()
+    assert len(cluster.committed) == 200
+
+
+def test_a_shard_that_kills_every_worker_is_given_up_and_no_node_is_blamed():
+    def end(shard, node):
+        return 44 if shard == "s003" else 0
+
+    cluster = PlayedCluster(desired(8), end).play()
+    assert cluster.committed.pop("s003") == Outcome.CRASHED
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert len(cluster.waves) == 2
+    assert not any(reason == "NodeQuarantined" for reason, _ in cluster.announced)
+
+
+def test_a_hang_that_nothing_clears_is_said_to_be_one():
+    cluster = PlayedCluster(desired(3), lambda shard, node: 46 if shard == "s001" else 0).play()
+    assert cluster.committed["s001"] == Outcome.HUNG
+
+
+def test_a_node_on_which_all_fails_is_quarantined_and_its_work_ends_elsewhere():
+    cluster = PlayedCluster(desired(30), lambda shard, node: 44 if node == "n1" else 0).play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
+    assert any(wave.avoid == ("n1",) for wave in cluster.waves.values())
+
+
+def test_never_more_than_half_of_the_nodes_are_quarantined():
+    strikes = Strikes(frozenset(Strike(n, f"{n}-{i}") for n in "abc" for i in range(3)))
+    assert len(strikes.quarantined(["a", "b", "c", "d"])) == 2
+    assert strikes.quarantined(["a"]) == frozenset()
+    assert strikes_from_json(strikes_to_json(strikes), key="k") == strikes
+
+
+def test_one_shard_is_no_proof_against_a_node():
+    one = Strikes(frozenset({Strike("a", "s")}))
+    assert one.quarantined(["a", "b", "c"]) == frozenset()
+    both = one.plus([Strike("a", "t"), Strike("b", "t")])
+    assert both.against() == {"a": frozenset({"s"})}
+
+
+def test_the_shards_of_a_lost_node_finish_in_a_successor_wave():
+    cluster = PlayedCluster(desired(6, workers=3))
+    cluster.look()
+    cluster.step()
+    cluster.look()
+    started = [p for p in cluster.pods if p.phase == "Running"] or None
+    assert started is None  # pods of this play end within a step
+    name = next(iter(cluster.jobs))
+    stuck = PodView("stuck", "u", name, 5, "n1", "Running", deleting=True, in_state_s=500)
+    cluster.nodes["n1"] = False
+    cluster.pods.append(stuck)
+    cluster.play()
+    assert len(cluster.committed) == 6 and len(cluster.waves) == 2
+    assert not cluster.jobs  # also the Job that its lost pod would have kept for ever
+
+
+def test_a_wave_without_its_job_is_launched_as_it_was():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (wave,) = cluster.waves.values()
+    cluster.jobs.clear()
+    (again,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert again.wave == wave and len(cluster.waves) == 1
+
+
+def test_another_image_ends_the_launching_with_a_word():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    name = next(iter(cluster.jobs))
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
+    )
+    assert cluster.look() == (Announce("WrongImage", f"{name}: exit code 43"),)
+
+
+def test_pause_suspends_and_resumes_without_a_loss():
+    cluster = PlayedCluster(desired(12))
+    cluster.look()
+    cluster.step()
+    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.look()
+    assert all(job.suspended for job in cluster.jobs.values())
+    done = set(cluster.committed)
+    cluster.step()
+    assert set(cluster.committed) == done
+    cluster.wanted = replace(cluster.wanted, paused=False)
+    cluster.play()
+    assert len(cluster.committed) == 12
+
+
+def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
+    cluster = PlayedCluster(desired(200, workers=4, kueue=True))
+    seen = []
+    for _ in range(80):
+        seen += cluster.look()
+        cluster.step()
+    assert not [a for a in seen if isinstance(a, Scale | Suspend)]
+    assert len(cluster.committed) == 200
+
+
+def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    name = next(iter(cluster.jobs))
+    why = "ImagePullBackOff: no such image"
+    cluster.pods.append(PodView("p", "u", name, 0, "n1", "Pending", waiting=why, in_state_s=601))
+    actions = cluster.look()
+    assert Suspend(name, True, f"p does not start: {why}") in actions
+    assert any(isinstance(a, Announce) and why in a.message for a in actions)
+
+
+def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    name = next(iter(cluster.jobs))
+    cluster.pods += [PodView(f"p{i}", "u", name, i, "n1", "Failed", exit_code=45) for i in range(3)]
+    away = replace(cluster.observe(), store_works=False)
+    assert any(isinstance(a, Suspend) and a.on for a in decide(cluster.wanted, away))
+    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True)
+    back = decide(cluster.wanted, cluster.observe())
+    assert any(isinstance(a, Suspend) and not a.on for a in back)
+
+
+def test_a_cancelled_campaign_loses_its_jobs_and_keeps_its_commits():
+    cluster = PlayedCluster(desired(12))
+    cluster.look()
+    cluster.step()
+    cluster.wanted = replace(cluster.wanted, cancelled=True)
+    cluster.look()
+    assert not cluster.jobs and cluster.committed
+
+
+def test_jobs_of_an_older_plan_are_retired():
+    cluster = PlayedCluster(desired(4))
+    old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
+    merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
+    cluster.jobs |= {"old": old, "m": merge}
+    assert Delete("old", "its plan is no longer the campaign's") in cluster.look()
+
+
+@given(
+    shards=st.integers(1, 40),
+    workers=st.integers(1, 6),
+    nodes=st.integers(1, 4),
+    bad=st.sets(st.integers(0, 39), max_size=3),
+    flaky=st.floats(0, 0.4),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_fails_every_shard_is_answered_in_the_end(
+    shards, workers, nodes, bad, flaky, seed
+):
+    dice = random.Random(seed)
+
+    def end(shard, node):
+        if int(shard[1:]) in bad:
+            return dice.choice([44, 46, 48, 137])
+        return dice.choice([44, 45, 75, 137]) if dice.random() < flaky else 0
+
+    names = [f"n{i}" for i in range(nodes)]
+    cluster = PlayedCluster(desired(shards, workers=workers), end, names, seed).play(2000)
+    assert len(cluster.committed) == shards
+    assert cluster.most <= workers or workers == 1
+    quarantined = cluster.strikes.quarantined(names)
+    assert len(quarantined) <= nodes // 2
+
+
+def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
+    cluster = PlayedCluster(desired(9))
+    cluster.look()
+    (wave,) = cluster.waves.values()
+    assert wave_from_json(wave_to_json(wave), key="k") == wave
+    assert len(wave.job_name) <= 52
+    assert parse_indexes("0,2-4,7") == {0, 2, 3, 4, 7} and parse_indexes("") == frozenset()

@@ -1,0 +1,75 @@
+"""Site profiles: what is read, and which shapes a cluster would refuse."""
+
+import pytest
+
+from collector.errors import BadInput
+from jobs.site import bundled_sites, load_site, site_from_text
+
+pytestmark = pytest.mark.fast
+
+A3 = """\
+site: mine
+backend: npu
+resource: huawei.com/Ascend910
+devices_per_node: 16
+shape: {shape}
+accelerator_type: {kind}
+scheduler: {scheduler}
+cpu: "8"
+memory: 64Gi
+"""
+
+
+def site(shape="node", kind="module-a3-16", scheduler="volcano", more=""):
+    return site_from_text(
+        A3.format(shape=shape, kind=kind, scheduler=scheduler) + more, path="mine.yaml"
+    )
+
+
+def test_every_bundled_profile_is_read_under_its_own_name():
+    assert {"a2-800t", "a3-800t", "a3-superpod", "cce", "hami", "cpu"} == set(bundled_sites())
+    assert all(load_site(name).name == name for name in bundled_sites())
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "scheduler", "words"),
+    [
+        ("device", "module-a3-16", "volcano", "pair or node is wanted"),
+        ("pair", "module-a3-16-super-pod", "volcano", "node is wanted"),
+    ],
+)
+def test_a_shape_that_the_scheduler_refuses_is_refused_with_its_reason(
+    shape, kind, scheduler, words
+):
+    with pytest.raises(BadInput, match=f"mine.yaml:5: .*{words}"):
+        site(shape, kind, scheduler)
+
+
+@pytest.mark.parametrize("shape", ["pair", "node"])
+def test_other_shapes_stand(shape):
+    assert site(shape).shape == shape
+    assert site("device", scheduler="default").devices_per_worker == 1
+    assert site(shape).devices_per_worker == {"pair": 2, "node": 16}[shape]
+
+
+def test_a_slice_of_a_device_is_refused():
+    text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
+    sliced = text.replace("huawei.com/Ascend910", "huawei.com/Ascend910-12c.3cpu.32g")
+    with pytest.raises(BadInput, match="slice of a device"):
+        site_from_text(sliced, path="mine.yaml")
+
+
+def test_labels_and_tolerations_are_the_sites_own():
+    more = "node_selector: {a/b: 'on'}\ntolerations:\n- {key: k, operator: Exists}\n"
+    found = site(more=more)
+    assert found.node_selector == (("a/b", "on"),)
+    assert found.tolerations == ((("key", "k"), ("operator", "Exists")),)
+
+
+def test_unknown_names_are_answered_with_what_there_is():
+    with pytest.raises(BadInput, match="a2-800t"):
+        load_site("a2")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_site("/nowhere/site.yaml")
+    with pytest.raises(BadInput, match="unknown key 'shapes'"):
+        site(more="shapes: x\n")
