@@ -1,0 +1,54 @@
+"""Which kernel a recorded call launches: the tables of tests/npu/kernels, joined.
+
+Each of its modules holds `KERNELS`: the name of a recorded call -> the OP Type that msprof prints,
+or a function (tensors) -> OP Type where the runtime chooses by shape, dtype or format; "" says
+that no kernel runs. One call is one kernel here, as long as nothing else is known.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import MappingProxyType
+
+from tests.npu.fakecann.calls import Recorded, RecordedTensor
+
+Chooser = Callable[[tuple[RecordedTensor, ...]], str]
+_FOLDER = Path(__file__).parents[1] / "kernels"
+
+
+def kernel_of(call: Recorded) -> str:
+    """The OP Type of a call; of one that no table knows, its name without `aclnn`."""
+    known = tables().get(call.name)
+    if known is None:
+        return call.name.removeprefix("aclnn").removesuffix("Param")
+    return known if isinstance(known, str) else known(call.tensors)
+
+
+def calls_of(kernel: str) -> tuple[str, ...]:
+    """The recorded names that may launch a kernel."""
+    plain = (name for name, known in tables().items() if known == kernel)
+    choosing = (name for name, known in tables().items() if callable(known))
+    return (f"aclnn{kernel}", *plain, *choosing)
+
+
+@cache
+def tables() -> Mapping[str, str | Chooser]:
+    """Every table in one; ValueError where two of them tell different types."""
+    joined: dict[str, str | Chooser] = {}
+    for path in sorted(_FOLDER.glob("[!_]*.py")):
+        for name, known in _load(path).items():
+            if joined.setdefault(name, known) != known:
+                raise ValueError(f"{path}: {name} stands in another table with another type")
+    return MappingProxyType(joined)
+
+
+def _load(path: Path) -> Mapping[str, str | Chooser]:
+    name = f"tests.npu.kernels.{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(str(path))
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.KERNELS  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+/* Devices of a fake host: as many as FAKE_NPU_COUNT says, all alike. */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* By this symbol a program knows that no number which it measures is a real one. */
+int opmeter_fake_cann_runtime(void) { return 1; }
+
+static const char *setting(const char *name, const char *otherwise) {
+  const char *value = getenv(name);
+  return value && *value ? value : otherwise;
+}
+
+#define CUBE_CORES 24
+#define VECTOR_CORES 48
+
+static __thread int device;
+
+int current_device(void) { return device; }
+
+int aclrtGetDeviceCount(uint32_t *count) {
+  *count = (uint32_t)atoi(setting("FAKE_NPU_COUNT", "0"));
+  return 0;
+}
+
+int aclrtGetDevice(int32_t *index) { return *index = device, 0; }
+int aclrtSetDevice(int32_t index) { return device = index, 0; }
+int aclrtGetLogicDevIdByUserDevId(int32_t user, int32_t *logic) { return *logic = user, 0; }
+
+int aclrtGetPrimaryCtxState(int32_t index, uint32_t *flags, int32_t *active) {
+  if (flags) *flags = 0;
+  if (active) *active = 1;
+  return 0;
+}
+
+int aclrtGetCurrentContext(void **context) {
+  static char only[64];
+  *context = only;
+  return 0;
+}
+
+const char *aclrtGetSocName(void) { return setting("FAKE_NPU_SOC", "Ascend910_9391"); }
+const char *aclGetRecentErrMsg(void) { return ""; }
+
+int aclrtGetDeviceCapability(int32_t index, int feature, int32_t *value) {
+  return *value = 0, 0;
+}
+int aclrtDeviceCanAccessPeer(int32_t *can, int32_t from, int32_t to) { return *can = 1, 0; }
+int aclrtGetDeviceInfo(uint32_t index, int what, int64_t *value) {
+  return *value = CUBE_CORES, 0;
+}
+int aclGetDeviceCapability(uint32_t index, int what, int64_t *value) {
+  return *value = CUBE_CORES, 0;
+}
+int aclrtGetDeviceResLimit(int32_t index, int type, uint32_t *value) {
+  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+}
+int aclrtGetStreamResLimit(void *stream, int type, uint32_t *value) {
+  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+}
+int aclrtGetResInCurrentThread(int type, uint32_t *value) {
+  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+}
+int aclrtDeviceGetBareTgid(int32_t *process) { return *process = getpid(), 0; }
+int aclrtGetSysParamOpt(int option, int64_t *value) { return *value = 0, 0; }
+
+size_t aclGetCompileoptSize(int option) { return 64; }
+int aclGetCompileopt(int option, char *value, size_t length) {
+  if (length >= sizeof "disable") strcpy(value, "disable");
+  return 0;
+}
+
+int aclsysGetVersionStr(char *package, char *version) {
+  strcpy(version, setting("FAKE_CANN_VERSION", "8.5.0"));
+  return 0;
+}
+int aclsysGetCANNVersion(int package, char *version) {
+  strcpy(version, setting("FAKE_CANN_VERSION", "8.5.0"));
+  return 0;
+}

@@ -1,0 +1,49 @@
+/* What the parts of the fake CANN share.
+
+   Device memory is host memory, streams run at once, and no kernel computes: a launch is written
+   down with everything it was given. The format of a line is told in ../calls.py. */
+#ifndef OPMETER_FAKE_CANN_H
+#define OPMETER_FAKE_CANN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* text.c: a growing line. */
+struct text {
+  char *data;
+  size_t length;
+  size_t room;
+};
+
+void put(struct text *line, const char *words);
+void put_bytes(struct text *line, const char *bytes, size_t count);
+void put_int(struct text *line, int64_t number);
+void put_float(struct text *line, double number, int digits);
+void put_ints(struct text *line, const int64_t *numbers, uint64_t count);
+
+/* names.c */
+void put_dtype(struct text *line, int dtype);
+void put_format(struct text *line, int format);
+
+/* handles.c: what aclCreate... gives out; words_handle takes over the text. */
+struct handle;
+void *words_handle(struct text line);
+void give_back(struct handle *handle);
+int is_handle(const void *pointer);
+void put_handle(struct text *line, const struct handle *handle);
+void put_tensor(struct text *line, int dtype, int format, const int64_t *shape, uint64_t dims);
+
+/* recorder.c: the log of launches. */
+struct stream {
+  int id;
+  int device;
+};
+
+void record_line(const struct stream *stream, const char *words, size_t length);
+void record_now(const struct stream *stream, const char *words);
+int current_device(void);
+
+/* faults.c: what a launch may do instead of running. */
+void launch_faults(const char *words);
+
+#endif

@@ -1,0 +1,162 @@
+/* Writes launches down: one line and one write() each, so that a log is whole up to a crash.
+
+   An aclnn call comes in two steps: aclnnXGetWorkspaceSize(arguments..., size *, executor **)
+   receives the arguments, aclnnX(workspace, size, executor, stream) launches. The first one's text
+   travels as the executor. Which arguments there are is not known here: integers and pointers are
+   read as the x86-64 calling convention lays them out, up to the pair of pointers that ends them. */
+#include "fake.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_ARGUMENTS 64
+#define STACK_REACH (1 << 16) /* how far above this frame the caller's locals may lie */
+
+/* entry.S: what the registers held. */
+struct registers {
+  uint64_t integers[6];
+  struct {
+    uint64_t low, high;
+  } vectors[8];
+};
+
+struct executor {
+  size_t length;
+  char words[];
+};
+
+static int log_file = -1;
+
+__attribute__((constructor)) static void open_log(void) {
+  const char *path = getenv("FAKE_CANN_LOG");
+  if (path && *path) log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+}
+
+void record_line(const struct stream *stream, const char *words, size_t length) {
+  launch_faults(words);
+  if (log_file < 0) return;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  static __thread struct text line;
+  line.length = 0;
+  put_int(&line, now.tv_sec * 1000000000LL + now.tv_nsec);
+  put(&line, " ");
+  put_int(&line, stream ? stream->device : current_device());
+  put(&line, " ");
+  put_int(&line, stream ? stream->id : 0);
+  put(&line, " ");
+  put_bytes(&line, words, length);
+  put(&line, "\n");
+  if (write(log_file, line.data, line.length) < 0) return; /* a full disk is the test's to see */
+}
+
+void record_now(const struct stream *stream, const char *words) {
+  record_line(stream, words, strlen(words));
+}
+
+/* For kernels that Python registers (vLLM-Ascend's): `CUSTOM name(arguments)`. */
+void opmeter_fake_cann_record(const char *words) { record_now(NULL, words); }
+
+static int is_near(uint64_t value, const void *frame) {
+  uint64_t here = (uint64_t)frame;
+  return value > here && value - here < STACK_REACH && value % 8 == 0;
+}
+
+/* The workspace size and the executor: two locals of the caller, both zero before the call. */
+static int ends_at(uint64_t size, uint64_t executor, const void *frame) {
+  if (!is_near(size, frame) || !is_near(executor, frame)) return 0;
+  return *(const uint64_t *)size == 0 && *(const uint64_t *)executor == 0;
+}
+
+/* Text at an address that may be anything: the kernel reads it, so that nothing is touched. */
+static int is_text(uint64_t address, char *words, size_t room) {
+  if (address < 4096 || address >> 47) return 0;
+  struct iovec to = {words, room - 1}, from = {(void *)address, room - 1};
+  ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+  if (got <= 0) return 0;
+  words[got] = 0;
+  size_t length = strlen(words);
+  for (size_t i = 0; i < length; i++)
+    if (words[i] < 32 || words[i] > 126) return 0;
+  return length + 1 < room;
+}
+
+static void put_integer(struct text *line, uint64_t value) {
+  char words[64];
+  int64_t number = (int64_t)value;
+  if (is_handle((void *)value)) {
+    put_handle(line, (void *)value);
+  } else if (is_text(value, words, sizeof words)) {
+    put(line, "\"");
+    put(line, words);
+    put(line, "\"");
+  } else if (value >> 40 && number != INT64_MAX && number > INT64_MIN / 2 && number > 0) {
+    put_int(line, (int32_t)value); /* a 32-bit argument in a slot that held an address before */
+  } else {
+    put_int(line, number);
+  }
+}
+
+/* A float or double argument leaves the upper half of its register zero; what moved memory does
+   not, nor does what handles.c marked. A zero may be either: it counts between two numbers. */
+static int holds_number(uint64_t low, uint64_t high) {
+  if (high || low == 0x7ff8dead0badf00dULL) return 0;
+  return low == 0 || low >> 52 || low < 1ULL << 32;
+}
+
+static void put_vectors(struct text *line, const struct registers *given) {
+  int count = 0, written = 0;
+  for (int i = 0; i < 8; i++) {
+    uint64_t low = given->vectors[i].low;
+    if (!holds_number(low, given->vectors[i].high)) break;
+    if (low) count = i + 1;
+  }
+  for (int i = 0; i < count; i++) {
+    uint64_t low = given->vectors[i].low;
+    double number;
+    float single;
+    /* the compiler copies an argument by way of the next register: what repeats is a copy */
+    if (i && low == given->vectors[i - 1].low) continue;
+    memcpy(&number, &low, sizeof number);
+    memcpy(&single, &low, sizeof single);
+    put(line, written++ ? ", " : "; ");
+    if (low && low < 1ULL << 32) put_float(line, single, 9);
+    else put_float(line, number, 17);
+  }
+}
+
+/* aclnn...GetWorkspaceSize; `more` is where the caller laid the arguments after the sixth. */
+int fake_aclnn_arguments(const char *name, const struct registers *given, const uint64_t *more) {
+  static __thread struct text line;
+  uint64_t all[MOST_ARGUMENTS];
+  for (int i = 0; i < MOST_ARGUMENTS; i++) all[i] = i < 6 ? given->integers[i] : more[i - 6];
+  line.length = 0;
+  put(&line, "ACLNN ");
+  put(&line, name);
+  put(&line, "(");
+  int i = 0;
+  for (; i + 1 < MOST_ARGUMENTS && !ends_at(all[i], all[i + 1], given); i++) {
+    if (i) put(&line, ", ");
+    put_integer(&line, all[i]);
+  }
+  if (i + 1 == MOST_ARGUMENTS) abort(); /* the end was not found: the layout is another one */
+  put_vectors(&line, given);
+  put(&line, ")");
+  struct executor *executor = malloc(sizeof *executor + line.length + 1);
+  executor->length = line.length;
+  memcpy(executor->words, line.data, line.length + 1);
+  *(struct executor **)all[i + 1] = executor;
+  return 0;
+}
+
+int fake_aclnn_launch(struct executor *executor, const struct stream *stream) {
+  if (!executor) return 0;
+  record_line(stream, executor->words, executor->length);
+  free(executor);
+  return 0;
+}

@@ -1,0 +1,156 @@
+"""Turns recorded launches into the rows of an op_summary, spelled as msprof spells them."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.npu.fakecann.calls import Recorded, RecordedTensor
+from tests.npu.fakecann.columns import columns, counters
+from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.fakecann.truth import truth_us
+
+_ON_ITS_WAY_NS = 10_000  # from the host's call to the device
+_CLOCK_MHZ = 1650
+_NO_MODEL = "4294967295"
+_NOT_KNOWN = "N/A"
+# Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
+_MORE_OUTPUTS = {"aclnnRmsNorm": 2, "aclnnSort": 2, "aclnnTopk": 2, "aclnnAddRmsNorm": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One launch as the device saw it."""
+
+    call: Recorded
+    kernel: str
+    start_ns: int
+    duration_ns: int
+    shows_shapes: bool = True
+
+    @property
+    def core(self) -> str:
+        if self.call.kind == "HCCL":
+            return "COMMUNICATION"
+        if "Attention" in self.kernel or "Grouped" in self.kernel:
+            return "MIX_AIC"
+        return "AI_CORE" if "MatMul" in self.kernel else "AI_VECTOR_CORE"
+
+
+def tasks_of(calls: Iterable[Recorded]) -> list[Task]:
+    """What a device did for the launches: one after the other, each as long as the truth says."""
+    tasks: list[Task] = []
+    free_ns: dict[int, int] = {}
+    for call in calls:
+        kernel = kernel_of(call)
+        if not kernel:
+            continue
+        duration_ns = round(truth_us(call, kernel) * 1000)
+        start_ns = max(call.ns + _ON_ITS_WAY_NS, free_ns.get(call.device, 0))
+        free_ns[call.device] = start_ns + duration_ns
+        tasks.append(Task(call, kernel, start_ns, duration_ns))
+    return tasks
+
+
+def write_summary(
+    tasks: Sequence[Task], path: Path, group: str, block: tuple[str, str], *, names: bool = True
+) -> None:
+    """Write an op_summary. Without `names` it is one of `--task-time=l0`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = columns(group, block)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(",".join(header) + "\n")
+        writer = csv.writer(file, lineterminator="\n")
+        ended_ns = 0
+        for number, task in enumerate(tasks):
+            wait_ns = max(0, task.start_ns - ended_ns) if ended_ns else 0
+            ended_ns = task.start_ns + task.duration_ns
+            cells = _base(task, number, wait_ns, block, names) | _counted(task, group)
+            writer.writerow([cells.get(name, _NOT_KNOWN) for name in header])
+
+
+def _base(
+    task: Task, number: int, wait_ns: int, block: tuple[str, str], names: bool
+) -> dict[str, str]:
+    cells = {
+        "Device_id": str(task.call.device),
+        "Model ID": _NO_MODEL,
+        "Task ID": str(number % 65536),
+        "Stream ID": str(task.call.stream),
+        "Task Start Time(us)": _micro(task.start_ns) + "\t",
+        "Task Duration(us)": _micro(task.duration_ns),
+        "Task Wait Time(us)": f"{wait_ns / 1000:.6f}" if number else "0",
+        block[0]: "0",
+        block[1]: "0",
+        "HF32 Eligible": "NO",
+    }
+    if not names:
+        return cells
+    cells |= {"Op Name": _op_name(task), "OP Type": task.kernel, "Task Type": task.core}
+    if task.core == "COMMUNICATION":
+        return cells | {"Task ID": _NOT_KNOWN, "Stream ID": _NOT_KNOWN}
+    cells |= {"OP State": "dynamic", block[0]: "24"}
+    if task.core == "MIX_AIC":
+        cells |= {block[1]: "48", "Context ID": "0"}
+    return cells | (_shapes(task) if task.shows_shapes else {})
+
+
+def _op_name(task: Task) -> str:
+    return f"{task.call.name}_{task.kernel}_{task.kernel}"
+
+
+def _shapes(task: Task) -> dict[str, str]:
+    inputs, outputs = _sides(task.call)
+    return _side("Input", inputs) | _side("Output", outputs)
+
+
+def _sides(call: Recorded) -> tuple[Sequence[RecordedTensor], Sequence[RecordedTensor]]:
+    """Inputs and outputs: aclnn passes outputs last, and the tensor that it updates first."""
+    tensors = call.tensors
+    if call.outputs_from is not None:
+        outputs = call.outputs
+        return tensors[: len(tensors) - len(outputs)], outputs
+    if call.name.startswith("aclnnInplace"):
+        return (tensors[1:] if call.name == "aclnnInplaceCopy" else tensors), tensors[:1]
+    count = min(_MORE_OUTPUTS.get(call.name, 1), max(len(tensors) - 1, 0))
+    return tensors[: len(tensors) - count], tensors[len(tensors) - count :]
+
+
+def _side(name: str, tensors: Sequence[RecordedTensor]) -> dict[str, str]:
+    shapes = ";".join(_shape(tensor) for tensor in tensors)
+    return {
+        f"{name} Shapes": f'"{shapes}"',
+        f"{name} Data Types": ";".join(tensor.dtype for tensor in tensors),
+        f"{name} Formats": ";".join(tensor.format for tensor in tensors),
+    }
+
+
+def _shape(tensor: RecordedTensor) -> str:
+    """A private format shows how the tensor lies in memory, a plain one how it is seen."""
+    shape = tensor.storage if tensor.format == "FRACTAL_NZ" else tensor.shape
+    return ",".join(map(str, shape))
+
+
+def _counted(task: Task, group: str) -> dict[str, str]:
+    """Counters that fit the duration: the cores that did not run say 0, as msprof does."""
+    if task.core == "COMMUNICATION":
+        return {}
+    busy_us = task.duration_ns / 1000 * 0.9
+    runs = {"aic": task.core != "AI_VECTOR_CORE", "aiv": task.core != "AI_CORE"}
+    return {name: _counter(name, busy_us, runs) for name in counters(group)}
+
+
+def _counter(name: str, busy_us: float, runs: Mapping[str, bool]) -> str:
+    core = "aiv" if name.startswith("aiv") else "aic"
+    if not runs[core]:
+        return "0" if name.endswith("cycles") else "0.0"
+    if name.endswith("total_cycles"):
+        return str(round(busy_us * _CLOCK_MHZ * 24))
+    share = (len(name) * 7 % 90 + 5) / 100  # different for most counters, always the same
+    if name in ("aicore_time(us)", "aiv_time(us)"):
+        return f"{busy_us:.3f}"
+    return f"{busy_us * share if name.endswith('(us)') else share:.3f}"
+
+
+def _micro(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
