@@ -3,10 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from collector.case import Case
-from collector.ops.dtypes import one_dtype, outputs_are, promoted
+from collector.case import Case, Slot
+from collector.ops.dtypes import floating, one_dtype, outputs_are, promoted
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, build_from_slots
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    build_from_slots,
+    call_plainly,
+)
 
 Reference = Callable[..., Any]
 Build = Callable[[Case, TensorMaker], Call]
@@ -19,16 +27,19 @@ def unary(
     *,
     build: Build = build_from_slots,
     constraints: tuple[Constraint, ...] = (),
+    cost: int = 1,
+    twins: tuple[str, ...] = (),
 ) -> OpSpec:
-    """One input, one output like it, one operation an element."""
+    """One input, one output like it, `cost` operations an element."""
     return OpSpec(
         kernel=kernel,
         call=call,
         slots=("x",),
         reference=reference,
-        flops=_result_elements,
+        flops=lambda case: cost * _result_elements(case),
         build=build,
         constraints=(_FITS, one_dtype((0,)), *constraints),
+        twins=twins,
     )
 
 
@@ -39,19 +50,71 @@ def binary(
     *,
     build: Build = build_from_slots,
     constraints: tuple[Constraint, ...] = (),
+    mixed: bool = False,
+    twins: tuple[str, ...] = (),
 ) -> OpSpec:
-    """Two inputs that broadcast, an empty cell being a scalar; one operation an element, in the
-    dtype that torch promotes to."""
-    return _binary(kernel, call, reference, build, (_FITS, _PROMOTES, *constraints))
+    """Two inputs that broadcast, an empty cell being a scalar; one operation an element. Inputs of
+    two dtypes are converted by kernels of their own, but where the kernel is `mixed`: FLOAT beside
+    a 16-bit type, in the dtype that torch promotes to."""
+    rules = (_PROMOTES, _MIXES) if mixed else (one_dtype((0, 1)),)
+    return _binary(kernel, call, reference, build, (_FITS, *rules, *constraints), twins)
 
 
-def comparison(kernel: str, call: str, reference: Reference) -> OpSpec:
-    """Two inputs that broadcast, and a truth value for each element."""
-    return _binary(kernel, call, reference, build_from_slots, (_FITS, outputs_are(("BOOL",), (0,))))
+def comparison(
+    kernel: str,
+    call: str,
+    reference: Reference,
+    *,
+    constraints: tuple[Constraint, ...] = (),
+    twins: tuple[str, ...] = (),
+) -> OpSpec:
+    """Two inputs of one dtype that broadcast, and a truth value for each element."""
+    rules = (_FITS, outputs_are(("BOOL",), (0,)), one_dtype((0, 1), ()), *constraints)
+    return _binary(kernel, call, reference, build_from_slots, rules, twins)
+
+
+def gradient(
+    kernel: str,
+    call: str,
+    reference: Reference,
+    slots: tuple[str, str],
+    *,
+    cost: int,
+    run: Callable[..., Any] = call_plainly,
+) -> OpSpec:
+    """What flows back through a function of one tensor, from two tensors of one shape; `cost`
+    operations an element."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=slots,
+        reference=reference,
+        flops=lambda case: cost * _result_elements(case),
+        constraints=(_ALIKE, one_dtype((0, 1)), floating((0,))),
+        npu=NpuCall(run=run),
+    )
+
+
+def build_positive(case: Case, make: TensorMaker) -> Call:
+    """Positive numbers, near 1: quotients, powers, roots and logarithms of them are finite."""
+    return Call(tuple(positive(slot, make) for slot in case.inputs or ()))
+
+
+def positive(slot: Slot, make: TensorMaker) -> Any:
+    """Floating-point numbers of [0.5, 2), integers of 1 to 3; a scalar for an empty cell."""
+    shape, dtype = slot.shape or (), slot.known_dtype
+    if dtype and dtype.is_floating:
+        return make.uniform(shape, slot.dtype, 0.5, 2.0)
+    return make.integers(shape, slot.dtype, 1, 4)
 
 
 def _binary(
-    kernel: str, call: str, reference: Reference, build: Build, rules: tuple[Constraint, ...]
+    kernel: str,
+    call: str,
+    reference: Reference,
+    build: Build,
+    rules: tuple[Constraint, ...],
+    twins: tuple[str, ...],
 ) -> OpSpec:
     return OpSpec(
         kernel=kernel,
@@ -61,6 +124,7 @@ def _binary(
         flops=_result_elements,
         build=build,
         constraints=rules,
+        twins=twins,
     )
 
 
@@ -78,8 +142,29 @@ def _is_promoted(case: Case) -> bool:
     return output is None or output.known_dtype == promoted(case.inputs or ())
 
 
+def _is_computed_together(case: Case) -> bool:
+    dtypes = {slot.known_dtype for slot in case.inputs or ()}
+    wide = promoted(case.inputs or ())
+    return len(dtypes) == 1 or (
+        # A 16-bit tensor beside a FLOAT scalar stays narrow in torch: that takes a Cast as well.
+        wide is not None
+        and wide.spelling == "FLOAT"
+        and wide in dtypes
+        and all(dtype and dtype.is_floating for dtype in dtypes)
+    )
+
+
+def _are_alike(case: Case) -> bool:
+    shape = input_shape(case, 0)
+    return input_shape(case, 1) == shape and agrees(case, 0, shape)
+
+
 _FITS = Constraint(
     "the output wants the shape that the inputs broadcast to",
     lambda case: agrees(case, 0, _result(case)),
 )
 _PROMOTES = Constraint("the output wants the dtype that the inputs promote to", _is_promoted)
+_MIXES = Constraint(
+    "inputs of one dtype are wanted, or FLOAT beside a 16-bit tensor", _is_computed_together
+)
+_ALIKE = Constraint("both inputs and the output want one shape", _are_alike)

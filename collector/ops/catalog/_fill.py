@@ -7,10 +7,12 @@ from collector.case import Case
 from collector.ops.catalog._copy import no_flops, place
 from collector.ops.dtypes import one_dtype
 from collector.ops.slots import agrees, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
-def fill(kernel: str, call: str, reference: Callable[..., Any]) -> OpSpec:
+def fill(
+    kernel: str, call: str, reference: Callable[..., Any], npu: NpuCall | None = None
+) -> OpSpec:
     """`reference` sets the tensor it is given, which has the shape and dtype of the input."""
     return OpSpec(
         kernel=kernel,
@@ -28,6 +30,7 @@ def fill(kernel: str, call: str, reference: Callable[..., Any]) -> OpSpec:
                 lambda case: agrees(case, 0, input_shape(case, 0)),
             ),
         ),
+        npu=npu or NpuCall(),
     )
 
 

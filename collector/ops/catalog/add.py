@@ -2,4 +2,6 @@
 
 from collector.ops.catalog._elementwise import binary
 
-OP = binary("Add", "torch.add", lambda torch, x, y: torch.add(x, y))
+OP = binary(
+    "Add", "torch.add", lambda torch, x, y: torch.add(x, y), mixed=True, twins=("AddAiCore",)
+)

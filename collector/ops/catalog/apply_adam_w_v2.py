@@ -6,7 +6,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 _RATE, _DECAY = 1e-3, 1e-2
 _BETA1, _BETA2 = 0.9, 0.999
@@ -40,6 +40,26 @@ def _reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> An
     return var, m, v
 
 
+def _run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+    """One kernel a tensor, and a Sub: torch_npu hands it the steps before this one."""
+    step_of_adamw(
+        [var],
+        [grad],
+        [m],
+        [v],
+        [],
+        [step],
+        lr=_RATE,
+        beta1=_BETA1,
+        beta2=_BETA2,
+        weight_decay=_DECAY,
+        eps=_EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )
+    return var, m, v
+
+
 def _flops(case: Case) -> int:
     """An element: 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon,
     2 for the update."""
@@ -58,7 +78,7 @@ def _alike(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="ApplyAdamWV2",
-    call="mindspeed.ops.npu_apply_fused_adamw_v2.npu_apply_fused_adamw_v2",
+    call="torch._fused_adamw_",
     slots=("var", "m", "v", "grad", "step", "max_grad_norm"),
     optional=frozenset({_MAX_NORM}),
     reference=_reference,
@@ -72,4 +92,5 @@ OP = OpSpec(
         Constraint("step wants one number", lambda case: input_shape(case, 4) in ((), (1,))),
         Constraint("amsgrad is not replayed", lambda case: given(case, _MAX_NORM) is None),
     ),
+    npu=NpuCall(run=_run),
 )

@@ -2,4 +2,6 @@
 
 from collector.ops.catalog._elementwise import binary
 
-OP = binary("Mul", "torch.mul", lambda torch, x, y: torch.mul(x, y))
+OP = binary(
+    "Mul", "torch.mul", lambda torch, x, y: torch.mul(x, y), mixed=True, twins=("MulAiCore",)
+)

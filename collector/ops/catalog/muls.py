@@ -1,15 +1,18 @@
-"""Product of a tensor and a number of the host, which a profile does not tell: 0.5, or 2."""
+"""Product of a 16-bit tensor and a number of the host, which a profile does not tell: 0.5.
+
+aclnnMuls launches it for DT_BF16 and a floating-point number (Ascend 950: for FLOAT16 as well), so
+that the number is not rounded first; whatever else it is given becomes a Mul with a scalar.
+"""
 
 from collector.case import Case
 from collector.ops.catalog._elementwise import unary
-from collector.ops.dtypes import not_bool
+from collector.ops.dtypes import inputs_are
 from collector.ops.spec import Call, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     (slot,) = case.inputs or ()
-    floating = slot.known_dtype is not None and slot.known_dtype.is_floating
-    return Call((make.normal(slot.shape or (), slot.dtype), 0.5 if floating else 2))
+    return Call((make.normal(slot.shape or (), slot.dtype), 0.5))
 
 
 OP = unary(
@@ -17,5 +20,5 @@ OP = unary(
     "torch.mul",
     lambda torch, x, factor: torch.mul(x, factor),
     build=_build,
-    constraints=(not_bool((0,)),),
+    constraints=(inputs_are(("DT_BF16", "FLOAT16"), (0,)),),
 )

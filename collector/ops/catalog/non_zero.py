@@ -1,12 +1,13 @@
 """Where a tensor is not zero. As many elements are set as the output has rows."""
 
+from math import prod
 from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
 from collector.ops.dtypes import outputs_are
 from collector.ops.slots import elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -18,6 +19,12 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 def _reference(torch: Any, x: Any, shape: Any) -> Any:
     return torch.nonzero(x).view(shape)
+
+
+def _run(nonzero: Any, x: Any, shape: Any) -> Any:
+    """It waits for the device: torch_npu reads back how many were found. On hardware they are as
+    many as were set; a runtime that only records calls finds what it likes."""
+    return nonzero(x).view(-1)[: prod(shape)].view(shape)
 
 
 def _fits(case: Case) -> bool:
@@ -37,4 +44,5 @@ OP = OpSpec(
         Constraint("an output is wanted with a row for each element found", _fits),
         outputs_are(("INT64",), (0,)),
     ),
+    npu=NpuCall(run=_run),
 )

@@ -5,8 +5,8 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog._copy import place
 from collector.ops.dtypes import not_bool
-from collector.ops.slots import elements, output_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.slots import elements, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -15,6 +15,16 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 def _reference(torch: Any, count: int, out: Any) -> Any:
     return torch.arange(count, out=out)
+
+
+def _run(arange: Any, count: int, out: Any) -> Any:
+    return arange(count, out=out)
+
+
+def _counts_in_its_dtype(case: Case) -> bool:
+    output = output_slot(case)
+    wanted = "INT64" if output and output.dtype == "INT64" else "DOUBLE"
+    return all(slot.dtype == wanted for slot in case.inputs or ())
 
 
 OP = OpSpec(
@@ -30,5 +40,8 @@ OP = OpSpec(
             "an output of one dimension is wanted",
             lambda case: len(output_shape(case) or ()) == 1,
         ),
+        # aclnnArange hands the kernel nothing else.
+        Constraint("inputs of DOUBLE are wanted, of INT64 for INT64", _counts_in_its_dtype),
     ),
+    npu=NpuCall(run=_run),
 )

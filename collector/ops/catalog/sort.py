@@ -4,9 +4,10 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._indices import narrowed
 from collector.ops.dtypes import one_dtype, outputs_are
 from collector.ops.slots import agrees, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -19,6 +20,12 @@ def _build(case: Case, make: TensorMaker) -> Call:
 def _reference(torch: Any, x: Any, index_dtype: Any) -> Any:
     values, indices = torch.sort(x, dim=-1, descending=True)
     return values, indices.to(index_dtype)
+
+
+def _run(sort: Any, x: Any, index_dtype: Any) -> Any:
+    """One Sort; where the row's indices are INT32, and a Cast that aclnn adds."""
+    values, indices = sort(x, dim=-1, descending=True)
+    return values, narrowed(indices, index_dtype)
 
 
 OP = OpSpec(
@@ -36,4 +43,5 @@ OP = OpSpec(
             lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),
         ),
     ),
+    npu=NpuCall(run=_run),
 )

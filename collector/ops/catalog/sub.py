@@ -4,5 +4,9 @@ from collector.ops.catalog._elementwise import binary
 from collector.ops.dtypes import not_bool
 
 OP = binary(
-    "Sub", "torch.sub", lambda torch, x, y: torch.sub(x, y), constraints=(not_bool((0, 1)),)
+    "Sub",
+    "torch.sub",
+    lambda torch, x, y: torch.sub(x, y),
+    constraints=(not_bool((0, 1)),),
+    twins=("SubAiCore",),
 )

@@ -13,7 +13,12 @@ pytestmark = pytest.mark.torch
         ("Add", lambda x, y: x + y),
         ("Sub", lambda x, y: x - y),
         ("Mul", lambda x, y: x * y),
-        ("Pows", lambda x, y: x**y),
+        ("Pow", lambda x, y: x**y),
+        ("RealDiv", lambda x, y: x / y),
+        ("FloorDiv", lambda x, y: x // y),
+        ("FloorMod", lambda x, y: x % y),
+        ("Maximum", max),
+        ("Minimum", min),
     ],
 )
 def test_arithmetic_with_a_scalar(torch, case_of, build, launch, kernel, function):
@@ -29,6 +34,9 @@ def test_arithmetic_with_a_scalar(torch, case_of, build, launch, kernel, functio
         ("Equal", lambda x, y: x == y),
         ("NotEqual", lambda x, y: x != y),
         ("Greater", lambda x, y: x > y),
+        ("GreaterEqual", lambda x, y: x >= y),
+        ("Less", lambda x, y: x < y),
+        ("LessEqual", lambda x, y: x <= y),
     ],
 )
 def test_comparisons(torch, case_of, build, launch, kernel, function):
@@ -41,13 +49,47 @@ def test_comparisons(torch, case_of, build, launch, kernel, function):
 
 @pytest.mark.parametrize(
     ("kernel", "function"),
-    [("Cos", math.cos), ("Sin", math.sin), ("Abs", abs), ("Muls", lambda x: x / 2)],
+    [
+        ("Cos", math.cos),
+        ("Sin", math.sin),
+        ("Abs", abs),
+        ("Neg", lambda x: -x),
+        ("Exp", math.exp),
+        ("Log", math.log),
+        ("Sqrt", math.sqrt),
+        ("Rsqrt", lambda x: x**-0.5),
+        ("Reciprocal", lambda x: 1 / x),
+        ("Tanh", math.tanh),
+        ("Sigmoid", lambda x: 1 / (1 + math.exp(-x))),
+        ("Swish", lambda x: x / (1 + math.exp(-x))),
+        ("Relu", lambda x: max(x, 0.0)),
+        ("GeluV2", lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2),
+    ],
 )
 def test_functions_of_one_tensor(torch, case_of, build, launch, kernel, function):
     case = case_of(kernel, "5", "DOUBLE", "5", "DOUBLE")
     call = build(case)
     expected = [function(x) for x in call.args[0].tolist()]
     assert launch(case, call)[0].tolist() == pytest.approx(expected)
+
+
+def test_a_product_with_a_number_of_the_host(torch, case_of, build, launch):
+    case = case_of("Muls", "5", "DT_BF16", "5", "DT_BF16")
+    call = build(case)
+    torch.testing.assert_close(launch(case, call)[0], call.args[0] / 2)
+
+
+def test_the_square_that_a_norm_wants(torch, case_of, build, launch):
+    case = case_of("Pows", "5;", "FLOAT;FLOAT", "5", "FLOAT")
+    call = build(case)
+    torch.testing.assert_close(launch(case, call)[0], call.args[0] * call.args[0])
+
+
+def test_gelu_with_a_tangent_is_near_the_one_with_the_error_function(torch, case_of, build, launch):
+    case = case_of("Gelu", "60", "FLOAT", "60", "FLOAT")
+    call = build(case)
+    expected = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in call.args[0].tolist()]
+    assert launch(case, call)[0].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_sum_of_a_float_and_a_16_bit_tensor_is_float(torch, case_of, build, launch):
