@@ -51,12 +51,20 @@ def attempt(campaign: str, shard_id: str, attempt_id: str) -> str:
     return f"{attempts(campaign, shard_id)}{_token(attempt_id)}/"
 
 
-def raw_summary(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
-    return f"{attempt(campaign, shard_id, attempt_id)}raw/op_summary-{session}.csv.zst"
+def raw_summary(
+    campaign: str, shard_id: str, attempt_id: str, session: int, group: str = ""
+) -> str:
+    """What the profiler recorded of a session; `group` tells the further passes of an NPU apart,
+    one for each further group of counters."""
+    more = f"-{_token(group)}" if group else ""
+    return f"{attempt(campaign, shard_id, attempt_id)}raw/op_summary-{session}{more}.csv.zst"
 
 
-def raw_journal(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
-    return f"{attempt(campaign, shard_id, attempt_id)}raw/journal-{session}.jsonl.zst"
+def raw_journal(
+    campaign: str, shard_id: str, attempt_id: str, session: int, group: str = ""
+) -> str:
+    more = f"-{_token(group)}" if group else ""
+    return f"{attempt(campaign, shard_id, attempt_id)}raw/journal-{session}{more}.jsonl.zst"
 
 
 def part(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:

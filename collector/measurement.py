@@ -13,6 +13,8 @@ from typing import Any
 from collector.canonical import canonical_json, short_hash
 from collector.errors import BadInput
 
+NO_RUNTIME = "none"
+
 
 class Outcome(StrEnum):
     """How a case ended. Everything but OK has a reason beside it."""
@@ -79,7 +81,7 @@ class Provenance:
     node: str
     device_serial: str | None
     rank: int
-    runtime: str  # real | fake
+    runtime: str  # real | fake | none, for an answer that took no device
     image_digest: str | None
     collector_version: str
     raw_key: str | None
@@ -88,7 +90,11 @@ class Provenance:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One case, tried once. `n_expected` launches were issued for timing, `n_observed` were
-    recorded, `n_accepted` passed the outlier rule and make the timing."""
+    recorded, `n_accepted` passed the outlier rule and make the timing.
+
+    `op_state` is what the profiler said of the launches. `asked` is empty but where another case
+    had been asked for (its id), and this is the kernel that really ran.
+    """
 
     case_id: str
     kernel_type: str
@@ -102,6 +108,8 @@ class Measurement:
     cache: str = "warm"
     compute_dtype: str | None = None
     core: str | None = None
+    op_state: str = ""
+    asked: str = ""
     companions: tuple[Companion, ...] = ()
     counters: tuple[tuple[str, float], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -113,7 +121,12 @@ class Measurement:
     @property
     def measurement_id(self) -> str:
         p = self.provenance
-        return short_hash([p.shard, p.attempt, p.session, self.case_id], 24)
+        return measurement_id_of(p.shard, p.attempt, p.session, self.case_id, self.asked)
+
+    @property
+    def is_filed(self) -> bool:
+        """Whether this was not asked for: it answers no case of its shard."""
+        return bool(self.asked)
 
     @property
     def is_good(self) -> bool:
@@ -124,6 +137,13 @@ class Measurement:
         """Of two answers to one question the greater key shows."""
         p = self.provenance
         return (p.head_commit, p.plan, p.plan_hash, self.measurement_id)
+
+
+def measurement_id_of(shard: str, attempt: str, session: int, case_id: str, asked: str) -> str:
+    """What one try of a case is known by. Of two cases of a session one may be asked for, and also
+    run in place of the other: these are two tries."""
+    origin = [shard, attempt, session, case_id]
+    return short_hash([*origin, asked] if asked else origin, 24)
 
 
 def to_row(measurement: Measurement) -> dict[str, str]:
@@ -141,6 +161,8 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "cache": m.cache,
         "compute_dtype": m.compute_dtype or "",
         "core": m.core or "",
+        "op_state": m.op_state,
+        "asked": m.asked,
         "companions": _json([[c.kernel_type, c.count, c.mean_us] for c in m.companions]),
         "counters": _json([list(pair) for pair in m.counters]),
         "warnings": _json(list(m.warnings)),
@@ -186,6 +208,8 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         cache=row["cache"],
         compute_dtype=row["compute_dtype"] or None,
         core=row["core"] or None,
+        op_state=row["op_state"],
+        asked=row["asked"],
         companions=tuple(Companion(k, int(n), float(us)) for k, n, us in _list(row["companions"])),
         counters=tuple((name, float(value)) for name, value in _list(row["counters"])),
         warnings=tuple(_list(row["warnings"])),
@@ -250,6 +274,8 @@ ROW_COLUMNS = (
     "cache",
     "compute_dtype",
     "core",
+    "op_state",
+    "asked",
     "companions",
     "counters",
     "warnings",

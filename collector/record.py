@@ -14,7 +14,7 @@ from functools import cached_property
 from collector.canonical import canonical_json
 from collector.case import Case, case_from_cells
 from collector.errors import BadInput
-from collector.vocabulary import BASE_CELLS
+from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, OP_STATE
 
 KERNEL_TYPE = "Kernel Type"
 _STATISTICS = ("Count", "Mean(us)", "Median(us)", "Std(us)", "Counters")
@@ -57,6 +57,14 @@ class CaseRecord:
     @cached_property
     def case_id(self) -> str:
         return self.case.case_id
+
+
+def as_ran(record: CaseRecord, kernel_type: str, op_state: str, core: str | None) -> CaseRecord:
+    """The record of the case that ran in place of one that was asked for: the same tensors under
+    the other kernel type, with the state and the core that the profiler told."""
+    told = {OP_STATE: op_state, ACCELERATOR_CORE: core or ""}
+    cells = {**record.cells, **{name: text for name, text in told.items() if text}}
+    return CaseRecord(kernel_type, cells, record.extra)
 
 
 def write_table(records: Iterable[CaseRecord]) -> bytes:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from collector import keys
-from collector.canonical import canonical_json, short_hash
+from collector.canonical import canonical_json
 from collector.database.sealed import read_sealed
 from collector.database.state import (
     CASE_SCHEMA,
@@ -31,9 +31,9 @@ from collector.manifest import (
     commit_from_json,
     manifest_from_json,
 )
-from collector.measurement import ROW_COLUMNS, Outcome
+from collector.measurement import ROW_COLUMNS, Outcome, measurement_id_of
 from collector.plan import Plan, PlannedShard, plan_from_json
-from collector.record import CaseRecord
+from collector.record import CaseRecord, as_ran
 from collector.shard import read_shard
 from collector.store.base import Store
 from collector.vocabulary import BASE_CELLS
@@ -77,10 +77,13 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
         cases.append(_case_rows(plan, records))
         profiles.append(_profile_rows(plan, records))
         if shard.manifest is not None:
-            measurements.append(_measurements(plan, shard, shard.manifest))
+            table = _measurements(plan, shard, shard.manifest)
+            measurements.append(table)
+            cases.append(_case_rows(plan, _records_that_ran(table, records, shard.manifest_key)))
     # The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
-    # its shards are committed. So they are the same whenever they come, nothing is lost while they
-    # wait for the first measurement, and no version is made of a plan that measured nothing.
+    # its shards are committed (those of kernels that ran in place of others follow from their
+    # measurements). So they are the same whenever they come, nothing is lost while they wait for
+    # the first measurement, and no version is made of a plan that measured nothing.
     if not any(table.num_rows for table in measurements):
         return PlanResults(plan, State.empty(), missing)
     state = State.of_rows(
@@ -130,12 +133,12 @@ def check_rows(table: pa.Table, key: str) -> None:
 
 def _wrong_ids(table: pa.Table) -> list[str]:
     """The measurements whose id does not follow from their own row."""
-    names = ("shard", "attempt", "session", "case", "measurement")
+    names = ("shard", "attempt", "session", "case", "asked", "measurement")
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
         measurement
-        for shard, attempt, session, case, measurement in rows
-        if short_hash([shard, attempt, int(session), case], len(measurement)) != measurement
+        for shard, attempt, session, case, asked, measurement in rows
+        if measurement_id_of(shard, attempt, int(session), case, asked) != measurement
     ]
 
 
@@ -201,7 +204,38 @@ def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Arr
             f"it names {measurement} as final for case {case}, and none of its parts holds it",
             path=key,
         )
-    return pa.array([row in named for row in rows], pa.bool_())
+    # A kernel that ran in place of the one asked for answers nothing of its shard, so that no
+    # manifest names it. What was measured of it is as good as any other.
+    filed = _filed_well(table)
+    flags = (row in named or extra for row, extra in zip(rows, filed, strict=True))
+    return pa.array(list(flags), pa.bool_())
+
+
+def _filed_well(table: pa.Table) -> list[bool]:
+    """For each row whether it is a good measurement of another case than was asked for."""
+    columns = (table[name].to_pylist() for name in ("asked", "outcome"))
+    return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
+
+
+def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord], key: str) -> list[CaseRecord]:
+    """The records of the cases that ran in place of a shard's own: of the same tensors, under the
+    kernel type and the state that the profiler told."""
+    shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
+    asked_for = {record.case_id: record for record in records}
+    found = {}
+    for row in shown.select(["case", "asked", "kernel_type", "op_state", "core"]).to_pylist():
+        asked = asked_for.get(row["asked"])
+        if asked is None:
+            raise BadInput(f"a kernel ran for case {row['asked']}, which is none of it", path=key)
+        ran = as_ran(asked, row["kernel_type"], row["op_state"], row["core"])
+        if ran.case_id != row["case"]:
+            raise BadInput(
+                f"{row['kernel_type']} ran for case {row['asked']}, and that is not "
+                f"case {row['case']}",
+                path=key,
+            )
+        found[ran.case_id] = ran
+    return list(found.values())
 
 
 def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:

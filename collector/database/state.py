@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.canonical import canonical_json
-from collector.measurement import ROW_COLUMNS
+from collector.measurement import NO_RUNTIME, ROW_COLUMNS
 from collector.plan import Plan
 from collector.stack import Stack
 from collector.vocabulary import BASE_CELLS
@@ -167,8 +167,9 @@ class State:
 
     @property
     def runtimes(self) -> frozenset[str]:
-        """`real`, `fake`: what the measurements say of the devices they were taken on."""
-        return frozenset(pc.unique(self.measurements["runtime"]).to_pylist())
+        """`real`, `fake`: what the measurements say of the devices they were taken on. Answers that
+        took no device say nothing of one."""
+        return frozenset(pc.unique(self.measurements["runtime"]).to_pylist()) - {NO_RUNTIME}
 
 
 def join_all(states: Iterable[State]) -> State:

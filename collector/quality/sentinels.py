@@ -13,6 +13,7 @@ from enum import IntEnum
 SENTINEL_TYPE = "OpmeterSentinel"
 
 _FIRST = (3, 7)
+MARK_PREFIX = "3,7,"  # what the text of every sentinel's shape begins with
 _DIGIT = 32
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from collector.case import Case
-from collector.errors import OpmeterError
+from collector.errors import CaseRejected
 from collector.measurement import DeviceState
 from collector.ops.spec import Call, OpSpec
 from collector.plan import MeasureSettings
+from collector.quality.sentinels import sentinel_of
+from collector.replay.calls import NoOperator
 from collector.replay.devices import Device
 from collector.replay.marks import Marks
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
@@ -20,10 +20,6 @@ from collector.replay.outputs import check_outputs, find_doubt
 from collector.replay.tensors import CaseTensors
 
 _WARM_UPS = 3
-
-
-class NoOperator(OpmeterError):
-    """No operator is declared for a kernel type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,7 @@ class Replayed:
     counts: Counts
     compute_dtype: str
     doubt: str
+    family: tuple[str, ...]  # the kernel types among which the runtime chose
     build_s: float
     look_s: float
     opened: DeviceState
@@ -78,8 +75,10 @@ class CaseReplay:
         op = self._operator(case)
         emulated = frozenset() if op.moves_data else self._device.emulated
         self._make_room(needed_bytes(case, emulated))
-        tensors = CaseTensors(self._device.name, seed, emulated)
-        launches = _Launches(self._device, self._marks, op, op.build(case, tensors))
+        launcher = self._device.calls.of(op, case)
+        tensors = CaseTensors(self._device.name, seed, emulated, self._device.cast)
+        call = launcher.build(case, tensors)
+        launches = _Launches(self._device, self._marks, launcher.run, call)
         self._device.synchronize()
         built = time.perf_counter()
         on_phase("launching")
@@ -93,7 +92,8 @@ class CaseReplay:
         return Replayed(
             counts=counts,
             compute_dtype=tensors.compute_dtype,
-            doubt=find_doubt(launches.output),
+            doubt=find_doubt(launches.output) if self._device.runtime == "real" else "",
+            family=tuple(sorted(op.family)),
             build_s=built - started,
             look_s=time.perf_counter() - launched,
             opened=opened,
@@ -105,6 +105,7 @@ class CaseReplay:
         if op is None:
             raise NoOperator(f"no operator is declared for {case.kernel_type}")
         op.check(case, self._device.backend)
+        _check_no_mark(case)
         return op
 
     def _make_room(self, needed: int) -> None:
@@ -117,41 +118,53 @@ class CaseReplay:
         check_memory(needed, self._memory_gb, free)
 
 
+def _check_no_mark(case: Case) -> None:
+    """Marks are known by their shapes alone: no tensor of a case may look like one."""
+    for slot in (*(case.inputs or ()), *(case.outputs or ())):
+        if slot.shape is not None and sentinel_of(slot.shape) is not None:
+            raise CaseRejected(f"{case.describe()}: {slot.shape} is the shape of a mark")
+
+
 class _Launches:
     """Launches one call again and again; `output` is what the last launch gave."""
 
-    def __init__(self, device: Device, marks: Marks, op: OpSpec, call: Call):
+    def __init__(self, device: Device, marks: Marks, run: Callable[..., Any], call: Call):
         self.output: Any = None
         self._device = device
         self._marks = marks
-        self._reference = op.reference
+        self._run = run
         self._call = call
 
     def issue(self, measure: MeasureSettings) -> Counts:
         """Warm up, find out how many repeats the budget pays for, and launch them.
 
         The clock here only chooses the number of repeats; no duration comes from it. A launch
-        that takes half of the budget is its own pilot, and one warm-up is all it gets.
+        that takes half of the budget is its own pilot, and one warm-up is all it gets; where a
+        device compiles in the first launch, the second one tells.
         """
-        first_s = self._launch(1)
+        compiled, warm_up_s, first_s = 0, 0.0, self._launch(1)
+        if self._device.compiles and first_s >= measure.budget_s / 2:
+            compiled, warm_up_s, first_s = 1, first_s, self._launch(1)
         if first_s >= measure.budget_s / 2:
-            warm_ups, warm_up_s, pilots, pilot_s = 1, first_s, 0, first_s
+            warm_ups, pilots, pilot_s = 1, 0, first_s
+            warm_up_s += first_s
         else:
-            warm_ups, warm_up_s = _WARM_UPS, first_s + self._launch(_WARM_UPS - 1)
+            warm_ups = _WARM_UPS
+            warm_up_s += first_s + self._launch(_WARM_UPS - 1)
             pilots = 1 if measure.repeat_count is None else 0
             pilot_s = self._launch(pilots)
         repeats = measure.repeat_count or _affordable(measure, pilot_s)
         self._launch(repeats)
-        return Counts(warm_ups, pilots, repeats, warm_up_s)
+        return Counts(compiled + warm_ups, pilots, repeats, warm_up_s)
 
     def _launch(self, times: int) -> float:
-        next_launch, reference = self._marks.next_launch, self._reference
+        next_launch, run = self._marks.next_launch, self._run
         args, kwargs = self._call.args, self._call.kwargs
         started = time.perf_counter()
         for _ in range(times):
             self.output = None  # so that the memory of the last one serves the next
             next_launch()
-            self.output = reference(torch, *args, **kwargs)
+            self.output = run(*args, **kwargs)
         self._device.synchronize()
         return time.perf_counter() - started
 

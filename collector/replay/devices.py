@@ -1,4 +1,7 @@
-"""What differs between a cpu and a gpu when a case is replayed; everything else is shared."""
+"""What differs between devices when a case is replayed; everything else is shared.
+
+The NPU is in a module of its own (`npu.py`), which is imported where one is wanted.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from collector.errors import BadInput
 from collector.host.cpu import available_memory_bytes, this_cpu
 from collector.host.stack import gpu_device
 from collector.measurement import DeviceState
+from collector.replay.calls import Calls, ReferenceCalls
 from collector.replay.events import Event, kernel_events, operator_events
 from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
@@ -22,17 +26,24 @@ _MIB = 1 << 20
 class Device(Protocol):
     """A device that a session replays on."""
 
-    backend: str  # cpu | cuda
+    backend: str  # cpu | cuda | npu
     name: str  # torch's: cpu, cuda:0
+    runtime: str  # real, or fake: the outputs of a fake one are garbage
     emulated: frozenset[str]  # 16-bit dtypes it computes in float32
-    activities: tuple[ProfilerActivity, ...]
     cache_bytes: int  # the last level; flushing writes more than that
+    calls: Calls  # how it launches operators
+    compiles: bool  # whether the first launch of a kernel may be far longer than the next
+    ticks: bool  # whether a mark opens every launch, or only those after a flush
+    mark_dtype: torch.dtype
 
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
 
-    def events(self, raw: Sequence[Any]) -> list[Event]:
-        """What ran on the device, in its order, from the profiler's raw events."""
+    def mark(self, tensor: Any) -> None:
+        """One launch, and nothing else, by whose shape a mark is known."""
+
+    def cast(self, tensor: Any, format: str) -> Any:
+        """The tensor laid out in a slot's format."""
 
     def free_bytes(self) -> int | None:
         """Memory that a case could have; None where nobody tells."""
@@ -44,15 +55,24 @@ class Device(Protocol):
         """Clock and temperature, where the device tells."""
 
 
-def open_device(spec: SessionSpec) -> Device:
-    """The device of a session. Raises BadInput where it is not there, or is another."""
+class KinetoDevice(Device, Protocol):
+    """A device that torch's own profiler records."""
+
+    activities: tuple[ProfilerActivity, ...]
+
+    def events(self, raw: Sequence[Any]) -> list[Event]:
+        """What ran on the device, in its order, from the profiler's raw events."""
+
+
+def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
+    """The cpu or gpu of a session. Raises BadInput where it is not there, or is another."""
     if spec.backend == "cpu":
         return CpuDevice(spec.threads)
     if spec.backend == "cuda":
         device = CudaDevice(spec.device)
         check_gpu(spec, torch.cuda.get_device_name(spec.device))
         return device
-    raise BadInput(f"backend {spec.backend!r}: cpu or cuda is wanted")
+    raise BadInput(f"backend {spec.backend!r}: cpu, cuda or npu is wanted")
 
 
 def check_gpu(spec: SessionSpec, name: str) -> None:
@@ -63,12 +83,28 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
         )
 
 
-class CpuDevice:
+class _InTorch:
+    """What a cpu and a gpu have in common: plain torch, recorded by its own profiler."""
+
+    runtime = "real"
+    calls: Calls = ReferenceCalls()
+    compiles = False
+    ticks = True
+    mark_dtype = torch.uint8
+
+    def mark(self, tensor: Any) -> None:
+        torch.bitwise_not(tensor)
+
+    def cast(self, tensor: Any, format: str) -> Any:
+        return tensor
+
+
+class CpuDevice(_InTorch):
     """All cores of a machine, or `threads` of them."""
 
     backend = "cpu"
     name = "cpu"
-    activities = (ProfilerActivity.CPU,)
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
 
     def __init__(self, threads: int):
         cpu = this_cpu()
@@ -97,11 +133,11 @@ class CpuDevice:
         )
 
 
-class CudaDevice:
+class CudaDevice(_InTorch):
     """One gpu. Operators are recorded beside kernels, since only they know shapes."""
 
     backend = "cuda"
-    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
     emulated: frozenset[str] = frozenset()
 
     def __init__(self, index: int):

@@ -32,13 +32,16 @@ class JournalWriter:
         line = json.dumps({"event": event, "at_s": round(time.monotonic(), 6), **values})
         os.write(self._descriptor, line.encode() + b"\n")
 
-    def beat(self) -> None:
-        """Write a heartbeat every second, from a thread of its own, until the process ends."""
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+    def beat(self, on_beat: Callable[[], object] = lambda: None) -> None:
+        """Write a heartbeat every second, from a thread of its own, until the process ends.
+        `on_beat` is called with each."""
+        thread = threading.Thread(target=self._beat, args=(on_beat,), name="heartbeat", daemon=True)
+        thread.start()
 
-    def _beat(self) -> None:
+    def _beat(self, on_beat: Callable[[], object]) -> None:
         while True:
             self.write("heartbeat")
+            on_beat()
             time.sleep(HEARTBEAT_S)
 
 
@@ -79,6 +82,7 @@ class CaseEntry:
     look_s: float = 0.0
     compute_dtype: str = ""
     doubt: str = ""  # what was odd about the outputs
+    family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
     opened: DeviceState = DeviceState()
     closed: DeviceState = DeviceState()
 
@@ -107,6 +111,9 @@ class WindowEntry:
 class Journal:
     """Everything a journal says, folded as its lines come."""
 
+    pid: int | None = None  # of the session's own process
+    refused: str = ""  # why the session would not begin
+    runtime: str = "real"
     start: SessionStart | None = None
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
@@ -121,6 +128,11 @@ class Journal:
         return last if last is not None and last.in_flight else None
 
     @property
+    def launches(self) -> int:
+        """Of all cases whose launches were all issued."""
+        return sum(case.launches for case in self.cases.values())
+
+    @property
     def recorded(self) -> frozenset[int]:
         """The cases whose window is closed."""
         return frozenset(ordinal for window in self.windows for ordinal in window.ordinals)
@@ -133,7 +145,14 @@ class Journal:
             self.step_s = self.last_s
             step(self, line)
 
+    def _process(self, line: Mapping[str, Any]) -> None:
+        self.pid = line["pid"]
+
+    def _refuse(self, line: Mapping[str, Any]) -> None:
+        self.refused = line["reason"]
+
     def _ready(self, line: Mapping[str, Any]) -> None:
+        self.runtime = line.get("runtime", self.runtime)
         self.start = SessionStart(**_known(line, SessionStart))
 
     def _begin(self, line: Mapping[str, Any]) -> None:
@@ -148,6 +167,8 @@ class Journal:
         for name in ("opened", "closed"):
             if name in values:
                 values[name] = DeviceState(*values[name])
+        if "family" in values:
+            values["family"] = tuple(values["family"])
         entry = self.cases[line["ordinal"]]
         self.cases[entry.ordinal] = replace(
             entry, **values, ended_s=self.last_s, ended_time=line["time"]
@@ -162,6 +183,8 @@ class Journal:
 
 
 _STEPS: dict[str, Callable[[Journal, Mapping[str, Any]], None]] = {
+    "start": Journal._process,
+    "refused": Journal._refuse,
     "ready": Journal._ready,
     "begin": Journal._begin,
     "phase": Journal._phase,

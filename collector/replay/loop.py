@@ -14,13 +14,12 @@ import torch
 from collector.errors import CaseRejected
 from collector.measurement import Outcome
 from collector.ops.spec import OpSpec
-from collector.replay.cases import CaseReplay, NoOperator, Replayed
-from collector.replay.devices import open_device
+from collector.replay.calls import NoOperator
+from collector.replay.cases import CaseReplay, Replayed
 from collector.replay.journal import MEASURED, JournalWriter, time_now
-from collector.replay.kineto import Filing
 from collector.replay.marks import Marks
+from collector.replay.recording import open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.windows import ProfilerWindow, sacrifice, start_profiler
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +29,8 @@ class Loop:
 
     def __init__(self, spec: SessionSpec, directory: Path, journal: JournalWriter):
         self._spec = spec
-        self._directory = directory
         self._journal = journal
-        self._device = open_device(spec)
+        self._device, self._recorder = open_recorded_device(spec, directory, journal)
         cold = spec.measure.cache == "cold"
         self._replay = CaseReplay(
             self._device,
@@ -41,37 +39,33 @@ class Loop:
             spec.limits.memory_gb,
             _finder(spec.catalog),
         )
-        self._slices = 0
 
     def run(self, import_s: float, stop: threading.Event) -> None:
-        """Replay every case, or those before `stop` was set; the last window is closed."""
+        """Replay every case, or those before `stop` was set; what records them is closed."""
         self._open(import_s)
-        window: ProfilerWindow | None = None
         for ordinal, case in enumerate(self._spec.cases):
             if stop.is_set():
                 break
-            window = window or ProfilerWindow(self._device)
-            self._case(ordinal, case, window)
-            if window.is_full:
-                self._close(window)
-                window = None
-        if window is not None:
-            self._close(window)
+            self._recorder.before_case()
+            self._case(ordinal, case)
+            self._recorder.after_case()
+        self._recorder.close()
+        self._device.synchronize()
         self._journal.write("finish")
 
     def _open(self, import_s: float) -> None:
+        profiler_start_s = self._recorder.start()
         started = time.perf_counter()
-        start_profiler(self._device).stop()
-        profiled = time.perf_counter()
         sacrifice(self._device)
         self._journal.write(
             "ready",
             import_s=import_s,
-            profiler_start_s=profiled - started,
-            sacrifice_s=time.perf_counter() - profiled,
+            profiler_start_s=profiler_start_s,
+            sacrifice_s=time.perf_counter() - started,
+            runtime=self._device.runtime,
         )
 
-    def _case(self, ordinal: int, case: SessionCase, window: ProfilerWindow) -> None:
+    def _case(self, ordinal: int, case: SessionCase) -> None:
         record, journal = case.record, self._journal
         journal.write("begin", ordinal=ordinal, case=record.case_id, time=time_now())
         seed = int(record.case_id[:12], 16) ^ self._spec.seed
@@ -86,18 +80,13 @@ class Loop:
         except Exception as error:  # the fence: whatever an operator raises is its case's answer
             outcome, reason = judge_error(error)
         else:
-            window.filings[ordinal] = Filing(record.kernel_type, record.cells)
+            self._recorder.measured(ordinal, record)
             journal.write("end", ordinal=ordinal, **_as_line(replayed), time=time_now())
             return
         # An error that a gpu does not recover from shows here, and ends the session.
         self._device.synchronize()
         logger.info("%s: %s: %s", record.case.describe(), outcome, reason)
         journal.write("end", ordinal=ordinal, outcome=outcome.value, reason=reason, time=time_now())
-
-    def _close(self, window: ProfilerWindow) -> None:
-        name = f"slice-{self._slices:03d}.op_summary.csv"
-        self._slices += 1
-        window.close(self._directory / name, self._journal)
 
 
 def judge_error(error: Exception) -> tuple[Outcome, str]:
@@ -119,6 +108,7 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         **asdict(replayed.counts),
         "compute_dtype": replayed.compute_dtype,
         "doubt": replayed.doubt,
+        "family": replayed.family,
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,
         "opened": astuple(replayed.opened),

@@ -18,24 +18,28 @@ class Marks:
     def __init__(self, device: Device, cases: int, *, cold: bool):
         sentinels = [Sentinel(mark, i) for mark in (Mark.OPEN, Mark.CLOSE) for i in range(cases)]
         largest = max(prod(s.shape) for s in (*sentinels, TICK, FLUSH))
-        self._buffer = torch.zeros(largest, dtype=torch.uint8, device=device.name)
+        self._mark = device.mark
+        self._buffer = torch.zeros(largest, dtype=device.mark_dtype, device=device.name)
         self._tensors = {s: self._view(s) for s in sentinels}
         self._tick, self._flush = self._view(TICK), self._view(FLUSH)
         self._cache_filler = _filler(device) if cold else None
+        self._ticks = cold or device.ticks
 
     def open(self, ordinal: int) -> None:
-        torch.bitwise_not(self._tensors[Sentinel(Mark.OPEN, ordinal)])
+        self._mark(self._tensors[Sentinel(Mark.OPEN, ordinal)])
 
     def close(self, ordinal: int) -> None:
-        torch.bitwise_not(self._tensors[Sentinel(Mark.CLOSE, ordinal)])
+        self._mark(self._tensors[Sentinel(Mark.CLOSE, ordinal)])
 
     def next_launch(self) -> None:
-        """Open one launch of the case; where caches are to be cold, flush them before."""
+        """Open one launch of the case; where caches are to be cold, flush them before. On an NPU
+        nothing comes between warm launches: each is a row of its own, by its name."""
         if self._cache_filler is not None:
-            torch.bitwise_not(self._flush)
+            self._mark(self._flush)
             # Read and written: the C library's memset goes past the cache for large buffers.
             self._cache_filler.add_(1)
-        torch.bitwise_not(self._tick)
+        if self._ticks:
+            self._mark(self._tick)
 
     def _view(self, sentinel: Sentinel) -> Any:
         return self._buffer[: prod(sentinel.shape)].view(sentinel.shape)

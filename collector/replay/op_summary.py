@@ -4,10 +4,12 @@ Counters do not exist on a cpu or a gpu: they are `N/A`, as msprof writes what i
 """
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from collector.canonical import sha256_hex
 from collector.vocabulary import (
@@ -25,6 +27,7 @@ _COLUMNS = (
     *("Block Dim", "Mix Block Dim", "HF32 Eligible"),
     *(*INPUT_CELLS, *OUTPUT_CELLS, "Context ID", *COUNTERS),
 )
+_BLOCK = 1 << 20
 _NO_MODEL = "4294967295"
 _NO_COUNTERS = (NOT_KNOWN,) * (1 + len(COUNTERS))  # and no Context ID
 
@@ -54,21 +57,62 @@ def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) ->
 
 
 def join_summaries(slices: Sequence[Path], path: Path) -> bool:
-    """One op_summary of several slices: the header once, then every row in order.
+    """One op_summary of several files: a header, then every row in order. Says whether there is
+    any row.
 
-    Says whether there is any row.
+    Files of one header are joined byte for byte, msprof's as well as ours. Of several headers the
+    first one's columns come first, and what a file does not have is `N/A` in its rows.
     """
-    header = (",".join(_COLUMNS) + "\n").encode()
+    headers = list(dict.fromkeys(_header_of(piece) for piece in slices))
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
-        stream.write(header)
-        for piece in slices:
-            stream.write(piece.read_bytes()[len(header) :])
+        if len(headers) > 1:
+            has_rows = _write_union(slices, headers, stream)
+        else:
+            stream.write(headers[0] if headers else (",".join(_COLUMNS) + "\n").encode())
+            has_rows = sum(_copy_rows(piece, stream) for piece in slices) > 0
         stream.flush()
         os.fsync(stream.fileno())
-        has_rows = stream.tell() > len(header)
     partial.replace(path)
     return has_rows
+
+
+def _header_of(piece: Path) -> bytes:
+    with piece.open("rb") as stream:
+        return stream.readline()
+
+
+def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
+    """The rows of a file, whole lines each; whether there was any."""
+    with piece.open("rb") as source:
+        source.readline()
+        ended = True
+        has_rows = False
+        while block := source.read(_BLOCK):
+            stream.write(block)
+            has_rows, ended = True, block.endswith(b"\n")
+    if not ended:
+        stream.write(b"\n")
+    return has_rows
+
+
+def _write_union(slices: Sequence[Path], headers: Sequence[bytes], stream: BinaryIO) -> bool:
+    columns = list(dict.fromkeys(name for header in headers for name in _names(header)))
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, columns, restval=NOT_KNOWN, lineterminator="\n")
+    writer.writeheader()
+    has_rows = False
+    for piece in slices:
+        with piece.open(encoding="utf-8-sig", newline="") as source:
+            for row in csv.DictReader(source):
+                writer.writerow({name: text for name, text in row.items() if text is not None})
+                has_rows = True
+    text.detach()
+    return has_rows
+
+
+def _names(header: bytes) -> list[str]:
+    return next(csv.reader([header.decode("utf-8-sig").rstrip("\r\n")]), [])
 
 
 def _as_cells(rows: Iterable[SummaryRow], device: int) -> Iterable[list[str]]:

@@ -10,12 +10,15 @@ from pathlib import Path
 from statistics import fmean
 
 from collector.canonical import sha256_hex
+from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.profiles.launches import Launch, read_op_summary
 from collector.quality.gates import are_positive, judge
-from collector.quality.reconcile import Attribution, Expectation, attribute
+from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
+from collector.record import as_ran
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
+from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
 from collector.replay.op_summary import join_summaries
 from collector.replay.spec import SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
@@ -34,7 +37,7 @@ _OFFENCES = {
 class SessionResult:
     """`retry` names, in order, the cases to run again: never begun, in a window that was lost
     with the session, or `profiler_lost` (these have a measurement too). `began` says whether the
-    session came as far as a case."""
+    session came as far as a case, `unread` why nothing could be read of what was recorded."""
 
     began: bool
     measurements: tuple[Measurement, ...]
@@ -44,32 +47,76 @@ class SessionResult:
     startup_s: float
     summary: Path
     journal: Path
+    unread: str = ""
 
 
 def collect(
     spec: SessionSpec, directory: Path, report: SessionReport, provenance: Provenance
 ) -> SessionResult:
     """The answers of a session that has ended, however it did."""
-    journal = read_journal(directory / JOURNAL)
-    summary = directory / SUMMARY
     (directory / JOURNAL).touch()  # a session that never came to life has none
-    has_rows = join_summaries(_intact_slices(directory, journal), summary)
-    launches = list(read_op_summary(summary)) if has_rows else []
-    expected = [_expectation(spec, journal.cases[i]) for i in sorted(journal.recorded)]
-    attributions = attribute(launches, expected)
-    answers = _Answers(spec, journal, attributions, report, provenance)
-    measurements = tuple(m for i in range(len(spec.cases)) if (m := answers.of(i)) is not None)
-    final = {m.case_id for m in measurements if m.outcome is not Outcome.PROFILER_LOST}
+    journal = read_journal(directory / JOURNAL)
+    records = _Records.of(spec, directory, journal)
+    expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
+    attributions = attribute(records.launches, expected)
+    provenance = replace(provenance, runtime=journal.runtime)
+    answers = _Answers(spec, journal, attributions, report, provenance, records.is_partial(report))
+    measurements = tuple(m for i in range(len(spec.cases)) for m in answers.of(i))
+    answered = {m.case_id for m in measurements if not m.is_filed}
+    lost = {m.case_id for m in measurements if m.outcome is Outcome.PROFILER_LOST}
+    cases = [case.record.case_id for case in spec.cases]
     return SessionResult(
         began=bool(journal.cases),
         measurements=measurements,
-        retry=tuple(c.record.case_id for c in spec.cases if c.record.case_id not in final),
-        busy_us=sum(launch.duration_us for launch in launches),
+        retry=tuple(case for case in cases if case not in answered or case in lost),
+        busy_us=sum(launch.duration_us for launch in records.launches),
         useful_us=sum(m.timing.mean_us * m.n_accepted for m in measurements if m.timing),
         startup_s=journal.start.total_s if journal.start else 0.0,
-        summary=summary,
+        summary=directory / SUMMARY,
         journal=directory / JOURNAL,
+        unread=records.unread,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What was recorded of a session: its launches, and the cases they must hold. `unread` says
+    why there are none where some were wanted."""
+
+    launches: Sequence[Launch]
+    ordinals: Sequence[int]
+    is_outside: bool = False  # msprof's: the end of a broken session is missing
+    unread: str = ""
+
+    @classmethod
+    def of(cls, spec: SessionSpec, directory: Path, journal: Journal) -> "_Records":
+        """The records of a session, joined into one op_summary; the journal tells whose they
+        are."""
+        if spec.backend != "npu":
+            has_rows = join_summaries(_intact_slices(directory, journal), directory / SUMMARY)
+            launches = list(read_op_summary(directory / SUMMARY)) if has_rows else []
+            return cls(launches, sorted(journal.recorded))
+        measured = [i for i, case in sorted(journal.cases.items()) if case.outcome == MEASURED]
+        try:
+            launches = _msprof_launches(directory)
+        except BadInput as error:
+            return cls((), (), True, str(error))
+        if measured and not launches:
+            return cls((), (), True, "msprof wrote no op_summary")
+        return cls(launches, measured, True)
+
+    def is_partial(self, report: SessionReport) -> bool:
+        """Whether a case without its records has to be seen as never run: with a session that
+        broke, the profiler's last buffers are gone."""
+        return self.is_outside and report.ending not in (Ending.COMPLETE, Ending.STOPPED)
+
+
+def _msprof_launches(directory: Path) -> list[Launch]:
+    """Raises BadInput for an op_summary that cannot be understood."""
+    profiles = profiles_of(directory / OUTPUT)
+    files = [path for profile in profiles for path in op_summaries(profile)]
+    has_rows = join_summaries(files, directory / SUMMARY)
+    return list(read_op_summary(directory / SUMMARY)) if has_rows else []
 
 
 def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
@@ -85,47 +132,80 @@ def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
 
 
 def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
-    kernel_type = spec.cases[entry.ordinal].record.kernel_type
-    return Expectation(entry.ordinal, kernel_type, entry.launches, entry.repeats)
+    record = spec.cases[entry.ordinal].record
+    return Expectation(
+        entry.ordinal,
+        record.kernel_type,
+        entry.launches,
+        entry.repeats,
+        family=frozenset(entry.family),
+        op_state=record.case.op_state,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Makes the measurement of each case, or None where the session has no answer for it."""
+    """Makes the measurement of each case; none where the session has no answer for it, and a
+    second one where another kernel of its family ran instead."""
 
     spec: SessionSpec
     journal: Journal
     attributions: Mapping[int, Attribution[Launch]]
     report: SessionReport
     provenance: Provenance
+    is_partial: bool
 
-    def of(self, ordinal: int) -> Measurement | None:
+    def of(self, ordinal: int) -> tuple[Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
         if entry is None:
-            return None
+            return ()
         if entry.in_flight:
             offence = _OFFENCES.get(self.report.ending)
             if self.report.offender != ordinal or offence is None:
-                return None
-            return self._certificate(entry, offence, self.report.reason)
+                return ()
+            return (self._certificate(entry, offence, self.report.reason),)
         if entry.outcome != MEASURED:
-            return self._certificate(entry, Outcome(entry.outcome), entry.reason)
-        attribution = self.attributions.get(ordinal)
-        return self._measured(entry, attribution) if attribution is not None else None
+            return (self._certificate(entry, Outcome(entry.outcome), entry.reason),)
+        found = self.attributions.get(ordinal)
+        if found is None or (found.lost and self.is_partial):
+            return ()
+        return self._measured(entry, found)
 
-    def _measured(self, entry: CaseEntry, found: Attribution[Launch]) -> Measurement:
+    def _measured(self, entry: CaseEntry, found: Attribution[Launch]) -> tuple[Measurement, ...]:
         certificate = replace(
             self._certificate(entry, Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
             n_observed=max(0, found.observed - (entry.launches - entry.repeats)),
             compute_dtype=entry.compute_dtype or None,
+            op_state=found.op_state,
             companions=found.companions,
             opened=entry.opened,
             closed=entry.closed,
         )
         if found.lost:
-            return certificate
-        return _timed(certificate, found.repeats, entry.doubt)
+            return (certificate,)
+        if found.substitution is not None:
+            return self._substituted(entry, certificate, found, found.substitution)
+        return (_timed(certificate, found.repeats, entry.doubt),)
+
+    def _substituted(
+        self,
+        entry: CaseEntry,
+        certificate: Measurement,
+        found: Attribution[Launch],
+        instead: Substitution,
+    ) -> tuple[Measurement, ...]:
+        """The case's own answer, and what was measured of the kernel that really ran."""
+        answer = replace(certificate, outcome=Outcome.SUBSTITUTED, reason=instead.reason)
+        if not instead.is_filed:
+            return (answer,)
+        core = found.repeats[0].task_type
+        asked = self.spec.cases[entry.ordinal].record
+        ran = as_ran(asked, instead.kernel_type, found.op_state, core)
+        filed = replace(
+            certificate, case_id=ran.case_id, kernel_type=ran.kernel_type, asked=asked.case_id
+        )
+        return answer, _timed(filed, found.repeats, entry.doubt)
 
     def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
         record = self.spec.cases[entry.ordinal].record

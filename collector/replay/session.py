@@ -1,10 +1,11 @@
-"""`python -m collector.replay.session DIRECTORY PARENT`: the process in which operators run.
+"""`python -m collector.replay.session DIRECTORY [PARENT]`: the process in which operators run.
 
-It is started by the supervisor, obeys the pipe on its standard input (`stop` ends it after the
-case in hand, end of file at once), and dies with its parent. Torch is imported only when all
-that holds.
+It is started by the supervisor, by itself or by way of msprof. It obeys the control pipe in its
+directory (`stop` ends it after the case in hand, end of file at once), and dies with its parent
+where it is told which that is. Torch is imported only when all that holds.
 """
 
+import faulthandler
 import logging
 import os
 import sys
@@ -12,30 +13,46 @@ import threading
 import time
 from pathlib import Path
 
+from collector.errors import OpmeterError
 from collector.host.parent import die_with_parent, obey_parent
+from collector.replay.control import STOP, open_control
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.spec import read_spec
 
-STOP = "stop"
+# Twice the supervisor's own limit: it ends a session whose supervisor is gone while an operator
+# holds the interpreter, so that no thread of ours hears of it.
+_NO_HEARTBEAT_S = 120.0
+_REFUSED = 1
 
 
-def main(directory: Path, parent: int) -> None:
+def main(directory: Path, parent: int | None) -> None:
     """Run the session that the directory specifies, and leave its journal and slices there."""
-    die_with_parent(parent)
+    if parent is not None:
+        die_with_parent(parent)
     stop = threading.Event()
-    obey_parent(sys.stdin.fileno(), lambda line: stop.set() if line == STOP else None)
+    obey_parent(open_control(directory), lambda line: stop.set() if line == STOP else None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal = JournalWriter(directory / JOURNAL)
-    journal.beat()
+    journal.write("start", pid=os.getpid())
+    journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
+    try:
+        _run(directory, journal, stop)
+    except OpmeterError as error:
+        journal.write("refused", reason=" ".join(str(error).split()))
+        logging.error("%s", error)
+        sys.exit(_REFUSED)
+
+
+def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> None:
     spec = read_spec(directory)
     # Before torch: an installed torch_npu would load itself, and needs CANN.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     started = time.perf_counter()
     from collector.replay.loop import Loop
 
-    import_s = time.perf_counter() - started
-    Loop(spec, directory, journal).run(import_s, stop)
+    loop = Loop(spec, directory, journal)
+    loop.run(time.perf_counter() - started, stop)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

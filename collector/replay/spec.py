@@ -31,10 +31,11 @@ class SessionSpec:
 
     `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
     number of cores that torch uses on a cpu, 0 for all of them; `stack_device` is the device that
-    the results are for: a gpu of another name is refused.
+    the results are for: a gpu of another name is refused. `aic_metrics` is the group of counters
+    that msprof takes on an NPU.
     """
 
-    backend: str  # cpu | cuda
+    backend: str  # cpu | cuda | npu
     device: int
     cases: tuple[SessionCase, ...]
     measure: MeasureSettings
@@ -43,6 +44,7 @@ class SessionSpec:
     threads: int = 0
     catalog: str = DEFAULT_CATALOG
     stack_device: str = ""
+    aic_metrics: str = "PipeUtilization"
 
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:
@@ -56,6 +58,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
         "threads": spec.threads,
         "catalog": spec.catalog,
         "stack_device": spec.stack_device,
+        "aic_metrics": spec.aic_metrics,
         "predicted_s": [case.predicted_s for case in spec.cases],
         "limit_s": [case.limit_s for case in spec.cases],
     }
@@ -86,4 +89,5 @@ def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
         threads=value["threads"],
         catalog=value["catalog"],
         stack_device=value["stack_device"],
+        aic_metrics=value["aic_metrics"],
     )

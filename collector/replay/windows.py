@@ -4,27 +4,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import profile
 
-from collector.replay.devices import Device
+from collector.replay.devices import KinetoDevice
 from collector.replay.journal import JournalWriter
 from collector.replay.kineto import Filing, summary_rows
 from collector.replay.op_summary import write_summary
 
 MAX_CASES = 64
 MAX_WORK_S = 10.0
-_SACRIFICES = 4
 
 
 class ProfilerWindow:
-    """One window, from its sacrificial launches to its slice on disk."""
+    """One window, from the profiler's start to its slice on disk."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: KinetoDevice):
         self.filings: dict[int, Filing] = {}
         self._device = device
         self._profiler = start_profiler(device)
-        sacrifice(device)
         self._started = time.monotonic()
 
     @property
@@ -53,19 +50,11 @@ class ProfilerWindow:
         )
 
 
-def start_profiler(device: Device) -> Any:
+def start_profiler(device: KinetoDevice) -> Any:
     """A running profiler that records shapes, since sentinels are told by theirs."""
     profiler = profile(activities=device.activities, record_shapes=True)
     profiler.start()
     return profiler
-
-
-def sacrifice(device: Device) -> None:
-    """Launches for the lossy head of a window: nothing is lost with them."""
-    tensor = torch.zeros(1, device=device.name)
-    for _ in range(_SACRIFICES):
-        torch.neg(tensor)
-    device.synchronize()
 
 
 def _raw_events(profiler: Any) -> Any:

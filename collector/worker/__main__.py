@@ -12,6 +12,7 @@ from pathlib import Path
 
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
 from collector.host.parent import die_with_parent, obey_parent
+from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store import open_store
 from collector.store.base import Store
@@ -78,6 +79,8 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
         case WrongImage() | BadInput() | NotFound():
             return ExitCode.IMAGE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return ExitCode.SPACE
+        case NoSpace():
             return ExitCode.SPACE
         case SessionStuck():
             return ExitCode.HANG

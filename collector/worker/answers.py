@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collector import __version__, keys
 from collector.manifest import NO_USAGE, StoredObject, Usage
-from collector.measurement import Measurement, Outcome, Provenance
+from collector.measurement import NO_RUNTIME, Measurement, Outcome, Provenance
 from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.worker.attempt import Attempt, Part, earlier_parts, read_commit
@@ -32,18 +32,29 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
+class RawRecords:
+    """The files that a session left; `group` tells the further passes of an NPU's session apart,
+    one for each further group of counters."""
+
+    summary: Path
+    journal: Path
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionAnswers:
     """What one session gave: its measurements, and the files they were made from.
 
-    `began` says whether it came as far as a case, `reason` why it ended before it was complete.
+    `began` says whether it came as far as a case, `reason` why it ended before it was complete,
+    `unread` why nothing could be read of what the profiler had recorded.
     """
 
     measurements: tuple[Measurement, ...]
-    summary: Path
-    journal: Path
+    raw: tuple[RawRecords, ...]
     usage: Usage
     began: bool
     reason: str
+    unread: str = ""
 
 
 class ShardAnswers:
@@ -74,7 +85,8 @@ class ShardAnswers:
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
         for part in self._parts:
             for m in part.measurements:
-                outcomes[m.case_id].append(m.outcome)
+                if not m.is_filed:
+                    outcomes[m.case_id].append(m.outcome)
         return [case for case_id, case in self._cases.items() if not is_answered(outcomes[case_id])]
 
     def next_session(self) -> Provenance:
@@ -99,12 +111,18 @@ class ShardAnswers:
         """Store what a session gave: raw records first, then the part."""
         self._usage = self._usage.plus(answers.usage)
         if answers.measurements:
-            raw = self._attempt.upload_raw(session, answers.summary, answers.journal)
+            raw = tuple(
+                stored
+                for files in answers.raw
+                for stored in self._attempt.upload_raw(
+                    session, files.summary, files.journal, files.group
+                )
+            )
             self._upload(session, answers.measurements, raw)
 
     def commit(self) -> None:
         tried = (m for part in self._parts for m in part.measurements)
-        final = final_measurements(m for m in tried if m.case_id in self._cases)
+        final = final_measurements(m for m in tried if m.case_id in self._cases and not m.is_filed)
         self._attempt.commit(self._parts, final)
 
     def _upload(
@@ -129,7 +147,7 @@ class ShardAnswers:
             node=worker.node,
             device_serial=worker.device_serial,
             rank=worker.rank,
-            runtime=worker.runtime,
+            runtime=worker.runtime if has_raw else NO_RUNTIME,
             image_digest=worker.image_digest,
             collector_version=__version__,
             raw_key=raw_key if has_raw else None,

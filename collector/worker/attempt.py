@@ -53,9 +53,12 @@ class Attempt:
     node: str
     log: Path | None = None
 
-    def upload_raw(self, session: int, summary: Path, journal: Path) -> tuple[StoredObject, ...]:
-        """The session's op_summary and journal, compressed; the first is the raw record."""
-        where = (self.plan.campaign, self.shard, self.attempt, session)
+    def upload_raw(
+        self, session: int, summary: Path, journal: Path, group: str = ""
+    ) -> tuple[StoredObject, ...]:
+        """The session's op_summary and journal, compressed; the first is the raw record. A further
+        pass over the same cases is told apart by its group of counters."""
+        where = (self.plan.campaign, self.shard, self.attempt, session, group)
         return (
             self._store_compressed(keys.raw_summary(*where), summary),
             self._store_compressed(keys.raw_journal(*where), journal),
@@ -147,13 +150,19 @@ def _read_part(store: Store, key: str, stored_raw: set[str]) -> Part:
     data = store.get(key)
     measurements = read_part(data, key=key)
     raw_keys = {m.provenance.raw_key for m in measurements if m.provenance.raw_key}
-    raw_keys |= {
-        raw.replace("/op_summary-", "/journal-").replace(".csv.", ".jsonl.") for raw in raw_keys
-    }
-    raw = tuple(_stored(raw, store.get(raw)) for raw in sorted(raw_keys & stored_raw))
+    mine = sorted(raw for raw in stored_raw if any(_is_of(raw, main) for main in raw_keys))
+    raw = tuple(_stored(raw, store.get(raw)) for raw in mine)
     usage_key = key.replace("/part-", "/usage-").replace(".csv", ".json")
     usage = usage_from_json(store.get(usage_key), key=usage_key)
     return Part(PartEntry(_stored(key, data), raw, usage), measurements)
+
+
+def _is_of(raw: str, main: str) -> bool:
+    """Whether a raw record is of the session with this op_summary: that, its journal, or those of
+    its further passes."""
+    summary = raw.replace("/journal-", "/op_summary-").replace(".jsonl.", ".csv.")
+    stem, _, suffix = main.partition(".csv.")
+    return summary == main or (summary.startswith(f"{stem}-") and summary.endswith(suffix))
 
 
 def _create(store: Store, key: str, data: bytes) -> StoredObject:

@@ -3,7 +3,8 @@
 A session can die outside of every case: in the profiler, at a limit, for memory between cases.
 Then some case of its batch did it, nobody knows which, and the whole batch again would end the
 same way. The batch is halved until one case is alone with its session; that one is to blame.
-Sessions that never come as far as a case blame the node.
+Sessions that never come as far as a case blame the node, and so does one with a single case of
+whose launches the profiler leaves no record that can be read.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class Batches:
     def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> ShardCase | None:
         """Take in how the session of a batch ended: the case that is to blame for it, if known.
 
-        Raises SessionsFail where one session after the other does not begin.
+        Raises SessionsFail where one session after the other does not begin, or where even that
+        of a single case leaves no records.
         """
         if answers.measurements:
             self._failed_starts = 0
@@ -50,6 +52,9 @@ class Batches:
                 )
             return None
         self._failed_starts = 0
+        if answers.unread and len(batch) == 1:
+            case = batch[0].record.case.describe()
+            raise SessionsFail(f"nothing was recorded of {case}, alone: {answers.unread}")
         self._suspects = frozenset(case.record.case_id for case in batch)
         self._most = max(1, len(batch) // 2)
         return batch[0] if len(batch) == 1 else None

@@ -3,16 +3,18 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from collector.manifest import Usage
-from collector.measurement import Provenance
+from collector.measurement import Measurement, Provenance
 from collector.plan import Limits, Plan
-from collector.replay.results import collect
+from collector.replay.msprof import DURATION_GROUP, discard_profile
+from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
 from collector.shard import ShardCase
-from collector.worker.answers import SessionAnswers
+from collector.worker.answers import RawRecords, SessionAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ _LEAST_LIMIT_S = 60.0
 
 
 class ReplayInstrument:
-    """Measures by replay, one supervised session a call, each in a folder of its own."""
+    """Measures by replay, one supervised session a call, each in a folder of its own. On an NPU
+    each further group of counters is one more pass over the cases that were measured well."""
 
     def __init__(
         self,
@@ -41,24 +44,46 @@ class ReplayInstrument:
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """Run one session; whatever ended it, its complete cases are answered."""
-        folder = self._scratch / f"session-{provenance.session}"
+        first, *others = counter_groups(self._plan.backend, self._plan.measure.aic_metrics)
+        report, result, usage = self._pass(cases, provenance, first)
+        measurements = result.measurements
+        raw = [RawRecords(result.summary, result.journal)]
+        for group in others:
+            good = {m.asked or m.case_id for m in measurements if m.is_good}
+            again = [case for case in cases if case.record.case_id in good]
+            if not again or self._stop.is_set():
+                break
+            _, more, taken = self._pass(again, provenance, group)
+            measurements = with_counters(measurements, more.measurements, group)
+            raw.append(RawRecords(more.summary, more.journal, group))
+            usage = usage.plus(taken)
+        return SessionAnswers(
+            measurements,
+            tuple(raw),
+            usage,
+            began=result.began,
+            reason=why_it_ended(report, began=result.began),
+            unread=result.unread,
+        )
+
+    def _pass(
+        self, cases: Sequence[ShardCase], provenance: Provenance, group: str
+    ) -> tuple[SessionReport, SessionResult, Usage]:
+        """One run of the cases under the profiler, with one group of counters."""
+        folder = self._scratch / f"session_{provenance.session}_{group}"
         folder.mkdir(parents=True)
-        spec = self._spec(cases)
+        spec = self._spec(cases, group)
         report = run_session(spec, folder, tick=self._ticker(cases), stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)
+        if result.unread:
+            logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
+        discard_profile(folder)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
-        return SessionAnswers(
-            result.measurements,
-            result.summary,
-            result.journal,
-            usage,
-            began=result.began,
-            reason=why_it_ended(report, began=result.began),
-        )
+        return report, result, usage
 
-    def _spec(self, cases: Sequence[ShardCase]) -> SessionSpec:
+    def _spec(self, cases: Sequence[ShardCase], group: str) -> SessionSpec:
         plan = self._plan
         return SessionSpec(
             backend=plan.backend,
@@ -70,6 +95,7 @@ class ReplayInstrument:
             measure=plan.measure,
             limits=plan.limits,
             stack_device=plan.stack.device,
+            aic_metrics=group,
         )
 
     def _ticker(self, cases: Sequence[ShardCase]) -> Callable[[SessionProgress], None]:
@@ -79,6 +105,36 @@ class ReplayInstrument:
             self._on_progress(progress.ended, case)
 
         return tick
+
+
+def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
+    """The passes of a session, the one that gives the durations first. Only an NPU has counters."""
+    if backend != "npu":
+        return [DURATION_GROUP]
+    first = DURATION_GROUP if DURATION_GROUP in wanted else wanted[0]
+    return [first, *(group for group in wanted if group != first)]
+
+
+def with_counters(
+    measured: Sequence[Measurement], more: Sequence[Measurement], group: str
+) -> tuple[Measurement, ...]:
+    """The good measurements with the counters that a further pass adds; one that the pass has no
+    good answer for says so in a warning."""
+    found = {(m.case_id, m.asked): m for m in more}
+    return tuple(
+        _with_counters(m, found.get((m.case_id, m.asked)), group) if m.is_good else m
+        for m in measured
+    )
+
+
+def _with_counters(measurement: Measurement, other: Measurement | None, group: str) -> Measurement:
+    if other is None or not other.is_good:
+        reason = "not measured" if other is None else f"{other.outcome}, {other.reason}"
+        warning = f"no counters of {group}: {reason}"
+        return replace(measurement, warnings=(*measurement.warnings, warning))
+    known = {name for name, _ in measurement.counters}
+    added = tuple(pair for pair in other.counters if pair[0] not in known)
+    return replace(measurement, counters=(*measurement.counters, *added))
 
 
 def case_limit_s(predicted_s: float, limits: Limits) -> float:

@@ -136,4 +136,4 @@ def test_the_journal_is_json_lines(session_of, tmp_path):
         json.loads(line)["event"] for line in Path(tmp_path, JOURNAL).read_text().splitlines()
     ]
     steps = [event for event in events if event != "heartbeat"]
-    assert steps == ["ready", "begin", "phase", "phase", "end", "window", "finish"]
+    assert steps == ["start", "ready", "begin", "phase", "phase", "end", "window", "finish"]

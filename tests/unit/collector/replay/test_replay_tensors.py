@@ -17,13 +17,13 @@ from collector.replay.devices import (  # noqa: E402
     CpuDevice,
     check_gpu,
     last_level_cache_bytes,
-    open_device,
+    open_kineto_device,
 )
 from collector.replay.events import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
 from collector.replay.marks import Marks  # noqa: E402
 from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
-from collector.replay.supervisor import session_environment  # noqa: E402
+from collector.replay.process import session_environment  # noqa: E402
 from collector.replay.tensors import CaseTensors, emulated_dtypes  # noqa: E402
 
 
@@ -178,8 +178,8 @@ def test_the_last_level_cache_is_the_largest(tmp_path):
 
 
 def test_a_backend_that_is_none_is_refused(session_of):
-    with pytest.raises(BadInput, match="backend 'tpu': cpu or cuda is wanted"):
-        open_device(replace(session_of(add_record(1)), backend="tpu"))
+    with pytest.raises(BadInput, match="backend 'tpu': cpu, cuda or npu is wanted"):
+        open_kineto_device(replace(session_of(add_record(1)), backend="tpu"))
 
 
 def test_another_gpu_than_the_plan_s_is_refused(session_of):

@@ -18,6 +18,7 @@ from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.vocabulary import BASE_CELLS
 from collector.worker.answers import (
+    RawRecords,
     SessionAnswers,
     ShardAnswers,
     Worker,
@@ -97,7 +98,8 @@ class Pretender:
         )
         usage = Usage(1.0, 1.0, 1.0, 0.0)
         reason = "" if measurements else "killed by SIGSEGV outside of every case"
-        return SessionAnswers(measurements, summary, summary, usage, self.began, reason)
+        raw = (RawRecords(summary, summary),)
+        return SessionAnswers(measurements, raw, usage, self.began, reason)
 
 
 class Poisoned(Pretender):

@@ -1,0 +1,164 @@
+"""How a backend launches an operator: the reference in plain torch, or the public NPU API.
+
+A host that lacks what a declaration needs is no fault of the case: it is answered `unsupported`,
+with what is missing and where it comes from.
+"""
+
+import ctypes
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from collector.case import Case
+from collector.errors import OpmeterError
+from collector.host.custom_opp import custom_opp_problem
+from collector.ops.spec import Call, Need, OpSpec, TensorMaker
+
+STATIC = "static"
+_ATB_LIBRARY = "libatb.so"
+_FROM = {
+    "torch": "another version of torch is installed than this operator needs",
+    "torch_npu": "pip install a torch_npu that has it (the post number of a version matters)",
+    "vllm-ascend": "install vllm-ascend of the campaign's version, built with its custom operators",
+}
+
+
+class NoOperator(OpmeterError):
+    """Nothing here can launch a kernel type; the message says what lacks and what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """`build` makes what every launch passes, `run` is one launch."""
+
+    build: Callable[[Case, TensorMaker], Call]
+    run: Callable[..., Any]
+
+
+class Calls(Protocol):
+    """How the operators of one backend are launched."""
+
+    def of(self, op: OpSpec, case: Case) -> Launcher:
+        """Raises NoOperator where this host cannot launch it."""
+
+
+class ReferenceCalls:
+    """Plain torch: what cpu and cuda measure."""
+
+    def of(self, op: OpSpec, case: Case) -> Launcher:
+        return Launcher(op.build, partial(op.reference, torch))
+
+
+class NpuCalls:
+    """The function that `OpSpec.call` names, as an NPU host has it."""
+
+    def __init__(self, torch_npu: Any, environment: Mapping[str, str] = os.environ):
+        self._roots = {"torch": torch, "torch_npu": torch_npu}
+        self._environment = environment
+        self._answers: dict[Need, str] = {}
+        self._apis: dict[str, Callable[..., Any]] = {}
+
+    def of(self, op: OpSpec, case: Case) -> Launcher:
+        for need in sorted(op.npu.needs):
+            self._require(need)
+        run: Callable[..., Any] = partial(op.npu.run, self._api(op))
+        if case.op_state == STATIC:
+            self._require(Need.TORCHAIR)
+            run = _compiled(run)
+        return Launcher(op.npu.build or op.build, run)
+
+    def _api(self, op: OpSpec) -> Callable[..., Any]:
+        if op.call not in self._apis:
+            self._apis[op.call] = resolve(op, self._roots)
+        return self._apis[op.call]
+
+    def _require(self, need: Need) -> None:
+        if need not in self._answers:
+            self._answers[need] = self._missing(need)
+        if self._answers[need]:
+            raise NoOperator(self._answers[need])
+
+    def _missing(self, need: Need) -> str:
+        """What lacks of a need; empty where nothing does."""
+        try:
+            _NEEDS[need](self._environment)
+        except (ImportError, OSError, AttributeError, NoOperator) as error:
+            return f"{need.value} is needed: {' '.join(str(error).split())}"
+        return ""
+
+
+def resolve(op: OpSpec, roots: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that a call names, attribute by attribute (`torch.ops` included).
+
+    Raises NoOperator where there is none.
+    """
+    first, *rest = op.call.split(".")
+    found: Any = roots.get(first)
+    try:
+        for name in rest:
+            found = getattr(found, name)
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise NoOperator(f"{op.call} is not there ({reason}): {_FROM[op.library]}") from error
+    if not callable(found):
+        raise NoOperator(f"{op.call} is no function: {_FROM[op.library]}")
+    api: Callable[..., Any] = found
+    return api
+
+
+def _compiled(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A launch as a static graph. Never run on a device so far: torchair's backend with
+    dynamic=False is what vLLM-Ascend compiles with, and is believed to launch static kernels."""
+    torchair = importlib.import_module("torchair")
+    torch._dynamo.reset()  # cases share the code of their launch, and would run into its limit
+    backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
+    compiled: Callable[..., Any] = torch.compile(
+        run, backend=backend, dynamic=False, fullgraph=True
+    )
+    return compiled
+
+
+def _load_atb(environment: Mapping[str, str]) -> None:
+    try:
+        ctypes.CDLL(_ATB_LIBRARY)
+    except OSError as error:
+        raise NoOperator(f"{error}; source /usr/local/Ascend/nnal/atb/set_env.sh") from error
+
+
+def _find_custom_opp(environment: Mapping[str, str]) -> None:
+    if problem := custom_opp_problem(environment):
+        raise NoOperator(problem)
+
+
+def _import_vllm_ascend(environment: Mapping[str, str]) -> None:
+    """Importing it registers nothing yet: its own switch loads the library of operators."""
+    module = importlib.import_module("vllm_ascend.utils")
+    enable = getattr(module, "enable_custom_op", None)
+    if enable is not None:
+        enable()
+
+
+def _import_triton_kernels(environment: Mapping[str, str]) -> None:
+    """Registers torch.ops.vllm.*; the kernels ask for the number of cores before their launch."""
+    _import_vllm_ascend(environment)
+    importlib.import_module("vllm_ascend.ops.register_custom_ops")
+    cores = importlib.import_module("vllm_ascend.ops.triton.triton_utils")
+    cores.init_device_properties_triton()
+
+
+def _import_torchair(environment: Mapping[str, str]) -> None:
+    importlib.import_module("torchair").get_npu_backend  # noqa: B018  (it imports itself lazily)
+
+
+_NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
+    Need.ATB: _load_atb,
+    Need.CUSTOM_OPP: _find_custom_opp,
+    Need.VLLM_ASCEND: _import_vllm_ascend,
+    Need.TRITON: _import_triton_kernels,
+    Need.TORCHAIR: _import_torchair,
+}

@@ -1,0 +1,142 @@
+"""CANN's profiler around a session: its command line, its folders, and the op_summary it writes.
+
+msprof starts the session as its own child, records what the device runs, and parses that when the
+child has ended. Options and folders as in Huawei's profiling guide (CANN 8.5, "Profiling Runtime
+Data of AI Tasks" and "Profile Data Parsing and Export").
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from collector.errors import BadInput, OpmeterError
+from collector.plan import MeasureSettings
+
+logger = logging.getLogger(__name__)
+
+DURATION_GROUP = "PipeUtilization"  # of several groups the one whose pass gives the durations
+OUTPUT = "prof"
+_EXPORTED = "mindstudio_profiler_output"
+_PLACES = ("tools/profiler/bin/msprof", "bin/msprof")
+_HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+
+# What a launch leaves on disk: its task and PMU records, host events, the rows made of them.
+# Estimated from the sizes of the structures, not measured on a device; the guide wants twenty
+# times the raw data to be free.
+BYTES_PER_LAUNCH = 2048
+_FREE_OVER_EXPECTED = 20
+_MOST_WARM_UPS = 5  # warm-ups and pilot of a case, at most
+_MARKS = 2
+
+# One capture of a model was seen to take 7 s of msprof and a minute in all; a session has as many
+# launches as some of those. The limit is generous: what it guards against is a parser that hangs.
+_PARSE_S = 300.0
+_PARSE_S_PER_LAUNCH = 0.005
+
+
+class NoSpace(OpmeterError):
+    """The disk has no room for what a session would record."""
+
+
+def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
+    """CANN's msprof. Raises BadInput, with the remedy, where there is none."""
+    found = shutil.which("msprof", path=environment.get("PATH"))
+    if found is not None:
+        return Path(found)
+    for home in filter(None, map(environment.get, _HOMES)):
+        for place in _PLACES:
+            if os.access(Path(home, place), os.X_OK):
+                return Path(home, place)
+    raise BadInput(
+        "backend npu: msprof is neither on PATH nor under ASCEND_HOME_PATH: "
+        "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+    )
+
+
+def record_command(msprof: Path, output: Path, group: str, application: Sequence[str]) -> list[str]:
+    """The command that runs an application under msprof. Counters are those of one group."""
+    return [
+        str(msprof),
+        f"--output={output}",
+        # AI Core counters by task, one group of registers at a time.
+        "--ai-core=on",
+        f"--aic-metrics={group}",
+        # `on` is l1: with l0 the rows have neither types nor shapes.
+        "--task-time=on",
+        # Where an older default was to leave them out, op_summary would lack AI CPU's rows.
+        "--ascendcl=on",
+        *application,
+    ]
+
+
+def export_command(msprof: Path, profile: Path) -> list[str]:
+    """The command that parses a PROF_ folder once more."""
+    return [str(msprof), "--export=on", f"--output={profile}"]
+
+
+def expected_launches(cases: int, measure: MeasureSettings) -> int:
+    """How many launches a session of so many cases may have at most."""
+    repeats = measure.repeat_count or measure.max_repeats
+    return cases * (repeats + _MOST_WARM_UPS + _MARKS)
+
+
+def check_space(directory: Path, launches: int) -> None:
+    """Raises NoSpace where a folder has no room for the profile of so many launches."""
+    wanted = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
+    free = shutil.disk_usage(directory).free
+    if free < wanted:
+        raise NoSpace(
+            f"{directory}: {free >> 20} MiB are free, and a session of {launches} launches wants "
+            f"{-(-wanted >> 20)} MiB: free some, or make sessions shorter (shards: session_s)"
+        )
+
+
+def parse_limit_s(launches: int) -> float:
+    """After how long msprof's parsing of so many launches counts as hung."""
+    return _PARSE_S + _PARSE_S_PER_LAUNCH * launches
+
+
+def profiles_of(output: Path) -> list[Path]:
+    """The PROF_ folders that msprof made, one for each process that touched a device."""
+    return sorted(path for path in output.rglob("PROF_*") if path.is_dir())
+
+
+def op_summaries(profile: Path) -> list[Path]:
+    """The op_summary files of a PROF_ folder: msprof cuts large ones into slices."""
+    return sorted((profile / _EXPORTED).glob("op_summary_*.csv"))
+
+
+def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> None:
+    """Have every PROF_ folder without an op_summary parsed; msprof's words go to the log."""
+    for profile in profiles_of(directory / OUTPUT):
+        if op_summaries(profile):
+            continue
+        # What a killed parser left half done would be taken for the whole.
+        shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
+        logger.info("%s has no op_summary: parsing it again", profile)
+        with log.open("ab") as stream:
+            try:
+                subprocess.run(
+                    export_command(msprof, profile),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    timeout=limit_s,
+                    check=False,
+                )
+            except (subprocess.TimeoutExpired, OSError) as error:
+                logger.warning("%s: %s", profile, error)
+
+
+def discard_exports(directory: Path) -> None:
+    """Forget what msprof has parsed: it was killed over it."""
+    for profile in profiles_of(directory / OUTPUT):
+        shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
+
+
+def discard_profile(directory: Path) -> None:
+    """Make room: what is kept of a profile is the joined op_summary."""
+    shutil.rmtree(directory / OUTPUT, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""One Ascend NPU as a device, through torch_npu.
+
+A process aborts, with no word to read, where torch_npu comes beside a CUDA build of torch: both
+register the same allocator keys. So that is looked at before the import.
+"""
+
+import ctypes
+import os
+from typing import Any
+
+import torch
+
+from collector.errors import BadInput
+from collector.measurement import DeviceState
+from collector.replay.calls import Calls, NpuCalls
+from collector.replay.spec import SessionSpec
+from collector.vocabulary import FRACTAL_NZ
+
+_MIB = 1 << 20
+_ACL_FORMAT_FRACTAL_NZ = 29  # acl/acl_base.h
+_RUNTIME = "libascendcl.so"
+_FAKE = "opmeter_fake_cann_runtime"  # what the CANN of the tests exports
+_SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
+# Where torch_npu does not tell: the L2 of the largest part, so that a flush is one everywhere.
+_L2_BYTES = 192 * _MIB
+
+
+class NpuDevice:
+    """One NPU, by the index that torch gives it. Launches are recorded by msprof from outside."""
+
+    backend = "npu"
+    emulated: frozenset[str] = frozenset()
+    compiles = True  # the first launch of a kernel: about 13 s were seen
+    ticks = False
+    mark_dtype = torch.float32
+
+    def __init__(self, spec: SessionSpec):
+        torch_npu = import_torch_npu()
+        index = spec.device
+        if index >= torch.npu.device_count():
+            raise BadInput(f"npu device {index} is wanted, torch sees {torch.npu.device_count()}")
+        self.name = f"npu:{index}"
+        self._index = index
+        self._format_cast = torch_npu.npu_format_cast
+        torch.npu.set_device(index)
+        # Otherwise a cast to FRACTAL_NZ leaves the tensor as it is, and says nothing.
+        torch_npu.npu.config.allow_internal_format = True
+        self.calls: Calls = NpuCalls(torch_npu)
+        self.runtime = "fake" if is_fake_runtime() else "real"
+        properties = torch.npu.get_device_properties(index)
+        self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _L2_BYTES
+
+    def synchronize(self) -> None:
+        torch.npu.synchronize(self._index)
+
+    def cast(self, tensor: Any, format: str) -> Any:
+        if format != FRACTAL_NZ:
+            return tensor
+        return self._format_cast(tensor, _ACL_FORMAT_FRACTAL_NZ)
+
+    def mark(self, tensor: Any) -> None:
+        torch.neg(tensor)
+
+    def free_bytes(self) -> int | None:
+        free, _ = torch.npu.mem_get_info(self._index)
+        held = torch.npu.memory_reserved(self._index)
+        return int(free + held - torch.npu.memory_allocated(self._index))
+
+    def release(self) -> None:
+        torch.npu.empty_cache()
+
+    def state(self) -> DeviceState:
+        """Nothing: npu-smi takes half a second, which is more than a case."""
+        return DeviceState()
+
+
+def import_torch_npu() -> Any:
+    """torch_npu, or BadInput with what to do where it cannot be imported here."""
+    cuda = torch.version.cuda
+    if cuda is not None and not _is_loaded(_SHIM):
+        raise BadInput(
+            f"this torch ({torch.__version__}) is a CUDA build, and torch_npu beside one ends the "
+            "process: install torch's CPU build, from https://download.pytorch.org/whl/cpu"
+        )
+    try:
+        import torch_npu
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BadInput(
+            f"torch_npu cannot be imported: {reason}; pip install torch_npu of torch's version, "
+            "and source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+        ) from error
+    return torch_npu
+
+
+def is_fake_runtime() -> bool:
+    """Whether the CANN in this process is the one of the tests, whose outputs are garbage.
+
+    Known by a symbol of the loaded library: an environment variable could be left behind.
+    """
+    return _is_loaded(_FAKE, _RUNTIME)
+
+
+def _is_loaded(symbol: str, library: str | None = None) -> bool:
+    """Whether a library that this process has loaded (None: any global one) has a symbol."""
+    try:
+        found = ctypes.CDLL(library, mode=os.RTLD_LAZY | (os.RTLD_NOLOAD if library else 0))
+    except OSError:
+        return False
+    return hasattr(found, symbol)

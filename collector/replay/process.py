@@ -1,0 +1,121 @@
+"""A session's processes: started as one group, watched by their ids, and ended to the last one.
+
+On an NPU msprof stands between us and the session, so that the process that we started is not the
+one in which operators run: that one tells its id in the journal.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from collector.errors import OpmeterError
+from collector.host.gpus import CUDA_ORDER
+from collector.host.stack import CPU_ALLOCATOR
+from collector.replay.msprof import OUTPUT, find_msprof, record_command
+from collector.replay.spec import SessionSpec
+
+_DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
+_POLL_S = 0.02
+
+
+class SessionStuck(OpmeterError):
+    """A session cannot even be killed: this device is of no use until somebody looks at it."""
+
+
+def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[bytes]":
+    """The session's process, or msprof around it: group leader, its output in the log."""
+    # -P: else the folder one happens to be in comes before Python's own modules.
+    command = [sys.executable, "-P", "-m", "collector.replay.session", str(directory)]
+    if spec.backend == "npu":
+        output = directory.resolve() / OUTPUT  # msprof refuses links on the way
+        output.mkdir(mode=0o750)
+        command = record_command(find_msprof(), output, spec.aic_metrics, command)
+    else:
+        command.append(str(os.getpid()))
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=session_environment(spec.backend),
+        start_new_session=True,
+    )
+
+
+def session_environment(backend: str) -> dict[str, str]:
+    """What a session's process finds in its environment: ours, and what keeps it alike."""
+    env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
+    if backend == "cpu":
+        # The heap is kept between cases: page faults are no part of an operator's time.
+        env.update(CPU_ALLOCATOR)
+    if backend == "cuda":
+        env.update(CUDA_ORDER)
+    return env
+
+
+def end_group(
+    process: "subprocess.Popen[bytes]", session: int | None = None, patience_s: float = _DYING_S
+) -> None:
+    """Leave nothing of the session behind, also what its operators may have started. `session`
+    is its own process, where that is another: it may have left the group.
+
+    Raises SessionStuck where one is still there after that: the kernel holds it in a driver.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if session is not None and session != process.pid:
+        kill(session)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired as error:
+        raise _stuck(process.pid, patience_s) from error
+    if session is not None and not _is_gone_within(session, patience_s):
+        raise _stuck(session, patience_s)
+
+
+def kill(process: int) -> None:
+    """End one process, which may be gone already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, signal.SIGKILL)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for yet does not."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def describe_end(code: int) -> str:
+    """`killed by SIGSEGV`, `exited with 1`; 128 and more is how others tell of a signal."""
+    number = -code if code < 0 else code - 128
+    if number <= 0:
+        return f"exited with {code}"
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exited with {code}" if code > 0 else f"killed by signal {number}"
+    hint = " (the kernel does that when memory runs out)" if number == signal.SIGKILL else ""
+    return f"killed by {name}{hint}"
+
+
+def _is_gone_within(process: int, patience_s: float) -> bool:
+    end = time.monotonic() + patience_s
+    while is_alive(process):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _stuck(process: int, patience_s: float) -> SessionStuck:
+    return SessionStuck(
+        f"session process {process} is still there {patience_s:g} s after SIGKILL: "
+        "a driver holds it"
+    )
