@@ -11,9 +11,9 @@ from collector.ops.catalog._attention import MASK_SIDE, Attention, Block
 from collector.ops.spec import TensorMaker
 
 
-def make_mask(make: TensorMaker) -> Any:
+def make_mask(make: TensorMaker, dtype: str = "BOOL") -> Any:
     """The compressed causal mask: true above the diagonal, where keys are hidden."""
-    return make.full((MASK_SIDE, MASK_SIDE), "BOOL", 1).triu_(1)
+    return make.full((MASK_SIDE, MASK_SIDE), dtype, 1).triu_(1)
 
 
 def split(tensor: Any, sizes: Attention) -> Any:
@@ -62,19 +62,28 @@ def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block:
     return scaled
 
 
+def attend(
+    torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention
+) -> tuple[Any, Any, Any]:
+    """The attention, and the softmax's maximum and sum, of tensors that `split` gave. Values may
+    be of another size than keys."""
+    out = query.new_empty((*query.shape[:3], value.shape[-1]))
+    peaks = torch.empty(*query.shape[:3], 1, dtype=torch.float32, device=query.device)
+    sums = torch.empty_like(peaks)
+    for block in sizes.blocks():
+        weights = scores(torch, query, key, mask, sizes, block)
+        peak = weights.amax(-1, keepdim=True)
+        total = weights.sub_(peak).exp_().sum(-1, keepdim=True)
+        rows = torch.bmm(weights.to(value.dtype), keys_of(value, block)).div_(total)
+        for tensor, part in ((out, rows), (peaks, peak), (sums, total)):
+            put_rows(tensor, block, part)
+    return out, peaks, sums
+
+
 def forward(torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention) -> Any:
     """The softmax's maximum and sum, each eight times over, and the attention."""
     q, k, v = (split(tensor, sizes) for tensor in (query, key, value))
-    out = torch.empty_like(q)
-    peaks = torch.empty(*q.shape[:3], 1, dtype=torch.float32, device=q.device)
-    sums = torch.empty_like(peaks)
-    for block in sizes.blocks():
-        weights = scores(torch, q, k, mask, sizes, block)
-        peak = weights.amax(-1, keepdim=True)
-        total = weights.sub_(peak).exp_().sum(-1, keepdim=True)
-        rows = torch.bmm(weights.to(v.dtype), keys_of(v, block)).div_(total)
-        for tensor, part in ((out, rows), (peaks, peak), (sums, total)):
-            put_rows(tensor, block, part)
+    out, peaks, sums = attend(torch, q, k, v, mask, sizes)
     statistics = (t.view(*_rows_shape(sizes), 1).expand(-1, -1, -1, 8) for t in (peaks, sums))
     maximum, total = (tensor.contiguous() for tensor in statistics)
     return maximum, total, join(out, sizes, query)

@@ -1,0 +1,43 @@
+"""Fills in the `Runtime ...` columns of a record, so that a case says all that its launch does.
+
+A profile tells shapes; what else a launch depends on (lengths, heads, modes) is then taken as the
+likeliest. A plan names those values, so that a row of the database tells what was measured, and
+who reads it finds a query's own lengths there.
+"""
+
+from dataclasses import replace
+
+from collector.errors import CaseRejected
+from collector.ops.spec import OpSpec
+from collector.record import CaseRecord
+from collector.vocabulary import RUNTIME_PREFIX
+
+_COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
+# What a reader of the database wants to see for these kernels before it interpolates.
+_COMPLETE = frozenset({"SparseFlashAttention", "LightningIndexer"})
+_UNFILLED = frozenset({"", "profile_shapes_only"})
+
+
+def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
+    """The record with every Runtime column filled in on which its launch depends.
+
+    What the record says stays as it is, but for a completeness of `profile_shapes_only`. A record
+    whose case the operator refuses, and one without such columns, come back unchanged.
+    """
+    try:
+        op.check(record.case, "npu")
+    except CaseRejected:
+        return record
+    columns = op.runtime(record.case)
+    if not columns:
+        return record
+    missing = {name: text for name, text in columns.items() if not _says(record, name)}
+    extra = {**record.extra, **missing}
+    if extra.get(_COMPLETENESS, "").strip() in _UNFILLED:
+        filled = "complete" if op.family & _COMPLETE else "runtime_values"
+        extra[_COMPLETENESS] = filled
+    return record if extra == record.extra else replace(record, extra=extra)
+
+
+def _says(record: CaseRecord, name: str) -> bool:
+    return bool(record.extra.get(name, "").strip())

@@ -1,0 +1,11 @@
+"""What the recorded calls of attention launch: the OP Type that msprof prints.
+
+FlashAttentionScore and its gradient were seen in real profiles, and so was fused attention of
+inference. The others bear the name of their kernel, and are assumed.
+"""
+
+from collections.abc import Callable
+
+KERNELS: dict[str, str | Callable[..., str]] = {
+    "aclnnFusedInferAttentionScoreV3": "FusedInferAttentionScore",
+}

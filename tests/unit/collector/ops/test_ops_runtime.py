@@ -1,0 +1,78 @@
+"""Runtime columns are filled in from what the operator says, and nothing else changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.ops.registry import find
+from collector.ops.runtime import completed
+from tests.fixtures.op_rows import rows_of
+
+pytestmark = pytest.mark.fast
+
+COMPLETENESS = "Runtime metadata_completeness"
+
+
+def fused(**extra):
+    """A paged decode row that names nothing."""
+    row = rows_of("FusedInferAttentionScore")[1]
+    return replace(row, extra={name.replace("_", " ", 1): text for name, text in extra.items()})
+
+
+OP = find("FusedInferAttentionScore")
+
+
+def test_every_column_that_a_launch_depends_on_is_filled_in():
+    row = completed(fused(), OP)
+    assert row.extra == {
+        "Runtime actual_seq_lengths_shape": "5",
+        "Runtime actual_seq_lengths_values": "1,2,3,4,5",
+        "Runtime actual_seq_lengths_kv_shape": "5",
+        "Runtime actual_seq_lengths_kv_values": "16,16,16,16,16",
+        "Runtime avg_seq_len": "16.000000",
+        "Runtime block_table_shape": "5,4",
+        "Runtime block_table_valid_blocks": "1,1,1,1,1",
+        "Runtime num_heads": "4",
+        "Runtime num_key_value_heads": "1",
+        "Runtime sparse_mode": "3",
+        "Runtime input_layout": "TND",
+        "Runtime block_size": "16",
+        COMPLETENESS: "runtime_values",
+    }
+
+
+def test_the_case_names_what_was_filled_in_and_its_provenance_is_no_part_of_it():
+    bare, row = fused(), completed(fused(), OP)
+    assert row.case_id != bare.case_id
+    assert row.case.attribute("Runtime num_heads") == "4"
+    assert row.case.attribute(COMPLETENESS) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [
+        ("", "runtime_values"),
+        ("profile_shapes_only", "runtime_values"),
+        ("runtime_values_dumped", "runtime_values_dumped"),
+        ("shape_grid_scene_generated", "shape_grid_scene_generated"),
+        ("legacy", "legacy"),
+    ],
+)
+def test_completeness_is_what_the_row_says_unless_that_is_over(said, becomes):
+    row = completed(fused(Runtime_metadata_completeness=said), OP)
+    assert row.extra[COMPLETENESS] == becomes
+
+
+def test_what_a_row_says_stays_as_it_is_written():
+    said = {"Runtime_actual_seq_lengths_kv_values": "9;8;7;6;5", "Runtime_source_profile": "a"}
+    row = completed(fused(**said), OP)
+    assert row.extra["Runtime actual_seq_lengths_kv_values"] == "9;8;7;6;5"
+    assert row.extra["Runtime source_profile"] == "a"
+    assert row.extra["Runtime avg_seq_len"] == "7.000000"
+
+
+def test_a_refused_row_and_an_operator_without_columns_come_back_as_they_are():
+    refused = fused(Runtime_num_heads="3")
+    assert completed(refused, OP) is refused
+    plain = rows_of("Add")[0]
+    assert completed(plain, find("Add")) is plain
