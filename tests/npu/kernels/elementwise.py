@@ -1,0 +1,127 @@
+"""What the recorded calls of elementwise operators, comparisons, reductions and fills launch: the
+OP Type that msprof prints.
+
+Seen in real profiles (the kernel's name there starts with the call): Abs, Add, Arange, Cast and
+InplaceCopy, Cos, EqTensor, Gelu, InplaceFillScalar, InplaceOne, InplaceZero, LinalgVectorNorm,
+LogSoftmax and its gradient, Muls (a Muls for DT_BF16, a Mul for FLOAT), NeTensor, NonzeroV2,
+PowTensorScalar (Pows), ReduceSum, Sin, Subs, ThresholdBackward, ApplyAdamWV2; and by calls that
+differ in that the other operand is a number: Divs (RealDiv), GtScalar, InplaceRelu.
+Read in CANN's open sources: Mul and Muls, PowTensorScalar, FloorDivide, Remainder, Cumsum, ArgMax,
+Histc, MaskedFill, RepeatInterleave, Sort, Clamp, SWhere, Silu and its gradient, SoftmaxBackward.
+The others bear the name of their kernel, and are assumed.
+
+Several calls add a Cast for a dtype that their kernel does not write (Sort, ArgMax and Histc give
+INT32): only the kernel that the call is made for is named here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Tensors = Sequence[Any]
+
+
+def copied(tensors: Tensors) -> str:
+    """Into another dtype or the same."""
+    target, source = tensors[:2]
+    return "TensorMove" if target.dtype == source.dtype else "Cast"
+
+
+def multiplied(tensors: Tensors) -> str:
+    """By a number of the host, which the operators here give as a float."""
+    return "Muls" if "bf16" in str(tensors[0].dtype).lower() else "Mul"
+
+
+def raised(tensors: Tensors) -> str:
+    """To the second power, as the operators here do."""
+    return "Square" if _is_integer(tensors[0]) else "Pows"
+
+
+def added_up(tensors: Tensors) -> str:
+    """Along the last dimension, as the operators here do where it can matter."""
+    *outer, length = tensors[0].shape or (1,)
+    rows = 1
+    for size in outer:
+        rows *= size
+    big = rows >= 12800 and length >= 512
+    return "CumsumCube" if big and not _is_integer(tensors[0]) else "Cumsum"
+
+
+def repeated(tensors: Tensors) -> str:
+    """Along a dimension of several, or of one."""
+    return "RepeatInterleave" if len(tensors[0].shape) == 1 else "RepeatInterleaveV2"
+
+
+def _is_integer(tensor: Any) -> bool:
+    name = str(tensor.dtype).lower()
+    return name.startswith(("i", "u", "bool")) or "int" in name
+
+
+KERNELS: dict[str, str | Callable[[Tensors], str]] = {
+    "aclnnAbs": "Abs",
+    "aclnnAdd": "Add",
+    "aclnnAll": "ReduceAll",
+    "aclnnAmax": "ReduceMax",
+    "aclnnAmin": "ReduceMin",
+    "aclnnAny": "ReduceAny",
+    "aclnnApplyAdamWV2": "ApplyAdamWV2",
+    "aclnnArange": "Range",
+    "aclnnArgMax": "ArgMaxV2",
+    "aclnnCast": "Cast",
+    "aclnnClamp": "ClipByValueV2",
+    "aclnnCos": "Cos",
+    "aclnnCumsum": added_up,
+    "aclnnDiv": "RealDiv",
+    "aclnnEqTensor": "Equal",
+    "aclnnExp": "Exp",
+    "aclnnFloorDivide": "FloorDiv",
+    "aclnnGeTensor": "GreaterEqual",
+    "aclnnGelu": "Gelu",
+    "aclnnGeluV2": "GeluV2",
+    "aclnnGtTensor": "Greater",
+    "aclnnHistc": "HistogramV2",
+    "aclnnInplaceCopy": copied,
+    "aclnnInplaceFillScalar": "Fill",
+    "aclnnInplaceMaskedFillScalar": "MaskedFill",
+    "aclnnInplaceOne": "OnesLike",
+    "aclnnInplaceZero": "ZerosLike",
+    "aclnnLeTensor": "LessEqual",
+    "aclnnLinalgVectorNorm": "LpNormV2",
+    "aclnnLog": "Log",
+    "aclnnLogSoftmax": "LogSoftmaxV2",
+    "aclnnLogSoftmaxBackward": "LogSoftmaxGrad",
+    "aclnnLogicalAnd": "LogicalAnd",
+    "aclnnLogicalNot": "LogicalNot",
+    "aclnnLogicalOr": "LogicalOr",
+    "aclnnLtTensor": "Less",
+    "aclnnMaximum": "Maximum",
+    "aclnnMean": "ReduceMean",
+    "aclnnMinimum": "Minimum",
+    "aclnnMul": "Mul",
+    "aclnnMuls": multiplied,
+    "aclnnNeTensor": "NotEqual",
+    "aclnnNeg": "Neg",
+    "aclnnNonzero": "NonZero",
+    "aclnnNonzeroV2": "NonZero",
+    "aclnnPowTensorScalar": raised,
+    "aclnnPowTensorTensor": "Pow",
+    "aclnnReciprocal": "Reciprocal",
+    "aclnnReduceSum": "ReduceSum",
+    "aclnnRelu": "Relu",
+    "aclnnRemainderTensorTensor": "FloorMod",
+    "aclnnRepeatInterleave": repeated,
+    "aclnnRepeatInterleaveWithDim": repeated,
+    "aclnnRsqrt": "Rsqrt",
+    "aclnnSWhere": "SelectV2",
+    "aclnnSigmoid": "Sigmoid",
+    "aclnnSilu": "Swish",
+    "aclnnSiluBackward": "SiluGrad",
+    "aclnnSin": "Sin",
+    "aclnnSoftmax": "SoftmaxV2",
+    "aclnnSoftmaxBackward": "SoftmaxGrad",
+    "aclnnSort": "Sort",
+    "aclnnSqrt": "Sqrt",
+    "aclnnSub": "Sub",
+    "aclnnSubs": "Sub",
+    "aclnnTanh": "Tanh",
+    "aclnnThresholdBackward": "ReluGrad",
+}
