@@ -1,0 +1,245 @@
+"""The reports of a microbenchmark, in `{version}/reports/`: a page for people, the gaps between
+microbenchmark and source run as a table, and the certificates of what was measured here."""
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+from collector.database.columns import csv_bytes, number_text
+from collector.errors import BadInput
+from collector.measurement import ROW_COLUMNS, Measurement, to_row
+from collector.singlehost.outcome import (
+    HIGHEST_RATIO,
+    LOWEST_RATIO,
+    Gap,
+    MicrobenchResult,
+    Unanswered,
+    Written,
+    gaps,
+    shapes_of,
+    tensors_of,
+)
+from collector.store.atomic import written_beside
+from collector.vocabulary import BASE_CELLS
+
+GAP_COLUMNS = (
+    *("Operator", "CSV Name", "MicroBench(us)", "Profiling(us)", "Abs Diff(us)", "MB/Profile"),
+    *("Hotspot", "Launches", "Shape", "Tensors"),
+)
+_FOLDER = "reports"
+_HOTSPOTS = 20
+
+Rows = Iterable[Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Where the reports lie; `certificates` is None where nothing was measured here."""
+
+    page: Path
+    gaps: Path
+    certificates: Path | None
+
+
+def write_reports(result: MicrobenchResult, when: datetime) -> Reports:
+    """Write the reports under names that nobody else has. BadInput where that cannot be done."""
+    folder = result.folder / _FOLDER
+    contents = {
+        "replay_report_{}.md": page(result).encode(),
+        "duration_gap_{}.csv": gap_table(result),
+    }
+    if result.measurements:
+        contents["replay_certificates_{}.csv"] = certificates(result.measurements)
+    try:
+        for number in count(1):
+            stamp = f"{when:%Y%m%d_%H%M%S}" + (f"_{number}" if number > 1 else "")
+            paths = [folder / name.format(stamp) for name in contents]
+            if _create(dict(zip(paths, contents.values(), strict=True))):
+                break
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=folder) from error
+    return Reports(paths[0], paths[1], paths[2] if len(paths) > 2 else None)
+
+
+def page(result: MicrobenchResult) -> str:
+    """The report for people, in Markdown."""
+    return "\n".join(_page(result)) + "\n"
+
+
+def gap_table(result: MicrobenchResult) -> bytes:
+    """Every written row that has both durations, the widest gap first."""
+    rows = (dict(zip(GAP_COLUMNS, _gap_cells(gap), strict=True)) for gap in gaps(result))
+    return csv_bytes(GAP_COLUMNS, rows)
+
+
+def certificates(measurements: Iterable[Measurement]) -> bytes:
+    """One row for each case tried, with everything that is known of it."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ROW_COLUMNS)
+    writer.writeheader()
+    writer.writerows(to_row(measurement) for measurement in measurements)
+    return out.getvalue().encode()
+
+
+def table(columns: Sequence[str], rows: Rows) -> list[str]:
+    """A table in Markdown, its columns aligned; `_None_` where there is no row."""
+    cells = [[_escaped(cell) for cell in row] for row in rows]
+    if not cells:
+        return ["_None_"]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    lines = [list(columns), ["-" * width for width in widths], *cells]
+    return [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+
+
+def _page(result: MicrobenchResult) -> Iterator[str]:
+    yield "# Microbenchmark report"
+    if not result.is_complete:
+        yield from ("", "**Ended early: rows that are not listed here were not tried.**")
+    yield from _section("What was measured", ("", ""), result.about)
+    yield from _section("Overview", ("Metric", "Value"), _overview(result))
+    operators = ("Operator", "Updated", "Added", "Unchanged", "Deleted", "Failed", "Skipped")
+    yield from _section("Operators", operators, _operators(result))
+    answers = ("Operator", "Shapes", "Tensors", "Outcome", "Reason")
+    yield from _section("Failures", answers, _answers(result.failed))
+    yield from _section("Not launched", answers, _answers(result.skipped))
+    launches = ("Operator", "Shapes", "Tensors", "Launches", "Mean(us)", "Why")
+    yield from _section("Launches that no row took", launches, _leftover(result))
+    cases = ("Operator", "Shapes", "Tensors")
+    alone = ((case.kernel_type, shapes_of(case), tensors_of(case)) for case in result.alone)
+    yield from _section("Rows without a launch", cases, alone)
+    twice = ((c.kernel_type, shapes_of(c), tensors_of(c), n) for c, n in result.duplicates)
+    yield from _section("Duplicate rows, all updated alike", (*cases, "Rows"), twice)
+    deleted = ((kernel, *(row.get(c, "") for c in BASE_CELLS)) for kernel, row in result.deleted)
+    yield from _section("Deleted rows without a duration", ("Operator", *BASE_CELLS), deleted)
+    yield from _hotspots(result)
+    written = ("Operator", "Row", "Shapes", "Tensors", "Launches", "Mean(us)", "Before(us)", "Note")
+    yield from _section("Rows written", written, map(_written, result.written))
+
+
+def _section(title: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    yield from ("", f"## {title}", "")
+    yield from table(columns, rows)
+
+
+def _overview(result: MicrobenchResult) -> list[tuple[str, object]]:
+    new = sum(row.is_new for row in result.written)
+    changed = sum(row.has_changed for row in result.written) - new
+    return [
+        ("Version", result.folder),
+        ("Update mode", result.update.value),
+        ("CSV files touched", len({row.place.kernel_type for row in result.written})),
+        ("Rows updated", changed),
+        ("Rows added, for launches of no row", new),
+        ("Rows measured again alike", len(result.written) - new - changed),
+        ("Rows left alone, which have a duration", result.kept),
+        ("Rows deleted", len(result.deleted)),
+        ("Duplicate cases", len(result.duplicates)),
+        ("Cases failed", len(result.failed)),
+        ("Cases not launched", len(result.skipped)),
+        ("Launches that no row took, cases", len(result.leftover)),
+        ("Rows without a launch", len(result.alone)),
+        ("Hotspots", sum(gap.is_hot for gap in gaps(result))),
+        ("Gap threshold", f"below {LOWEST_RATIO} or above {HIGHEST_RATIO} of the source run"),
+    ]
+
+
+def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
+    """One row a kernel type; what gained most comes first."""
+    counts: dict[str, Counter[str]] = {}
+    for row in result.written:
+        what = "added" if row.is_new else "updated" if row.has_changed else "unchanged"
+        counts.setdefault(row.place.kernel_type, Counter())[what] += 1
+    for kernel_type, _ in result.deleted:
+        counts.setdefault(kernel_type, Counter())["deleted"] += 1
+    for what, cases in (("failed", result.failed), ("skipped", result.skipped)):
+        for unanswered in cases:
+            counts.setdefault(unanswered.case.kernel_type, Counter())[what] += 1
+    names = ("updated", "added", "unchanged", "deleted", "failed", "skipped")
+    kernels = sorted(counts, key=lambda k: (-counts[k]["added"], -counts[k]["updated"], k))
+    return [(kernel, *(counts[kernel][name] for name in names)) for kernel in kernels]
+
+
+def _answers(cases: Iterable[Unanswered]) -> Iterator[tuple[str, ...]]:
+    for u in cases:
+        place = (u.case.kernel_type, shapes_of(u.case), tensors_of(u.case))
+        yield (*place, u.outcome.value, u.reason)
+
+
+def _leftover(result: MicrobenchResult) -> Iterator[tuple[object, ...]]:
+    for left in result.leftover:
+        place = (left.case.kernel_type, shapes_of(left.case), tensors_of(left.case))
+        yield (*place, left.launches, number_text(left.mean_us), left.fate)
+
+
+def _hotspots(result: MicrobenchResult) -> Iterator[str]:
+    columns = ("Operator", "MicroBench(us)", "Profiling(us)", "Abs Diff(us)", "MB/Profile", "Shape")
+    hot = [gap for gap in gaps(result) if gap.is_hot]
+    rows = [
+        (
+            gap.row.case.kernel_type,
+            number_text(gap.row.mean_us),
+            number_text(gap.profiling_us),
+            number_text(gap.difference_us),
+            f"{gap.ratio:.3f}",
+            shapes_of(gap.row.case),
+        )
+        for gap in hot[:_HOTSPOTS]
+    ]
+    yield from _section(f"Duration gap hotspots ({len(rows)} of {len(hot)})", columns, rows)
+
+
+def _written(row: Written) -> tuple[object, ...]:
+    return (
+        row.place.kernel_type,
+        row.place.at + 2,  # as an editor counts: the header is line 1
+        shapes_of(row.case),
+        tensors_of(row.case),
+        row.launches,
+        number_text(row.mean_us),
+        "" if row.old_us is None else number_text(row.old_us),
+        "; ".join(note for note in ("added" if row.is_new else "", row.ran) if note),
+    )
+
+
+def _gap_cells(gap: Gap) -> tuple[str, ...]:
+    row = gap.row
+    return (
+        row.case.kernel_type,
+        f"{row.place.kernel_type}.csv",
+        number_text(row.mean_us),
+        number_text(gap.profiling_us),
+        number_text(gap.difference_us),
+        number_text(gap.ratio),
+        "yes" if gap.is_hot else "no",
+        str(row.launches),
+        shapes_of(row.case),
+        tensors_of(row.case),
+    )
+
+
+def _escaped(cell: object) -> str:
+    return " ".join(str(cell).split()).replace("|", "\\|")
+
+
+def _create(contents: Mapping[Path, bytes]) -> bool:
+    """Create all files under names that are free; none, where one is taken."""
+    made: list[Path] = []
+    for path, data in contents.items():
+        with written_beside(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                for other in made:
+                    other.unlink()
+                return False
+        made.append(path)
+    return True

@@ -1,0 +1,252 @@
+"""Launches that a profiler recorded earlier find their rows, and only those."""
+
+import csv
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+
+from collector.database.columns import DATABASE_COLUMNS, PARSER_COLUMNS
+from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
+from collector.singlehost.from_profile import microbench_from_profile
+from collector.singlehost.outcome import Update
+from collector.singlehost.parse import parse
+from collector.vocabulary import BASE_CELLS
+from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.unit.collector.singlehost.conftest import matmul
+
+pytestmark = pytest.mark.fast
+
+AVERAGE = "Average Duration(us)"
+
+
+@pytest.fixture
+def profile(tmp_path):
+    def write(*rows, layout="O3", name="PROF_1"):
+        folder = tmp_path / name / "mindstudio_profiler_output"
+        return write_profile(folder, layout, rows).parent.parent
+
+    return write
+
+
+def mat(kernel, shapes, out, duration="10.000", dtypes="DT_BF16;DT_BF16", formats="ND;ND"):
+    texts = (f'"{shapes}"', dtypes, formats, f'"{out}"', "DT_BF16", "ND", "AI_CORE", "dynamic")
+    return Told(kernel, *texts, duration)
+
+
+def test_a_row_gets_the_plain_mean_of_all_its_launches(tree, profile):
+    tree.write("Add", {AVERAGE: "99.0"})
+    durations = ("2.000", "4.000", "90.000")
+    source = profile(*(Told(duration=d, other={"aiv_vec_ratio": "0.5"}) for d in durations))
+    result = microbench_from_profile(tree.folder, [source])
+    (row,) = tree.rows("Add")
+    assert row[AVERAGE] == "32.000000"
+    assert row["MicroBench aiv_vec_ratio"] == "0.500000"
+    (written,) = result.written
+    assert (written.launches, written.ran, written.old_us) == (3, "", 99.0)
+
+
+def test_counters_of_an_earlier_microbenchmark_do_not_stay_beside_a_new_duration(tree, profile):
+    tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7", "Note": "kept"})
+    microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    (row,) = tree.rows("Add")
+    assert (row["MicroBench aic_mac_ratio"], row[AVERAGE], row["Note"]) == ("", "3.000000", "kept")
+
+
+def test_the_same_shapes_in_another_dtype_are_another_row(tree, profile):
+    tree.write("Add", {}, {"Input Data Types": "DT_BF16;DT_BF16", "Output Data Types": "DT_BF16"})
+    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    assert tree.durations("Add") == ["3.000000", ""]
+    assert [case.inputs[0].dtype for case in result.alone] == ["DT_BF16"]
+
+
+def test_a_row_that_says_less_than_the_profile_is_found_by_its_signature(tree, profile):
+    tree.write("Add", {"OP State": "", "Output Formats": ""})
+    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    assert tree.durations("Add") == ["3.000000"]
+    assert result.written[0].ran.startswith("by the coarser signature: ")
+
+
+def test_a_row_with_launches_of_its_own_takes_no_others(tree, profile):
+    row = {"Input Shapes": '"4,768;2"', "Output Shapes": '"2,768"', "Input Data Types": "FLOAT"}
+    tree.write("Slice", row)
+    cells = ("ND;ND", '"2,768"', "FLOAT", "ND", "AI_VECTOR_CORE", "dynamic")
+    launches = [Told("Slice", f'"4,768;{n}"', "FLOAT;", *cells, f"{n}.000") for n in (3, 8)]
+    exact = [Told("Slice", '"4,768;2"', "FLOAT", *cells, "5.000")]
+    result = microbench_from_profile(tree.folder, [profile(*launches)])
+    assert tree.durations("Slice") == ["5.500000"]
+    assert result.written[0].launches == 2
+    microbench_from_profile(tree.folder, [profile(*launches, *exact)])
+    assert tree.durations("Slice")[0] == "5.000000"
+
+
+def test_rows_that_attributes_tell_apart_are_not_filled_by_a_profile_that_cannot(tree, profile):
+    rows = [{"Runtime num_heads": heads} for heads in ("8", "16")]
+    tree.write("FusedInferAttentionScore", *rows)
+    source = profile(Told("FusedInferAttentionScore", duration="3.000"))
+    result = microbench_from_profile(tree.folder, [source])
+    assert tree.durations("FusedInferAttentionScore") == ["", ""]
+    (left,) = result.leftover
+    assert "fit 2 rows of different attributes" in left.fate
+
+
+def test_duplicate_rows_are_updated_alike_and_reported(tree, profile):
+    tree.write("Add", {}, {"Input Shapes": "4096,1024;4096,1024"})
+    result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
+    assert tree.durations("Add") == ["3.000000"] * 2
+    assert [count for _, count in result.duplicates] == [2]
+
+
+def test_a_matmul_row_takes_what_another_kernel_of_the_family_took_and_says_so(tree, profile):
+    tree.write("MatMulCommon", matmul("32,128;128,64", "32,64"))
+    result = microbench_from_profile(
+        tree.folder, [profile(mat("MatMulV3", "32,128;64,128", "32,64", "7.000"))]
+    )
+    assert tree.durations("MatMulCommon") == ["7.000000"]
+    assert result.written[0].ran == "MatMulV3 ran: 32,128;64,128 -> 32,64"
+    assert (tree.files(), result.leftover) == (["MatMulCommon.csv"], ())
+
+
+def test_a_matmuls_own_launches_come_before_the_familys(tree, profile):
+    tree.write("MatMulV2", matmul("32,128;128,64", "32,64"))
+    source = profile(
+        mat("MatMulV3", "32,128;128,64", "32,64", "20.000"),
+        mat("MatMulV2", "32,128;128,64", "32,64", "10.000"),
+    )
+    result = microbench_from_profile(tree.folder, [source])
+    assert tree.durations("MatMulV2") == ["10.000000"]
+    assert [left.case.kernel_type for left in result.leftover] == ["MatMulV3"]
+
+
+def test_launches_of_the_family_add_no_row(tree, profile):
+    tree.write("MatMulV2", matmul("32,128;128,64", "32,64"))
+    source = profile(mat("MatMulV3", "8,128;128,64", "8,64"))
+    result = microbench_from_profile(tree.folder, [source])
+    assert (tree.files(), tree.durations("MatMulV2")) == (["MatMulV2.csv"], [""])
+    assert result.leftover[0].fate == "the tree has no MatMulV3.csv"
+
+
+def test_launches_without_a_row_are_added_only_to_files_that_are_there(tree, profile):
+    tree.write("Add", {})
+    source = profile(Told(shapes='"8,8;8,8"', out_shapes='"8,8"'), Told("Mul"))
+    result = microbench_from_profile(tree.folder, [source])
+    assert tree.files() == ["Add.csv"]
+    assert tree.durations("Add") == ["", "12.500000"]
+    assert [row.is_new for row in result.written] == [True]
+    assert [left.fate for left in result.leftover] == ["the tree has no Mul.csv"]
+
+
+def test_missing_only_fills_what_has_no_duration_and_adds_nothing(tree, profile):
+    measured = {AVERAGE: "5.0"}
+    profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
+    missing = {"Input Shapes": '"2;2"', AVERAGE: "0"}
+    tree.write("Add", measured, profiled, missing)
+    source = profile(
+        *(Told(shapes=s) for s in ('"4096,1024;4096,1024"', '"1;1"', '"2;2"', '"3;3"'))
+    )
+    result = microbench_from_profile(tree.folder, [source], update=Update.MISSING_ONLY)
+    assert tree.durations("Add") == ["5.0", "", "12.500000"]
+    assert (len(result.written), result.kept) == (1, 2)
+    assert result.leftover[0].fate == "missing-only adds no rows"
+
+
+def test_an_empty_tree_gets_a_file_with_every_column_for_each_kernel(tree, profile):
+    source = profile(
+        Told(),
+        unknown_inputs("Custom", duration="7.840"),
+        collective("1.000", "30.000"),
+        Told("reduce_scatterAicpuKernel", core="AI_CPU"),
+    )
+    result = microbench_from_profile(tree.folder, [source])
+    assert tree.files() == ["Add.csv", "Custom.csv"]
+    assert read_kernel_file(tree.folder / "Add.csv").columns == DATABASE_COLUMNS
+    assert tree.durations("Custom") == ["7.840000"]
+    assert tree.rows("Add")[0]["Profiling Average Duration(us)"] == ""
+    assert [left.fate for left in result.leftover] == ["an AICPU kernel makes no file"]
+
+
+def test_a_parsed_trees_columns_get_theirs_before_those_of_the_profile(tree, profile):
+    parse([profile(Told(duration="8.000"), name="serving")], tree.folder)
+    assert read_kernel_file(tree.folder / "Add.csv").columns == PARSER_COLUMNS
+    microbench_from_profile(
+        tree.folder, [profile(Told(duration="4.000", other={"aic_mac_ratio": "0.5"}))]
+    )
+    columns = read_kernel_file(tree.folder / "Add.csv").columns
+    assert columns.index(AVERAGE) == len(BASE_CELLS)
+    mine, theirs = "MicroBench aic_mac_ratio", "Profiling Average aic_mac_ratio"
+    assert columns.index(mine) == columns.index(theirs) - 1
+
+
+def test_columns_of_earlier_days_are_migrated(tree, profile):
+    legacy = {"MicroBench Duration(us)": "5.0", "MicroBench Task Duration(us)": "6.0"}
+    other = {"Input Shapes": '"1;1"', **legacy}
+    tree.write("Add", other, {}, columns=BASE_CELLS)
+    microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))], prune_empty=True)
+    assert tree.durations("Add") == ["5.0", "3.000000"]
+    assert "MicroBench Task Duration(us)" not in tree.rows("Add")[0]
+
+
+def test_rows_without_any_duration_are_removed_only_where_that_is_asked_for(tree, profile):
+    tree.write("Add", {}, {"Input Shapes": '"1;1"', AVERAGE: "N/A"})
+    source = profile(Told(duration="3.000"))
+    assert microbench_from_profile(tree.folder, [source]).deleted == ()
+    result = microbench_from_profile(tree.folder, [source], prune_empty=True)
+    assert tree.durations("Add") == ["3.000000"]
+    ((kernel, cells),) = result.deleted
+    assert (kernel, cells["Input Shapes"]) == ("Add", '"1;1"')
+
+
+def test_a_chosen_kernel_alone_is_written_and_an_unknown_one_refused(tree, profile):
+    tree.write("Add", {})
+    tree.write("Mul", {})
+    source = profile(Told(), Told("Mul"))
+    microbench_from_profile(tree.folder, [source], kernels=("Mul",))
+    assert (tree.durations("Add"), tree.durations("Mul")) == ([""], ["12.500000"])
+    with pytest.raises(BadInput, match="kernel type 'Mull'; did you mean 'Mul'.*Add, Mul"):
+        microbench_from_profile(tree.folder, [source], kernels=("Mull",))
+
+
+def test_nothing_is_written_where_a_file_of_the_tree_is_wrong(tree, profile):
+    tree.write("Add", {})
+    (tree.folder / "Mul.csv").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    with pytest.raises(BadInput, match="git lfs pull"):
+        microbench_from_profile(tree.folder, [profile(Told())])
+    assert tree.durations("Add") == [""]
+
+
+def test_a_second_run_changes_nothing(tree, profile):
+    source = profile(Told(), Told("Mul"))
+    microbench_from_profile(tree.folder, [source])
+    before = {path: path.stat().st_mtime_ns for path in tree.folder.iterdir()}
+    result = microbench_from_profile(tree.folder, [source])
+    assert [row.has_changed for row in result.written] == [False, False]
+    assert {path: path.stat().st_mtime_ns for path in tree.folder.iterdir()} == before
+
+
+def spreadsheet(path):
+    """Mean duration and number of launches by type and tensors, straight from the raw file."""
+    durations = defaultdict(list)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for row in csv.DictReader(file):
+            tensors = tuple(row[name] for name in BASE_CELLS[2:])
+            durations[row["OP Type"], tensors].append(float(row["Task Duration(us)"]))
+    return {key: (fmean(values), len(values)) for key, values in durations.items()}
+
+
+@pytest.mark.parametrize("run", ["inference_cann9.1_ascend_pt", "op_cann8.5.2_PROF"])
+@pytest.mark.parametrize("is_parsed", [False, True], ids=["empty tree", "parsed tree"])
+def test_real_profiles_give_what_a_spreadsheet_gives(real_profiles, tree, run, is_parsed):
+    (summary,) = (real_profiles / run).rglob("op_summary_*.csv")
+    if is_parsed:
+        parse([real_profiles / run], tree.folder)
+    result = microbench_from_profile(tree.folder, [summary.parent.parent])
+    expected = spreadsheet(summary)
+    if not is_parsed or run.startswith("inference"):
+        found = {
+            (path.stem, tuple(row[name] for name in BASE_CELLS[2:])): row[AVERAGE]
+            for path in tree.folder.glob("*.csv")
+            for row in read_kernel_file(path).rows
+        }
+        assert found == {key: f"{mean:.6f}" for key, (mean, _) in expected.items()}
+    assert sorted(w.launches for w in result.written) == sorted(n for _, n in expected.values())
