@@ -1,5 +1,11 @@
-"""Operators that only move data: one copy into memory that is there already, in the real dtype."""
+"""Operators that only move data: one copy into memory that is there already, in the real dtype.
 
+`copy_` from a view launches the kernel that makes the view dense, and none beside it: CANN's
+`Contiguous` takes Slice, Transpose or BroadcastTo where one of them does, else AsStrided, and
+writes straight into a dense target (sources of CANN 8.5; so do profiles of CANN 8.3).
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 from collector.case import Case, Slot
@@ -25,6 +31,29 @@ def build_copy(case: Case, make: TensorMaker) -> Call:
     )
 
 
+def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
+    """A place for the output, and a view of the first input, whose other slots are numbers that
+    the view stands for."""
+    source, target = (case.inputs or ())[0], (case.outputs or ())[0]
+    return Call((place(target, make), view(make.normal(source.shape or (), source.dtype))))
+
+
 def place(slot: Slot, make: TensorMaker) -> Any:
     """Memory for an output."""
     return make.empty(slot.shape or (), slot.dtype)
+
+
+def picked_bytes(case: Case) -> int:
+    """Bytes of an operator that picks its output from the first input: the output is read and
+    written, the other inputs are read, and the rest of the first is not touched."""
+    output = output_slot(case)
+    return sum(slot.size_bytes for slot in (case.inputs or ())[1:]) + (
+        2 * output.size_bytes if output else 0
+    )
+
+
+def placed_bytes(case: Case, updates: int) -> int:
+    """Bytes of an operator that places an input, `updates`, somewhere in the first: all inputs
+    but the first are read, and the updates written."""
+    slots = case.inputs or ()
+    return sum(slot.size_bytes for slot in slots[1:]) + slots[updates].size_bytes

@@ -1,11 +1,9 @@
 """Tensors joined along the one dimension in which the output is their sum."""
 
-from typing import Any
-
 from collector.case import Case
-from collector.ops.catalog._copy import no_flops, place
+from collector.ops.catalog._joined import joined
 from collector.ops.slots import input_shape, output_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Constraint
 
 
 def _dim(case: Case) -> int | None:
@@ -22,34 +20,15 @@ def _dim(case: Case) -> int | None:
     return None
 
 
-def _build(case: Case, make: TensorMaker) -> Call:
-    parts = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
-    return Call((parts, _dim(case), place((case.outputs or ())[0], make)))
-
-
-def _reference(torch: Any, parts: Any, dim: int, whole: Any) -> Any:
-    return torch.cat(parts, dim, out=whole)
-
-
-def _has_one_dtype(case: Case) -> bool:
-    slots = (*(case.inputs or ()), *(case.outputs or ()))
-    return len({slot.known_dtype for slot in slots}) == 1
-
-
-OP = OpSpec(
-    kernel="ConcatD",
-    call="torch.cat",
-    slots=("x",),
-    variadic=True,
-    reference=_reference,
-    build=_build,
-    flops=no_flops,
-    moves_data=True,
-    constraints=(
-        Constraint(
-            "inputs are wanted that make up the output along one dimension",
-            lambda case: _dim(case) is not None,
-        ),
-        Constraint("one dtype is wanted for all inputs and the output", _has_one_dtype),
+OP = joined(
+    "ConcatD",
+    "torch.cat",
+    lambda torch, parts, dim, out: torch.cat(parts, dim, out=out),
+    _dim,
+    Constraint(
+        "inputs are wanted that make up the output along one dimension",
+        lambda case: _dim(case) is not None,
     ),
+    # `cat` of one tensor launches TensorMove, as profiles of CANN 8.3 show.
+    Constraint("two inputs are wanted, or more", lambda case: len(case.inputs or ()) > 1),
 )

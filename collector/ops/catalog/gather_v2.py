@@ -3,10 +3,11 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._copy import no_flops, picked_bytes
+from collector.ops.catalog._positions import INTEGERS
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.slots import agrees, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.slots import agrees, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -25,11 +26,8 @@ def _reference(torch: Any, table: Any, indices: Any) -> Any:
     return torch.embedding(table, indices)
 
 
-def _traffic(case: Case) -> int:
-    """The indices and axis; the rows found are read and written, the others not touched."""
-    found = output_slot(case)
-    read = sum(slot.size_bytes for slot in (case.inputs or ())[1:])
-    return read + (2 * found.size_bytes if found else 0)
+def _run(api: Any, table: Any, indices: Any) -> Any:
+    return api(indices, table)
 
 
 def _fits(case: Case) -> bool:
@@ -44,11 +42,13 @@ OP = OpSpec(
     reference=_reference,
     build=_build,
     flops=no_flops,
-    traffic=_traffic,
+    traffic=picked_bytes,
     moves_data=True,
     constraints=(
         Constraint("a table of rows is wanted, and an output with a row for each index", _fits),
-        inputs_are(("INT32", "INT64"), (1,)),
+        inputs_are(INTEGERS, (1,)),
         one_dtype((0,)),
     ),
+    npu=NpuCall(run=_run),
+    twins=("GatherV2AiCore",),
 )

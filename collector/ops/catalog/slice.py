@@ -1,24 +1,24 @@
-"""A block of a tensor, copied out. A profile doesn't say where it starts: at the origin here."""
+"""A block of a tensor, copied out. A profile doesn't say where it starts: at the origin here.
+
+`npu_slice`, not a copy of the view: a block of whole rows is dense there, and would be moved by
+TensorMove.
+"""
 
 from collector.case import Case
-from collector.ops.catalog._copy import copy, no_flops, place
+from collector.ops.catalog._copy import build_view, copy, no_flops, picked_bytes
 from collector.ops.dtypes import one_dtype
-from collector.ops.slots import input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.slots import input_shape, output_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    source, target = (case.inputs or ())[0], (case.outputs or ())[0]
-    whole = make.normal(source.shape or (), source.dtype)
-    block = whole[tuple(slice(size) for size in target.shape or ())]
-    return Call((place(target, make), block))
+    block = tuple(slice(size) for size in output_shape(case) or ())
+    return build_view(case, make, lambda whole: whole[block])
 
 
-def _traffic(case: Case) -> int:
-    """The block is read and written; the rest of the tensor is not touched."""
-    block = output_slot(case)
-    positions = sum(slot.size_bytes for slot in (case.inputs or ())[1:])
-    return positions + (2 * block.size_bytes if block else 0)
+def _build_npu(case: Case, make: TensorMaker) -> Call:
+    whole, sizes = (case.inputs or ())[0], list(output_shape(case) or ())
+    return Call((make.normal(whole.shape or (), whole.dtype), [0] * len(sizes), sizes))
 
 
 def _fits(case: Case) -> bool:
@@ -37,10 +37,12 @@ OP = OpSpec(
     reference=copy,
     build=_build,
     flops=no_flops,
-    traffic=_traffic,
+    traffic=picked_bytes,
     moves_data=True,
     constraints=(
         Constraint("an output is wanted that lies within the input", _fits),
         one_dtype((0,)),
     ),
+    npu=NpuCall(build=_build_npu),
+    twins=("SliceAiCore",),
 )

@@ -17,4 +17,5 @@ OP = OpSpec(
         Constraint("the output wants the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))),
         one_dtype((0,)),
     ),
+    twins=("TensorMoveAiCore",),
 )
