@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from collector.database.commits import Commit
 from collector.database.merge import SINGLE_WRITER, Guard
 from collector.errors import BadInput
-from collector.host.gpus import gpus
-from collector.host.stack import local_stack
+from collector.host.stack import device_locks, local_stack
 from collector.plan import Plan
 from collector.replay.lock import DeviceLock, scratch_folder
 from collector.store.base import Store
@@ -70,10 +69,10 @@ def check_here(situation: Situation) -> None:
     """Raise BadInput where this machine is not the one that the campaign wants."""
     campaign = situation.campaign
     try:
-        check_stack(situation.stack, local_stack(campaign.backend))
+        check_stack(situation.stack, local_stack(campaign.backend, situation.stack.device))
     except (WrongImage, WrongNode) as error:
         raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
-    here = len(gpus()) if campaign.backend == "cuda" else 1
+    here = len(device_locks(campaign.backend))
     if campaign.devices > here:
         raise BadInput(
             f"campaign {campaign.name} wants {campaign.devices} devices, and this machine has "
@@ -94,7 +93,7 @@ def _measure(
     purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
     tally = _Tally(plan, shards, view)
     with ExitStack() as held:
-        for device in _lock_names(plan):
+        for device in device_locks(plan.backend)[: plan.devices]:
             held.enter_context(DeviceLock(device, purpose))
         folder = held.enter_context(scratch_folder(f"{plan.backend}0"))
         run = LocalRun(
@@ -109,13 +108,6 @@ def _measure(
             single_writer=single_writer,
         )
         run.measure(shards)
-
-
-def _lock_names(plan: Plan) -> list[str]:
-    """What to lock: a GPU by its own id, since its number depends on who is asked."""
-    if plan.backend != "cuda":
-        return [f"{plan.backend}0"]
-    return [gpu.uuid for gpu in gpus()[: plan.devices]]
 
 
 def _outstanding(store: Store, plan: Plan) -> list[str]:

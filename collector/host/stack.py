@@ -1,13 +1,16 @@
 """The stack of this machine, found without importing torch: that takes seconds and gigabytes."""
 
+import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from collector.errors import BadInput
+from collector.host.cann import cann_version
 from collector.host.cpu import this_cpu
 from collector.host.gpus import Gpu, gpus
+from collector.host.npus import Board, Npu, board_of, device_name, npus
 from collector.stack import Stack
 
 # What a cpu session sets, so that page faults are not measured: part of the stack, since it
@@ -18,8 +21,9 @@ CPU_ALLOCATOR = {
 }
 
 
-def local_stack(backend: str) -> Stack:
-    """The stack that a session on this machine would run on.
+def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
+    """The stack that a session on this machine would run on. An NPU may be known by several names:
+    `wanted_device` chooses.
 
     Raises BadInput, with the remedy, where torch or the device is missing.
     """
@@ -30,7 +34,10 @@ def local_stack(backend: str) -> Stack:
         return cpu_stack(torch)
     if backend == "cuda":
         return cuda_stack(torch, gpus())
-    raise BadInput(f"backend {backend!r} cannot be described here: cpu or cuda is wanted")
+    if backend == "npu":
+        found = npus()
+        return npu_stack(torch, found, board_of(found[0]), wanted_device)
+    raise BadInput(f"backend {backend!r} cannot be described here: cpu, cuda or npu is wanted")
 
 
 def cpu_stack(torch: str) -> Stack:
@@ -70,12 +77,21 @@ def gpu_device(name: str) -> str:
 def device_serial(backend: str, index: int) -> str | None:
     """What tells a device from others of its model; a cpu tells nothing. BadInput where there is
     no such device."""
-    if backend != "cuda":
+    if backend == "cpu":
         return None
-    found = gpus()
+    found = npus() if backend == "npu" else gpus()
     if index >= len(found):
-        raise BadInput(f"cuda device {index} is wanted, this process may use {len(found)}")
-    return found[index].uuid
+        raise BadInput(f"{backend} device {index} is wanted, this process may use {len(found)}")
+    device = found[index]
+    return board_of(device).serial if isinstance(device, Npu) else device.uuid
+
+
+def device_locks(backend: str) -> list[str]:
+    """What to lock for each device that this process may use, by its own name: a number depends on
+    who is asked."""
+    if backend == "npu":
+        return [f"npu{npu.physical}" for npu in npus()]
+    return [gpu.uuid for gpu in gpus()] if backend == "cuda" else [f"{backend}0"]
 
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
@@ -87,3 +103,40 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
             "choose with CUDA_VISIBLE_DEVICES"
         )
     return Stack(device=gpu_device(models[0]), torch=torch, driver=found[0].driver)
+
+
+def npu_stack(torch: str, found: Sequence[Npu], board: Board, wanted: str | None) -> Stack:
+    """NPUs of one model with what is installed; `board` is the first one's. Raises BadInput where
+    there are two models, and where CANN, torch_npu or the device's name cannot be told."""
+    models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
+    if len(models) > 1:
+        raise BadInput(
+            f"a campaign measures one model of NPU, and here are {', '.join(models)}: "
+            "choose with ASCEND_RT_VISIBLE_DEVICES"
+        )
+    torch_npu, cann = _installed("torch_npu", "torch-npu"), cann_version()
+    if torch_npu is None:
+        raise BadInput("torch_npu is not installed: pip install torch_npu of torch's version")
+    if cann is None:
+        raise BadInput(
+            "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+        )
+    return Stack(
+        device=device_name(board.soc, found[0].memory_gb, wanted),
+        torch=torch,
+        driver=board.driver,
+        firmware=board.firmware,
+        cann=cann,
+        torch_npu=torch_npu,
+        vllm=_installed("vllm_ascend", "vllm-ascend") or "",
+    )
+
+
+def _installed(*names: str) -> str | None:
+    """The version of an installed distribution, by the first of its names that is known."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from collector.errors import BadInput
+from collector.host.npus import device_names
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, NpuCalls
 from collector.replay.spec import SessionSpec
@@ -39,6 +40,7 @@ class NpuDevice:
         index = spec.device
         if index >= torch.npu.device_count():
             raise BadInput(f"npu device {index} is wanted, torch sees {torch.npu.device_count()}")
+        check_npu(spec, torch.npu.get_device_name(index))
         self.name = f"npu:{index}"
         self._index = index
         self._format_cast = torch_npu.npu_format_cast
@@ -72,6 +74,17 @@ class NpuDevice:
     def state(self) -> DeviceState:
         """Nothing: npu-smi takes half a second, which is more than a case."""
         return DeviceState()
+
+
+def check_npu(spec: SessionSpec, soc: str) -> None:
+    """Raises BadInput where an NPU of this name is known, and not as the device that the results
+    are for."""
+    names = device_names(soc)
+    if spec.stack_device and names and spec.stack_device not in names:
+        raise BadInput(
+            f"npu device {spec.device} is {soc!r} to torch, {' or '.join(names)}, and "
+            f"{spec.stack_device} is measured"
+        )
 
 
 def import_torch_npu() -> Any:

@@ -70,7 +70,7 @@ def work(
     another plan than the one assigned.
     """
     plan, cases = _read(store, assignment)
-    check_stack(plan.stack, local_stack(plan.backend))
+    check_stack(plan.stack, local_stack(plan.backend, plan.stack.device))
     serial = device_serial(plan.backend, assignment.device)
     progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
     with progress:
@@ -101,15 +101,25 @@ def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:
-    """Raises WrongImage where the software differs, WrongNode where the device does."""
+    """Raises WrongImage where the software differs, WrongNode where the device does.
+
+    Versions beside CANN are those that people write: `8.5` is every 8.5.x, and `2.9.0` also
+    `2.9.0+cpu`.
+    """
+    agree = _is_version_of if wanted.cann else str.__eq__
     if wanted.device != here.device:
         raise WrongNode(_difference("device", wanted.device, here.device))
     for name in ("torch", "torch_npu", "cann", "vllm"):
-        if getattr(wanted, name) != getattr(here, name):
+        if not agree(getattr(wanted, name), getattr(here, name)):
             raise WrongImage(_difference(name, getattr(wanted, name), getattr(here, name)))
     for name in ("driver", "firmware", "details"):
         if getattr(wanted, name) != getattr(here, name):
             raise WrongNode(_difference(name, getattr(wanted, name), getattr(here, name)))
+
+
+def _is_version_of(wanted: str, here: str) -> bool:
+    """Whether a version is the one wanted, or a closer description of it."""
+    return here == wanted or (bool(wanted) and here.startswith(tuple(wanted + c for c in ".+-")))
 
 
 def _difference(name: str, wanted: object, here: object) -> str:

@@ -1,0 +1,182 @@
+"""The Ascend NPUs of this machine that a session would see, as `npu-smi` names them.
+
+`npu-smi info` lists the chips in the order in which torch numbers them; ASCEND_RT_VISIBLE_DEVICES
+chooses among them, as for a session. What a single chip is, its board tells.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from collector.errors import BadInput
+
+_VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+_PATIENCE_S = 60.0
+_REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's lib64"
+
+# A chip is two lines of the table: `| 0  910B3 | OK | ...`, `| 0 | 0000:C1:00.0 | ... 1 / 65536 |`;
+# on A3 the second one has the physical id of the die beside the chip's.
+_FIRST = re.compile(r"\|\s*(\d+)\s+(\S.*?)\s*\|\s*[A-Za-z]+\s*\|.*\|")
+_SECOND = re.compile(r"\|\s*(\d+)(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:\S+\s*\|.*?(?:/\s*(\d+))?\s*\|")
+
+# Which names of the database a chip may stand under. The speeds of A2 chips are those widely
+# reported for them, and no source of Huawei's was at hand: where a name would be a guess, several
+# are given, and whoever asks is told to choose.
+_A2 = "ATLAS_800_A2_"
+_A3 = ("ATLAS_800_A3_560T_128G_DIE", "ATLAS_800_A3_752T_128G_DIE")
+_NAMES: Mapping[tuple[str, int], tuple[str, ...]] = {
+    ("910B2", 64): (f"{_A2}376T_64G",),
+    ("910B3", 64): (f"{_A2}313T_64G",),
+    ("910B4", 32): (f"{_A2}280T_32G_PCIE",),
+    ("910B4-1", 64): (f"{_A2}280T_64G", f"{_A2}280T_64G_PCIE"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Npu:
+    """One chip (on A3: one die). `index` is torch's number for it, `physical` its place among all
+    chips that npu-smi sees, `card` and `chip` are npu-smi's own numbers."""
+
+    index: int
+    physical: int
+    card: int
+    chip: int
+    name: str
+    memory_gb: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What one chip's board tells. `soc` is its name in CANN, `Ascend910B3` or `Ascend910_9392`."""
+
+    soc: str
+    driver: str
+    firmware: str
+    serial: str
+
+
+def npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
+    """The NPUs that this process may use. Raises BadInput, with the remedy, where there is none."""
+    found = visible(parse(_npu_smi("info")), environment.get(_VISIBLE))
+    if not found:
+        raise BadInput(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
+    return found
+
+
+def board_of(npu: Npu) -> Board:
+    """What the board of a chip says. Raises BadInput where npu-smi does not tell."""
+    card = ("info", "-t", "board", "-i", str(npu.card))
+    return parse_board(_npu_smi(*card), _npu_smi(*card, "-c", str(npu.chip)))
+
+
+def parse(text: str) -> tuple[Npu, ...]:
+    """The chips in what `npu-smi info` printed. Raises BadInput where it names none."""
+    found: list[Npu] = []
+    first: re.Match[str] | None = None
+    for line in text.splitlines():
+        if first is not None and (second := _SECOND.fullmatch(line.strip())):
+            memory_gb = round(int(second[2] or 0) / 1024)
+            place = len(found)
+            found.append(Npu(place, place, int(first[1]), int(second[1]), first[2], memory_gb))
+        first = _FIRST.fullmatch(line.strip())
+    if not found:
+        raise BadInput(f"backend npu: npu-smi names no NPU: {' '.join(text.split())[:300]}")
+    return tuple(found)
+
+
+def parse_board(card: str, chip: str) -> Board:
+    """What `npu-smi info -t board` printed of a card, and of one chip of it."""
+    of_card, of_chip = _fields(card), _fields(chip)
+    both = {**of_card, **of_chip}
+    name = both.get("Chip Name", "").replace(" ", "")
+    if not name:
+        raise BadInput(f"backend npu: npu-smi names no chip: {' '.join(chip.split())[:300]}")
+    # As vLLM-Ascend puts it together: A3 has an NPU Name, A2 has not.
+    number = both.get("NPU Name", "")
+    soc = f"{name}_{number}" if number else name if name.startswith("Ascend") else f"Ascend{name}"
+    die = of_chip.get("VDie ID") or of_chip.get("Die ID") or ""
+    serial = (
+        die.replace(" ", "-") or f"{of_card.get('Serial Number', '')}/{of_chip.get('Chip ID', '')}"
+    )
+    return Board(
+        soc=soc,
+        driver=of_card.get("Software Version", ""),
+        firmware=of_card.get("Firmware Version", "") or of_chip.get("Firmware Version", ""),
+        serial=serial,
+    )
+
+
+def visible(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
+    """Those that ASCEND_RT_VISIBLE_DEVICES leaves, numbered anew."""
+    if variable is None:
+        return tuple(found)
+    chosen: list[Npu] = []
+    for entry in variable.split(","):
+        number = entry.strip()
+        if not number.isdigit() or int(number) >= len(found):
+            break
+        if any(npu.physical == int(number) for npu in chosen):
+            raise BadInput(f"{_VISIBLE}={variable!r} names NPU {number} twice")
+        chosen.append(found[int(number)])
+    return tuple(replace(npu, index=index) for index, npu in enumerate(chosen))
+
+
+def device_names(soc: str, memory_gb: int | None = None) -> tuple[str, ...]:
+    """The names under which the database may know a chip; none for a chip that we do not know."""
+    if re.fullmatch(r"Ascend910_93\d\d", soc):
+        return _A3
+    chip = soc.removeprefix("Ascend")
+    return tuple(
+        name
+        for (known, gb), names in _NAMES.items()
+        if known == chip and memory_gb in (None, gb)
+        for name in names
+    )
+
+
+def device_name(soc: str, memory_gb: int, wanted: str | None = None) -> str:
+    """The one name of a chip: the wanted one where the chip may have it, else the only one.
+
+    Raises BadInput, with what to write, where it cannot be told or is another's.
+    """
+    names = device_names(soc, memory_gb)
+    if wanted is not None:
+        if names and wanted not in names:
+            raise BadInput(
+                f"this is {soc} with {memory_gb} GB, {' or '.join(names)}, and {wanted} is wanted"
+            )
+        return wanted
+    if len(names) == 1:
+        return names[0]
+    which = f"one of {', '.join(names)}" if names else "its name in the database"
+    raise BadInput(
+        f"backend npu: {soc} with {memory_gb} GB can be known by several names: say which in the "
+        f"campaign, target: {{device: NAME, ...}} with {which}"
+    )
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    return {name: value for name, value in values.items() if value not in ("", "NA")}
+
+
+def _npu_smi(*arguments: str) -> str:
+    command = shutil.which("npu-smi")
+    if command is None:
+        raise BadInput(f"backend npu: npu-smi is not on PATH, so no NPU can be named: {_REMEDY}")
+    try:
+        answer = subprocess.run(
+            [command, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(
+            f"backend npu: npu-smi does not answer within {_PATIENCE_S:g} s: "
+            "the driver or an NPU hangs"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"backend npu: {command} cannot be run: {error.strerror}") from error
+    return answer.stdout or answer.stderr

@@ -1,0 +1,60 @@
+"""CANN's version files, and what vLLM-Ascend's operators want of the environment."""
+
+import pytest
+
+from collector.host.cann import cann_version
+from collector.host.custom_opp import custom_opp_problem
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (
+            "ascend_toolkit_install.info",
+            "package_name=Ascend-cann-toolkit\nversion=8.5.0\narch=x\n",
+        ),
+        ("version.info", "Version=8.5.0\n"),
+        ("latest/ascend_toolkit_install.info", "package_version: 8.5.0\n"),
+        ("aarch64-linux/ascend_toolkit_install.info", "  version=[8.5.0]\n"),
+    ],
+)
+def test_the_version_is_in_one_of_the_installers_files(tmp_path, place, text):
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_text(text)
+    assert cann_version({"ASCEND_HOME_PATH": str(tmp_path)}, ()) == "8.5.0"
+    assert cann_version({}, (str(tmp_path),)) == "8.5.0"
+
+
+def test_the_first_place_that_tells_wins(tmp_path):
+    for name, version in (("a", "8.5.0"), ("b", "9.1.0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "version.info").write_text(f"Version={version}")
+    named = {"ASCEND_TOOLKIT_HOME": str(tmp_path / "b")}
+    assert cann_version(named, (str(tmp_path / "a"),)) == "9.1.0"
+    assert cann_version({}, (str(tmp_path / "none"),)) is None
+
+
+def test_an_environment_with_the_custom_operators_has_no_problem(tmp_path):
+    libraries = tmp_path / "op_api" / "lib"
+    environment = {
+        "ASCEND_CUSTOM_OPP_PATH": f"{tmp_path}:/somewhere/else:",
+        "LD_LIBRARY_PATH": f"/usr/lib:{libraries}/",
+    }
+    assert custom_opp_problem(environment) == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({}, "ASCEND_CUSTOM_OPP_PATH is not set; export ASCEND_CUSTOM_OPP_PATH="),
+        ({"ASCEND_CUSTOM_OPP_PATH": "/nowhere"}, "ASCEND_CUSTOM_OPP_PATH=/nowhere is no folder"),
+        ({"ASCEND_CUSTOM_OPP_PATH": "/tmp"}, "/tmp/op_api/lib is not on LD_LIBRARY_PATH"),
+    ],
+)
+def test_what_lacks_is_told_with_the_two_lines_that_mend_it(environment, problem):
+    found = custom_opp_problem(environment)
+    assert found.startswith(problem)
+    assert "_cann_ops_custom/vendors/vllm-ascend" in found or "=/tmp:" in found
+    assert "op_api/lib/:${LD_LIBRARY_PATH}" in found

@@ -1,0 +1,201 @@
+"""Which NPUs a session would see, from answers written as npu-smi gives them on A2 and A3."""
+
+import os
+
+import pytest
+
+from collector.errors import BadInput
+from collector.host.npus import (
+    Board,
+    Npu,
+    board_of,
+    device_name,
+    device_names,
+    npus,
+    parse,
+    parse_board,
+    visible,
+)
+from collector.host.stack import device_locks, device_serial, npu_stack
+
+pytestmark = pytest.mark.fast
+
+_HEAD = """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 24.1.rc2                 Version: 24.1.rc2                                             |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  {phy}                | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+"""
+_TAIL = """\
++---------------------------+---------------+----------------------------------------------------+
+| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
++===========================+===============+====================================================+
+| 0       0                 | 1234          | python                   | 512                     |
++===========================+===============+====================================================+
+"""
+A2 = (
+    _HEAD.format(phy="      ")
+    + """\
+| 0     910B3               | OK            | 93.6        38                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          3162 / 65536         |
++===========================+===============+====================================================+
+| 3     910B3               | Warning       | 90.2        37                0    / 0             |
+| 0                         | 0000:01:00.0  | 0           0    / 0          3161 / 65536         |
+"""
+    + _TAIL
+)
+A3 = (
+    _HEAD.format(phy="Phy-ID")
+    + """\
+| 0     Ascend910           | OK            | 171.0       37                0    / 0             |
+| 0     0                   | 0000:9D:00.0  | 0           0    / 0          3126 / 65536         |
++------------------------------------------------------------------------------------------------+
+| 0     Ascend910           | OK            | -           36                0    / 0             |
+| 1     1                   | 0000:9F:00.0  | 0           0    / 0          2906 / 65536         |
+"""
+    + _TAIL
+)
+CARD = """        NPU ID                         : 3
+        Product Name                   : IT21DMDA
+        Model                          : NA
+        Serial Number                  : 1023A5000001
+        Software Version               : 24.1.rc2
+        Firmware Version               : 7.3.0.1.231
+        PCIe Bus Info                  : 0000:C1:00.0
+        Chip Count                     : 1
+"""
+CHIP_A2 = """        NPU ID                         : 3
+        Chip ID                        : 0
+        Chip Type                      : Ascend
+        Chip Name                      : 910B3
+        VDie ID                        : 42C711D4 20B03704 4A10C8D4 14CC040A D2102003
+        Firmware Version               : 7.3.0.1.231
+"""
+CHIP_A3 = """        NPU ID                         : 0
+        NPU Name                       : 9392
+        Chip ID                        : 1
+        Chip Name                      : Ascend910
+"""
+
+
+@pytest.fixture
+def npu_smi(tmp_path, monkeypatch):
+    """Puts a program of this name on PATH that answers as a machine with two 910B3."""
+    for name, text in (("info", A2), ("card", CARD), ("chip", CHIP_A2)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def put(script):
+        (tmp_path / "npu-smi").write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+        (tmp_path / "npu-smi").chmod(0o755)
+
+    put('case "$*" in *-c*) cat chip;; *board*) cat card;; *) cat info;; esac')
+    return put
+
+
+def test_every_chip_of_an_a2_has_its_name_and_memory():
+    assert parse(A2) == (Npu(0, 0, 0, 0, "910B3", 64), Npu(1, 1, 3, 0, "910B3", 64))
+
+
+def test_the_two_dies_of_an_a3_are_two_devices():
+    assert parse(A3) == (Npu(0, 0, 0, 0, "Ascend910", 64), Npu(1, 1, 0, 1, "Ascend910", 64))
+
+
+@pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])
+def test_an_answer_without_npus_is_refused_with_its_words(text):
+    with pytest.raises(BadInput, match=f"names no NPU: {text}"):
+        parse(text)
+
+
+def test_a_board_tells_driver_firmware_chip_and_serial():
+    serial = "42C711D4-20B03704-4A10C8D4-14CC040A-D2102003"
+    assert parse_board(CARD, CHIP_A2) == Board("Ascend910B3", "24.1.rc2", "7.3.0.1.231", serial)
+    assert parse_board(CARD, CHIP_A3) == Board(
+        "Ascend910_9392", "24.1.rc2", "7.3.0.1.231", "1023A5000001/1"
+    )
+    with pytest.raises(BadInput, match="names no chip: This device does not support"):
+        parse_board(CARD, "This device does not support querying board.")
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"), [(None, [0, 1]), ("1,0", [1, 0]), (" 1 ", [1]), ("0,5,1", [0]), ("", [])]
+)
+def test_only_visible_npus_count_and_are_numbered_anew(variable, seen):
+    found = visible(parse(A2), variable)
+    assert [npu.physical for npu in found] == seen
+    assert [npu.index for npu in found] == list(range(len(seen)))
+
+
+def test_an_npu_named_twice_is_refused():
+    with pytest.raises(BadInput, match="names NPU 1 twice"):
+        visible(parse(A2), "1,1")
+
+
+def test_a_chip_that_has_one_name_is_known_by_it():
+    assert device_name("Ascend910B3", 64) == "ATLAS_800_A2_313T_64G"
+    assert device_name("Ascend910B4", 32) == "ATLAS_800_A2_280T_32G_PCIE"
+    assert len(device_names("Ascend910_9391")) == 2
+
+
+def test_of_several_names_the_campaign_chooses():
+    wanted = "ATLAS_800_A3_752T_128G_DIE"
+    assert device_name("Ascend910_9391", 64, wanted) == wanted
+    assert device_name("Ascend999", 64, "A_NEW_ONE") == "A_NEW_ONE"
+    with pytest.raises(BadInput, match=r"target: \{device: NAME, ...\} with one of ATLAS_800_A3_5"):
+        device_name("Ascend910_9391", 64)
+    with pytest.raises(BadInput, match="with its name in the database"):
+        device_name("Ascend999", 64)
+    with pytest.raises(
+        BadInput, match="this is Ascend910B3 with 64 GB, ATLAS_800_A2_313T_64G, and"
+    ):
+        device_name("Ascend910B3", 64, wanted)
+
+
+def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, monkeypatch):
+    assert len(npus()) == 2
+    assert device_locks("npu") == ["npu0", "npu1"]
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "1")
+    (chosen,) = npus()
+    assert (chosen.index, chosen.physical, chosen.card) == (0, 1, 3)
+    assert board_of(chosen).soc == "Ascend910B3"
+    assert device_locks("npu") == ["npu1"]
+    assert device_serial("npu", 0).startswith("42C711D4-")
+    with pytest.raises(BadInput, match="npu device 1 is wanted, this process may use 1"):
+        device_serial("npu", 1)
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
+    with pytest.raises(BadInput, match="ASCEND_RT_VISIBLE_DEVICES='' leaves no NPU"):
+        npus()
+
+
+def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
+    monkeypatch.setattr("collector.host.npus._PATIENCE_S", 0.1)
+    npu_smi("exec sleep 5")
+    with pytest.raises(BadInput, match="does not answer within 0.1 s"):
+        npus()
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(BadInput, match="npu-smi is not on PATH.*mount /usr/local/bin/npu-smi"):
+        npus()
+
+
+def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
+    versions = {"torch_npu": "2.9.0.post1", "vllm_ascend": "0.18.0rc1"}
+    monkeypatch.setattr("collector.host.stack._installed", lambda *names: versions.get(names[0]))
+    monkeypatch.setattr("collector.host.stack.cann_version", lambda: "8.5.0")
+    board = parse_board(CARD, CHIP_A2)
+    stack = npu_stack("2.9.0+cpu", parse(A2), board, None)
+    assert (
+        stack.version_path == "ATLAS_800_A2_313T_64G/vllm_ascend/vllm0.18.0rc1_torch2.9.0_cann8.5.0"
+    )
+    assert (stack.driver, stack.firmware) == ("24.1.rc2", "7.3.0.1.231")
+    assert stack.torch_npu == "2.9.0.post1"
+    with pytest.raises(BadInput, match="910B3 with 64 GB, Ascend910 with 64 GB: choose"):
+        npu_stack("2.9.0", (*parse(A2), *parse(A3)), board, None)
+    monkeypatch.setattr("collector.host.stack.cann_version", lambda: None)
+    with pytest.raises(BadInput, match=r"CANN is not known: source .*set_env\.sh"):
+        npu_stack("2.9.0", parse(A2), board, None)
+    versions.clear()
+    with pytest.raises(BadInput, match="torch_npu is not installed: pip install"):
+        npu_stack("2.9.0", parse(A2), board, None)
