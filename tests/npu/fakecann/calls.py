@@ -23,7 +23,8 @@ memory lies, so equal calls have equal text.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -46,7 +47,8 @@ DTYPES = {
     "c64": "COMPLEX64",
     "c128": "COMPLEX128",
 }
-_LINE = re.compile(r"(\d+) (\d+) (\d+) ([A-Z]+) ([\w.:]+)\((.*)\)")
+_LINE = re.compile(r"(\d+) (\d+) (\d+) (.+)")
+_CALL = re.compile(r"([A-Z]+) ([\w.:]+)\((.*)\)")
 _TENSOR = re.compile(
     r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\]:(?P<format>\w+)"
     r"(?:/(?P<strides>[\d,]+))?(?:\+(?P<offset>\d+))?(?:<(?P<storage>[\d,]*)>)?"
@@ -109,24 +111,26 @@ def parse_line(line: str) -> Recorded:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError(f"no line of the fake CANN's log: {line!r}")
-    ns, device, stream, kind, name, inside = match.groups()
+    ns, device, stream, text = match.groups()
+    return replace(parse_call(text), ns=int(ns), device=int(device), stream=int(stream))
+
+
+@lru_cache(maxsize=4096)  # a session launches the same few calls over and over
+def parse_call(text: str) -> Recorded:
+    """A call without its time and place, as golden files hold it; ValueError where it is none."""
+    match = _CALL.fullmatch(text)
+    if match is None:
+        raise ValueError(f"no call of the fake CANN's log: {text!r}")
+    kind, name, inside = match.groups()
     arguments, numbers, outputs_from = _split(inside)
     return Recorded(
         kind=kind,
         name=name,
         arguments=tuple(arguments),
         numbers=tuple(map(float, numbers)),
-        text=f"{kind} {name}({inside})",
-        ns=int(ns),
-        device=int(device),
-        stream=int(stream),
+        text=text,
         outputs_from=outputs_from,
     )
-
-
-def parse_call(text: str) -> Recorded:
-    """A call without its time and place, as golden files hold it."""
-    return parse_line(f"0 0 0 {text}")
 
 
 def parse_tensor(text: str) -> RecordedTensor | None:

@@ -21,7 +21,9 @@ from pathlib import Path
 from tests.npu.fakecann.calls import read_calls
 from tests.npu.fakecann.columns import BLOCK_DIM, BLOCK_NUM
 from tests.npu.fakecann.command import Command, Refused, parse
-from tests.npu.fakecann.summary import tasks_of, write_summary
+from tests.npu.fakecann.damage import damaged
+from tests.npu.fakecann.faults import Orders, ordered
+from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
 _SETTINGS = "host/sample.json"
@@ -34,11 +36,18 @@ def main(arguments: Sequence[str]) -> int:
     except Refused as error:
         print(f"[ERROR] {error}", file=sys.stderr)
         return 1
+    orders = ordered()
     if not command.application:
-        return export(command.output)
+        return export(command.output, orders)
+    for fault in orders.striking("refuse"):
+        return fault.count
     folder = start_folder(command)
-    status = _run(command.application, folder)
-    exported = export(folder)
+    status = _run(command.application, folder, orders)
+    if orders.striking("no_export"):
+        return status
+    exported = export(folder, orders)
+    for fault in orders.striking("status"):
+        return fault.count
     return status or exported
 
 
@@ -54,34 +63,52 @@ def start_folder(command: Command) -> Path:
     return folder
 
 
-def export(folder: Path) -> int:
-    """Write the op_summary of a PROF folder; 0 where there is one then."""
+def export(folder: Path, orders: Orders) -> int:
+    """Write the op_summary of a PROF folder; 0 where that could be done."""
     try:
         settings = json.loads((folder / _SETTINGS).read_text())
-        tasks = tasks_of(read_calls(folder / _LAUNCHES))
+        tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES)), orders)
     except (OSError, ValueError) as error:
         print(f"[ERROR] {folder} cannot be exported: {error}", file=sys.stderr)
         return 1
-    block = BLOCK_NUM if _major_version() >= 9 else BLOCK_DIM
-    stamp = time.strftime("%Y%m%d%H%M%S")
-    path = folder / "mindstudio_profiler_output" / f"op_summary_{stamp}.csv"
-    if tasks:
-        write_summary(tasks, path, settings["metrics"], block, names=settings["level"] != "l0")
+    block = _block(orders)
+    pieces = _pieces(tasks, max([1, *(fault.count for fault in orders.striking("slices"))]))
+    for number, piece in enumerate(pieces):
+        stamp = time.strftime("%Y%m%d%H%M%S") + (f"_slice_{number}" if len(pieces) > 1 else "")
+        path = folder / "mindstudio_profiler_output" / f"op_summary_{stamp}.csv"
+        write_summary(piece, path, settings["metrics"], block, names=settings["level"] != "l0")
     return 0
 
 
-def _run(application: Sequence[str], folder: Path) -> int:
-    """The application's exit status. It inherits input, output and signals."""
-    environment = dict(os.environ, FAKE_CANN_LOG=str(folder / _LAUNCHES))
+def _pieces(tasks: Sequence[Task], count: int) -> list[Sequence[Task]]:
+    """So many slices of equal length; none of nothing."""
+    length = -(-len(tasks) // count)
+    return [tasks[i : i + length] for i in range(0, len(tasks), length)] if tasks else []
+
+
+def _block(orders: Orders) -> tuple[str, str]:
+    ordered_names = [fault.to for fault in orders.striking("block")]
+    if ordered_names:
+        return {"Dim": BLOCK_DIM, "Num": BLOCK_NUM}[ordered_names[-1]]
+    major = int(os.environ.get("FAKE_CANN_VERSION", "8.5.2").split(".")[0])
+    return BLOCK_NUM if major >= 9 else BLOCK_DIM
+
+
+def _run(application: Sequence[str], folder: Path, orders: Orders) -> int:
+    """The application's exit status. It inherits input and output, and is sent the signals that
+    end msprof."""
+    launch_faults = folder / "host" / "launch_faults.txt"
+    launch_faults.write_text(orders.for_launches())
+    environment = dict(
+        os.environ,
+        FAKE_CANN_LOG=str(folder / _LAUNCHES),
+        FAKE_CANN_LAUNCH_FAULTS=str(launch_faults),
+    )
     process = subprocess.Popen(application, env=environment)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: process.send_signal(number))
     code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-def _major_version() -> int:
-    return int(os.environ.get("FAKE_CANN_VERSION", "8.5.2").split(".")[0])
 
 
 def _letters(number: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tests.npu.fakecann.symbols import Wanted
 
-_ATB_OPERATION = re.compile(r"_ZN3atb15CreateOperationINS_5infer\d+(\w+?)Param")
+_ATB_OPERATION = re.compile(r"_ZN3atb15CreateOperationINS_5infer\d+(\w+?Param)E")
 _ATB_CONTEXT = "_ZN3atb13CreateContext"
 
 # Nothing that is linked must stay open, so that a mistake shows when the library is built.

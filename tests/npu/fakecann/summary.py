@@ -3,9 +3,10 @@
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from tests.npu.fakecann.calls import Recorded, RecordedTensor
+from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_call
 from tests.npu.fakecann.columns import columns, counters
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.truth import truth_us
@@ -42,14 +43,21 @@ def tasks_of(calls: Iterable[Recorded]) -> list[Task]:
     tasks: list[Task] = []
     free_ns: dict[int, int] = {}
     for call in calls:
-        kernel = kernel_of(call)
+        kernel, duration_ns = _known(call.text)
         if not kernel:
             continue
-        duration_ns = round(truth_us(call, kernel) * 1000)
         start_ns = max(call.ns + _ON_ITS_WAY_NS, free_ns.get(call.device, 0))
         free_ns[call.device] = start_ns + duration_ns
         tasks.append(Task(call, kernel, start_ns, duration_ns))
     return tasks
+
+
+@lru_cache(maxsize=4096)
+def _known(text: str) -> tuple[str, int]:
+    """The kernel of a call, and how long it takes."""
+    call = parse_call(text)
+    kernel = kernel_of(call)
+    return kernel, round(truth_us(call, kernel) * 1000)
 
 
 def write_summary(

@@ -16,14 +16,29 @@ static const char *setting(const char *name, const char *otherwise) {
 #define CUBE_CORES 24
 #define VECTOR_CORES 48
 
+#define MOST_DEVICES 64
+
 static __thread int device;
+static int visible[MOST_DEVICES]; /* the host's number of each device that the process sees */
+static int visible_count;
 
-int current_device(void) { return device; }
-
-int aclrtGetDeviceCount(uint32_t *count) {
-  *count = (uint32_t)atoi(setting("FAKE_NPU_COUNT", "0"));
-  return 0;
+__attribute__((constructor)) static void see_devices(void) {
+  int there = atoi(setting("FAKE_NPU_COUNT", "0"));
+  char *list = strdup(setting("ASCEND_RT_VISIBLE_DEVICES", "")), *rest = list;
+  if (!*list)
+    for (; visible_count < there && visible_count < MOST_DEVICES; visible_count++)
+      visible[visible_count] = visible_count;
+  while (*list && rest && visible_count < MOST_DEVICES) {
+    int number = atoi(strsep(&rest, ","));
+    if (number < 0 || number >= there) break; /* as CANN: what follows a wrong one is not seen */
+    visible[visible_count++] = number;
+  }
+  free(list);
 }
+
+int current_device(void) { return device < visible_count ? visible[device] : device; }
+
+int aclrtGetDeviceCount(uint32_t *count) { return *count = (uint32_t)visible_count, 0; }
 
 int aclrtGetDevice(int32_t *index) { return *index = device, 0; }
 int aclrtSetDevice(int32_t index) { return device = index, 0; }

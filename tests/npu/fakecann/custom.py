@@ -1,0 +1,83 @@
+"""Writes down a kernel that Python registers on the fake NPU, as the runtime writes down its own.
+
+For libraries that cannot be had here (vLLM-Ascend's): their operators are registered with their
+real schemas, return empty outputs, and call `record`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from tests.npu.fakecann.calls import dense
+
+_FRACTAL_NZ = 29
+_FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", _FRACTAL_NZ: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "bool": "bool",
+}
+
+
+def record(torch: Any, name: str, *arguments: Any) -> None:
+    """Write down `CUSTOM name(arguments)`, outputs last. Tensors lie on the fake NPU; lists hold
+    tensors or integers; None is an absent tensor."""
+    torch.npu.synchronize()  # what was launched before is in a queue, and comes before
+    text = ", ".join(_text(argument) for argument in arguments)
+    _runtime().opmeter_fake_cann_record(f"CUSTOM {name}({text})".encode())
+
+
+@cache
+def _runtime() -> ctypes.CDLL:
+    return ctypes.CDLL("libascendcl.so")
+
+
+def _text(argument: Any) -> str:
+    if argument is None:
+        return "0"
+    if isinstance(argument, str):
+        return f'"{argument}"'
+    if isinstance(argument, (bool, int)):
+        return str(int(argument))
+    if isinstance(argument, float):
+        return f"f64={argument!r}"
+    if isinstance(argument, Sequence):
+        if all(isinstance(element, int) for element in argument):
+            return f"ints({','.join(map(str, argument))})"
+        return "{" + ", ".join(map(_text, argument)) + "}"
+    return _tensor(argument)
+
+
+def _tensor(tensor: Any) -> str:
+    import torch_npu
+
+    number = torch_npu.get_npu_format(tensor) if tensor.device.type == "npu" else 2
+    name = _FORMATS.get(number, f"FORMAT_{number}")
+    dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."), "undefined")
+    text = f"{dtype}[{_listed(tensor.shape)}]:{name}"
+    if tuple(tensor.stride()) != dense(tuple(tensor.shape)):
+        text += f"/{_listed(tensor.stride())}"
+    if tensor.storage_offset():
+        text += f"+{tensor.storage_offset()}"
+    if number == _FRACTAL_NZ:
+        text += f"<{_listed(_blocks(tensor))}>"
+    return text
+
+
+def _blocks(tensor: Any) -> tuple[int, ...]:
+    """How FRACTAL_NZ keeps (.., R, C): (.., C / c, R / 16, 16, c), c elements being 32 bytes."""
+    *outer, rows, columns = tensor.shape
+    width = 32 // tensor.element_size()
+    return (*outer, -(-columns // width), -(-rows // 16), 16, width)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
