@@ -44,6 +44,10 @@ SupersedeOption = Annotated[
     bool,
     typer.Option("--supersede-stack", help="let this stack show where a version holds another"),
 ]
+DatabasePathOption = Annotated[Path | None, typer.Option(help="the version directory of a tree")]
+DeviceOption = Annotated[str | None, typer.Option(help="instead: the device ...")]
+VllmOption = Annotated[str, typer.Option(help="... and the versions of its stack")]
+VersionOption = Annotated[str, typer.Option()]
 
 
 @app.callback(invoke_without_command=True)
@@ -139,13 +143,11 @@ def status(
 @app.command()
 def parse(
     profiling_path: Annotated[list[Path], typer.Option(help="a profile: a file or a folder")],
-    database_path: Annotated[
-        Path | None, typer.Option(help="the version directory of a tree")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="instead: the device ...")] = None,
-    vllm_version: Annotated[str, typer.Option(help="... and the versions of its stack")] = "",
-    torch_version: Annotated[str, typer.Option()] = "",
-    cann_version: Annotated[str, typer.Option()] = "",
+    database_path: DatabasePathOption = None,
+    device: DeviceOption = None,
+    vllm_version: VllmOption = "",
+    torch_version: VersionOption = "",
+    cann_version: VersionOption = "",
     group_by: Annotated[
         str, typer.Option(help="identity, or shapes as the first design had it")
     ] = "identity",
@@ -158,6 +160,31 @@ def parse(
 
     versions = (vllm_version, torch_version, cann_version)
     parse_verb(profiling_path, database_path, device, versions, group_by, skip_bad_rows)
+
+
+@app.command("fia-backfill")
+def fia_backfill(
+    jsonl_path: Annotated[Path, typer.Option(help="runtime values, one JSON object a line")],
+    csv_path: Annotated[
+        Path | None, typer.Option(help="a FusedInferAttentionScore.csv; or instead its folder:")
+    ] = None,
+    database_path: DatabasePathOption = None,
+    device: DeviceOption = None,
+    vllm_version: VllmOption = "",
+    torch_version: VersionOption = "",
+    cann_version: VersionOption = "",
+    output_path: Annotated[
+        Path | None, typer.Option(help="write this file  [the file itself]")
+    ] = None,
+    tag: Annotated[
+        str, typer.Option(help="what `Runtime metadata_completeness` says of the rows")
+    ] = "runtime_values_dumped",
+) -> None:
+    """Join the values of a running model into the rows of fused attention."""
+    from jobs.verbs.fia_backfill import fia_backfill_verb
+
+    versions = (vllm_version, torch_version, cann_version)
+    fia_backfill_verb(csv_path, database_path, device, versions, jsonl_path, output_path, tag)
 
 
 @app.command()

@@ -1,0 +1,191 @@
+"""`opmeter fia-backfill`: what a profile cannot know of fused attention, from a running model.
+
+The lengths of requests decide how long FusedInferAttentionScore takes, and no profile holds them.
+A file of dumped values is joined to the rows of the kernel by the shapes that both know.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.case import Case, case_from_cells
+from collector.database.columns import (
+    ATTENTION_COLUMNS,
+    AVERAGE_DURATION,
+    PROFILING_DURATIONS,
+    inserted,
+    microbench,
+    profiling,
+)
+from collector.database.layout import kernel_file_name
+from collector.database.tree import Cells, KernelFile, read_kernel_file, write_whole
+from collector.errors import BadInput
+from collector.profiles.attention import (
+    BLOCK_TABLE_SHAPE,
+    COMPLETENESS,
+    KERNEL,
+    LENGTHS_KV_SHAPE,
+)
+from collector.singlehost.runtime_values import (
+    JoinKey,
+    RuntimeValues,
+    Shape,
+    read_runtime_values,
+)
+from collector.vocabulary import RUNTIME_PREFIX
+
+DUMPED = "runtime_values_dumped"
+LENGTHS_KV_VALUES = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
+_MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
+_MICROBENCH = microbench("")
+_PROFILE = (*PROFILING_DURATIONS, profiling(""))
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What became of a file. `filled` rows became `made`; of these `known` stood there already,
+    and `blanked` lost a number that was another case's. `complete` rows had their values before;
+    `rows_alone` and `values_alone` (their lines) found nothing on the other side."""
+
+    path: Path
+    filled: int
+    made: int
+    known: int
+    blanked: int
+    complete: int
+    rows_alone: tuple[Case, ...]
+    values_alone: tuple[int, ...]
+
+
+def backfill(
+    csv_path: Path, values_path: Path, output: Path | None = None, *, tag: str = DUMPED
+) -> Backfilled:
+    """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
+
+    Raises BadInput, with the line, for input that is wrong, and writes nothing then.
+    """
+    path = csv_path / kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
+    file = read_kernel_file(path)
+    values = read_runtime_values(values_path)
+    if not tag.strip():
+        raise BadInput("an empty tag; something like runtime_values_dumped is wanted")
+    joining = _Joining(values, tag.strip())
+    rows = joining.joined(file)
+    columns = inserted(file.columns, ATTENTION_COLUMNS)
+    target = output or path
+    data = KernelFile(KERNEL, columns, tuple(rows)).as_bytes()
+    try:
+        if joining.filled or output is not None:
+            write_whole(target, data)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=target) from error
+    return Backfilled(
+        path=target,
+        filled=joining.filled,
+        made=joining.made,
+        known=joining.known,
+        blanked=joining.blanked,
+        complete=joining.complete,
+        rows_alone=tuple(joining.rows_alone),
+        values_alone=tuple(v.line for v in values if v.key not in joining.met),
+    )
+
+
+class _Joining:
+    """Goes through the rows of a file, and counts what it does."""
+
+    def __init__(self, values: Sequence[RuntimeValues], tag: str) -> None:
+        self._by_key = _distinct(values)
+        self._tag = tag
+        self._held: dict[Case, dict[str, str]] = {}
+        self.filled = self.made = self.known = self.blanked = self.complete = 0
+        self.rows_alone: list[Case] = []
+        self.met: set[JoinKey] = set()
+
+    def joined(self, file: KernelFile) -> list[Cells]:
+        """The rows of a file, those that lack their values replaced by one for each of theirs."""
+        rows = [dict(row) for row in file.rows]
+        for row in rows:
+            if row.get(LENGTHS_KV_VALUES):
+                self._held.setdefault(case_from_cells(KERNEL, row), row)
+        return [row for old in rows for row in self._rows_for(old)]
+
+    def _rows_for(self, row: dict[str, str]) -> list[dict[str, str]]:
+        case = case_from_cells(KERNEL, row)
+        key = key_of(case)
+        found = self._by_key.get(key, [])
+        if found:
+            self.met.add(key)
+        if row.get(LENGTHS_KV_VALUES):
+            self.complete += 1
+            return [row]
+        if not found:
+            self.rows_alone.append(case)
+            return [row]
+        self.filled += 1
+        return self._expanded(row, found)
+
+    def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
+        base = without_numbers(row, of_profile=len(found) > 1)
+        self.blanked += base != row
+        rows = []
+        for told in found:
+            new = {**base, **told, COMPLETENESS: self._tag}
+            case = case_from_cells(KERNEL, new)
+            held = self._held.get(case)
+            if held is not None:  # from an earlier run; a newer source run's numbers go to it
+                held.update({name: text for name, text in _of_profile(new).items() if text})
+                self.known += 1
+            else:
+                self._held[case] = new
+                rows.append(new)
+        self.made += len(rows)
+        return rows
+
+
+def key_of(case: Case) -> JoinKey:
+    """What a row knows of the shapes that the values are joined by."""
+    lengths = case.attribute(LENGTHS_KV_SHAPE)
+    table = case.attribute(BLOCK_TABLE_SHAPE)
+    length_shape = _shape(lengths) if lengths else _slot(case, _LENGTHS_KV_SLOT)
+    return (
+        _slot(case, 0),
+        _slot(case, 1),
+        _slot(case, 2),
+        length_shape[0] if length_shape else 0,
+        _slot(case, _MASK_SLOT),
+        _shape(table) if table else _slot(case, _BLOCK_TABLE_SLOT),
+    )
+
+
+def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
+    """A row without the numbers that belong to another case than it becomes.
+
+    A microbenchmark had guessed the values. The source run's own mean stays where all its launches
+    had these values, and not where it is the mean over several.
+    """
+    gone = (AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
+    return {name: "" if name.startswith(gone) else text for name, text in row.items()}
+
+
+def _of_profile(row: Cells) -> dict[str, str]:
+    return {name: text for name, text in row.items() if name.startswith(_PROFILE)}
+
+
+def _distinct(values: Iterable[RuntimeValues]) -> Mapping[JoinKey, list[Cells]]:
+    """The cells of each key, those that several lines tell alike once."""
+    by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
+    for value in values:
+        if value.cells not in by_key[value.key]:
+            by_key[value.key].append(value.cells)
+    return by_key
+
+
+def _slot(case: Case, at: int) -> Shape:
+    inputs = case.inputs or ()
+    return inputs[at].shape or () if at < len(inputs) else ()
+
+
+def _shape(text: str) -> Shape:
+    return tuple(int(part) for part in text.split(",") if part.strip().isdigit())

@@ -1,0 +1,168 @@
+"""Values dumped by a running model meet the rows of fused attention that they belong to."""
+
+import json
+
+import pytest
+
+from collector.database.columns import ATTENTION_COLUMNS
+from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
+from collector.singlehost.fia_backfill import backfill
+
+pytestmark = pytest.mark.fast
+
+KERNEL = "FusedInferAttentionScore"
+SHAPES = "128,4,128;12307,128,128;12307,128,128;;2048,2048;128;2;;;;;;;;2,512" + ";" * 16
+VALUES = {
+    "query_shape": [128, 4, 128],
+    "key_shape": [12307, 128, 128],
+    "value_shape": [12307, 128, 128],
+    "actual_seq_lengths_kv": [3593, 3594],
+    "atten_mask_shape": [2048, 2048],
+    "block_table_shape": [2, 512],
+}
+
+
+@pytest.fixture
+def csv_path(tree):
+    return tree.write(KERNEL, attention())
+
+
+@pytest.fixture
+def dump(tmp_path):
+    def write(*values):
+        path = tmp_path / "values.jsonl"
+        lines = (v if isinstance(v, str) else json.dumps(v) for v in values)
+        path.write_text("\n".join(lines))
+        return path
+
+    return write
+
+
+def attention(shapes=SHAPES, **more):
+    empty = {"Input Data Types": "DT_BF16", "Input Formats": "ND", "OP State": "static"}
+    return {"Input Shapes": f'"{shapes}"', **empty, **more}
+
+
+def test_a_row_gets_the_values_of_its_shapes(csv_path, dump):
+    optional = {"num_heads": 4, "num_key_value_heads": 1, "sparse_mode": 3, "input_layout": "TND"}
+    more = {
+        "block_size": 128,
+        "actual_seq_lengths": [64, 128],
+        "block_table_valid_blocks": [29, 30],
+    }
+    done = backfill(csv_path, dump({**VALUES, **optional, **lists, "block_size": 128}))
+    assert (done.filled, done.made, done.rows_alone, done.values_alone) == (1, 1, (), ())
+    file = read_kernel_file(csv_path)
+    assert set(ATTENTION_COLUMNS) <= set(file.columns)
+    (row,) = file.rows
+    told = {name.removeprefix("Runtime "): row[name] for name in ATTENTION_COLUMNS if row[name]}
+    assert told == {
+        "actual_seq_lengths_shape": "2",
+        "actual_seq_lengths_values": "64,128",
+        "actual_seq_lengths_kv_shape": "2",
+        "actual_seq_lengths_kv_values": "3593,3594",
+        "avg_seq_len": "3593.500000",
+        "block_table_shape": "2,512",
+        "block_table_valid_blocks": "29,30",
+        "num_heads": "4",
+        "num_key_value_heads": "1",
+        "sparse_mode": "3",
+        "input_layout": "TND",
+        "block_size": "128",
+        "metadata_completeness": "runtime_values_dumped",
+    }
+    assert row["Input Shapes"] == f'"{SHAPES}"'
+
+
+def test_several_values_make_several_rows_and_alike_ones_one(csv_path, dump):
+    values = [{**VALUES, "actual_seq_lengths_kv": lengths} for lengths in ([1, 2], [3, 4], [1, 2])]
+    done = backfill(csv_path, dump(*values), tag="dumped")
+    assert (done.filled, done.made) == (1, 2)
+    rows = read_kernel_file(csv_path).rows
+    assert [row["Runtime actual_seq_lengths_kv_values"] for row in rows] == ["1,2", "3,4"]
+    assert {row["Runtime metadata_completeness"] for row in rows} == {"dumped"}
+
+
+def test_numbers_of_another_case_do_not_stay(tree, dump):
+    numbers = {"Average Duration(us)": "5.0", "MicroBench aic_mac_ratio": "0.5"}
+    profile = {"Profiling Average Duration(us)": "6.0", "Profiling Average aic_mac_ratio": "0.6"}
+    path = tree.write(KERNEL, attention(**numbers, **profile))
+    other = {**VALUES, "actual_seq_lengths_kv": [1, 2]}
+    copy = path.with_name("copy.csv")
+    assert backfill(path, dump(VALUES, other), copy).blanked == 1
+    for row in read_kernel_file(copy).rows:
+        assert {row[name] for name in (*numbers, *profile)} == {""}
+    backfill(path, dump(VALUES))
+    (row,) = read_kernel_file(path).rows
+    assert {row[name] for name in numbers} == {""}
+    assert row["Profiling Average Duration(us)"] == "6.0"
+
+
+def test_a_second_run_changes_nothing_and_a_row_that_came_back_joins_its_values(tree, dump):
+    path = tree.write(KERNEL, attention())
+    values = dump(VALUES, {**VALUES, "num_heads": 8})
+    backfill(path, values)
+    before = path.read_bytes()
+    done = backfill(path, values)
+    assert (done.filled, done.complete, path.read_bytes()) == (0, 2, before)
+    rows = [*read_kernel_file(path).rows, attention()]
+    tree.write(KERNEL, *rows)
+    done = backfill(path, values)
+    assert (done.filled, done.made, done.known) == (1, 0, 2)
+    assert len(read_kernel_file(path).rows) == 2
+
+
+def test_what_meets_nothing_is_told_on_either_side(tree, dump):
+    path = tree.write(KERNEL, attention(), attention("8,4,128;9,128,128;9,128,128;;;8;8"))
+    done = backfill(path, dump(VALUES, {**VALUES, "query_shape": [1, 4, 128]}))
+    assert (done.filled, done.values_alone) == (1, (2,))
+    assert [case.inputs[0].shape for case in done.rows_alone] == [(8, 4, 128)]
+    assert done.made == 1 and len(read_kernel_file(path).rows) == 2
+
+
+def test_a_row_without_mask_and_blocks_meets_values_that_say_so(tree, dump):
+    path = tree.write(KERNEL, attention("8,4,128;9,128,128;9,128,128;;;2;2"))
+    shapes = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}
+    done = backfill(
+        path, dump({**VALUES, **shapes, "atten_mask_shape": None, "block_table_shape": []})
+    )
+    assert done.filled == 1
+
+
+def test_another_file_is_written_where_one_is_named(csv_path, dump, tmp_path):
+    before = csv_path.read_bytes()
+    done = backfill(csv_path.parent, dump(VALUES), tmp_path / "out.csv")
+    assert done.path == tmp_path / "out.csv" and done.path.exists()
+    assert csv_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "values.jsonl:2: one JSON object a line is wanted"),
+        ("[1]", "values.jsonl:2: a JSON object is wanted"),
+        ({"query_shape": [1]}, "key_shape, value_shape.*: wanted, and not there"),
+        ({**VALUES, "num_heads": "many"}, "values.jsonl:2: num_heads: integers are wanted"),
+        ({**VALUES, "key_shape": [1.5]}, "values.jsonl:2: key_shape: integers are wanted"),
+        ({**VALUES, "input_layout": 3}, "input_layout: a text is wanted, not 3"),
+        ({**VALUES, "actual_seq_lengths_kv": []}, "must not be empty"),
+    ],
+)
+def test_bad_lines_are_refused_by_number_and_nothing_is_written(csv_path, dump, line, words):
+    before = csv_path.read_bytes()
+    with pytest.raises(BadInput, match=words):
+        backfill(csv_path, dump(VALUES, line))
+    assert csv_path.read_bytes() == before
+
+
+def test_missing_and_empty_files_are_refused(csv_path, dump, tmp_path):
+    with pytest.raises(BadInput, match="No such file"):
+        backfill(csv_path, tmp_path / "none.jsonl")
+    with pytest.raises(BadInput, match="No such file"):
+        backfill(tmp_path / "none.csv", dump(VALUES))
+    with pytest.raises(BadInput, match="the file is empty"):
+        backfill(csv_path, dump(""))
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(BadInput, match="the file is empty"):
+        backfill(tmp_path / "empty.csv", dump(VALUES))
