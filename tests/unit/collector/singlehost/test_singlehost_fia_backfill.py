@@ -51,7 +51,7 @@ def test_a_row_gets_the_values_of_its_shapes(csv_path, dump):
         "actual_seq_lengths": [64, 128],
         "block_table_valid_blocks": [29, 30],
     }
-    done = backfill(csv_path, dump({**VALUES, **optional, **lists, "block_size": 128}))
+    done = backfill(csv_path, dump({**VALUES, **optional, **more}))
     assert (done.filled, done.made, done.rows_alone, done.values_alone) == (1, 1, (), ())
     file = read_kernel_file(csv_path)
     assert set(ATTENTION_COLUMNS) <= set(file.columns)
