@@ -8,4 +8,6 @@ from collections.abc import Callable
 
 KERNELS: dict[str, str | Callable[..., str]] = {
     "aclnnFusedInferAttentionScoreV3": "FusedInferAttentionScore",
+    "aclnnLightningIndexer": "LightningIndexer",
+    "aclnnSparseFlashAttention": "SparseFlashAttention",
 }
