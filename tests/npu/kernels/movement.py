@@ -1,0 +1,125 @@
+"""What the recorded calls that move and index data launch: the OP Type that msprof prints.
+
+Seen in real profiles (the kernel's name there starts with the call): TensorMove by InplaceCopy and
+by Cat of one tensor, Slice by InplaceCopy from a view, Transpose and BroadcastTo where EqTensor
+makes a view dense, ConcatD by Cat, GatherV2 by Embedding, EmbeddingDenseGradV2.
+Read in CANN's open sources (ops-math, ops-nn), for A2 and A3: how a view is made dense, IndexSelect
+(GatherV3), Gather, Index, IndexPutImpl, IndexFill, InplaceScatter, ScatterNdUpdate, ConstantPadNd,
+Repeat, Stack. The others are assumed.
+
+Several calls add kernels: a Sort and a MemSet before EmbeddingDenseGradV2, a Cast of an index that
+is INT64 before GatherElementsV2. Only the kernel that the call is made for is named here.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import gcd, prod
+from typing import Any
+
+Tensors = Sequence[Any]
+Dim = tuple[int, int]  # stride and size
+
+_LINE = 64
+_GATHERED = ("INT32", "FLOAT", "FLOAT16", "DT_BF16")
+
+
+def copied(tensors: Tensors) -> str:
+    """What `copy_` into the first tensor from the second launches: where their dtypes differ, a
+    Cast; else the kernel that makes a view dense. Of several kernels the last is named."""
+    target, source = tensors[:2]
+    if target.dtype != source.dtype:
+        return "Cast"
+    dims = _dims(target)
+    if not _is_dense(dims):
+        return "Transpose" if _is_dense(_ordered(dims)) else "ViewCopy"
+    return made_dense(source) if target.shape == source.shape else "BroadcastTo"
+
+
+def made_dense(view: Any) -> str:
+    """What CANN's `Contiguous` launches for a view, and TensorMove for what is dense already."""
+    dims = _dims(view)
+    ordered = _ordered(dims)
+    steps = [] if _is_dense(ordered) else [_cut(ordered, view.offset, prod(view.storage))]
+    takes_lines = view.strides[-1:] == (1,) and view.shape[-1] % _LINE == 0
+    if steps == ["Slice"] and dims != ordered and takes_lines:
+        steps = ["AsStrided"]
+    if steps == ["AsStrided"]:
+        return "AsStrided"
+    if dims != ordered:
+        steps.append("Transpose")
+    if any(stride == 0 for stride, _ in _long(view)):
+        steps.append("BroadcastTo")
+    return steps[-1] if steps else "TensorMove"
+
+
+def joined(tensors: Tensors) -> str:
+    """Inputs and the output; one input alone is moved."""
+    return "ConcatD" if len(tensors) > 2 else "TensorMove"
+
+
+def gathered(tensors: Tensors) -> str:
+    """A tensor and an index, which for the newer kernel differ in one dimension at most."""
+    x, index = tensors[:2]
+    other = sum(a != b for a, b in zip(x.shape, index.shape, strict=True))
+    return "GatherElementsV2" if x.dtype in _GATHERED and other < 2 else "GatherElements"
+
+
+def _cut(ordered: list[Dim], offset: int, memory: int) -> str:
+    """Slice where the strides are those of a larger dense tensor, in which the view lies;
+    StridedSlice where they have a common divisor that holds a line (its bounds are not looked
+    at here)."""
+    dims = [*ordered, (1, 1)] if len(ordered) == 1 else ordered
+    if any(outer[0] < inner[0] * (inner[1] - 1) for outer, inner in pairwise(dims)):
+        return "AsStrided"
+    last, length = dims[-1]
+    if last == 1 and all(outer[0] % inner[0] == 0 for outer, inner in pairwise(dims)):
+        return "Slice" if _lies_within(dims, offset, memory) else "AsStrided"
+    common = gcd(*(stride for stride, _ in dims[:-1]))
+    return "StridedSlice" if common > 1 and common >= last * length else "AsStrided"
+
+
+def _lies_within(dims: list[Dim], offset: int, memory: int) -> bool:
+    whole = memory
+    for stride, size in dims:
+        if offset // stride + size > whole // stride:
+            return False
+        offset, whole = offset % stride, stride
+    return True
+
+
+def _long(tensor: Any) -> list[Dim]:
+    return [d for d in zip(tensor.strides, tensor.shape, strict=True) if d[1] != 1]
+
+
+def _dims(tensor: Any) -> list[Dim]:
+    """The dimensions that decide: neither of size 1 nor repeated."""
+    return [(stride, size) for stride, size in _long(tensor) if stride]
+
+
+def _ordered(dims: list[Dim]) -> list[Dim]:
+    return sorted(dims, reverse=True)
+
+
+def _is_dense(dims: list[Dim]) -> bool:
+    sizes = [size for _, size in dims]
+    return all(stride == prod(sizes[i + 1 :]) for i, (stride, _) in enumerate(dims))
+
+
+KERNELS: dict[str, str | Callable[[Tensors], str]] = {
+    "aclnnCat": joined,
+    "aclnnConstantPadNd": "PadV3",
+    "aclnnEmbedding": "GatherV2",
+    "aclnnEmbeddingDenseBackward": "EmbeddingDenseGradV2",
+    "aclnnGather": gathered,
+    "aclnnIndex": "Index",
+    "aclnnIndexFill": "IndexFill",
+    "aclnnIndexPutImpl": "IndexPutV2",
+    "aclnnIndexSelect": "GatherV3",
+    "aclnnInplaceIndexFill": "IndexFill",
+    "aclnnInplaceScatter": "ScatterElementsV2",
+    "aclnnRepeat": "Tile",
+    "aclnnScatter": "ScatterElementsV2",
+    "aclnnScatterAdd": "ScatterElementsV2",
+    "aclnnScatterNdUpdate": "ScatterNdUpdate",
+    "aclnnStack": "Pack",
+}
