@@ -2,7 +2,7 @@
 
 `copy_` from a view launches the kernel that makes the view dense, and none beside it: CANN's
 `Contiguous` takes Slice, Transpose or BroadcastTo where one of them does, else AsStrided, and
-writes straight into a dense target (sources of CANN 8.5; so do profiles of CANN 8.3).
+writes straight into a dense target (its open sources, ops-math; profiles of CANN 8.3 show so).
 """
 
 from collections.abc import Callable
