@@ -100,9 +100,14 @@ class Recorded:
         return tuple(_tensors(self.arguments[self.outputs_from or 0 :]))
 
 
-def read_calls(path: Path) -> list[Recorded]:
-    """The launches of a log; a last line that is cut off is left out."""
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+def read_calls(path: Path, offset: int = 0) -> list[Recorded]:
+    """The launches of a log, or those behind an offset in bytes; a last line that is cut off is
+    left out."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = file.read().decode().splitlines(keepends=True)
     return [parse_line(line.rstrip("\n")) for line in lines if line.endswith("\n")]
 
 

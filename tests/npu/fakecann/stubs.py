@@ -41,7 +41,8 @@ def _kernels(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         yield f'.section .rodata\n1: .string "{name}"\n  .text'
         yield f"{_label(name + 'GetWorkspaceSize')}\n  lea 1b(%rip), %rax\n  jmp fake_aclnn_entry"
-        yield f"{_label(name)}\n  mov %rdx, %rdi\n  mov %rcx, %rsi\n  jmp fake_aclnn_launch"
+        launch = "fake_atb_launch" if name.startswith("Atb") else "fake_aclnn_launch"
+        yield f"{_label(name)}\n  mov %rdx, %rdi\n  mov %rcx, %rsi\n  jmp {launch}"
 
 
 def _label(name: str) -> str:

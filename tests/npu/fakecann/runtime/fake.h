@@ -42,6 +42,8 @@ struct stream {
 void record_line(const struct stream *stream, const char *words, size_t length);
 void record_now(const struct stream *stream, const char *words);
 int current_device(void);
+struct executor;
+int fake_aclnn_launch(struct executor *executor, const struct stream *stream);
 
 /* faults.c: what a launch may do instead of running. */
 void launch_faults(const char *words);

@@ -153,6 +153,15 @@ int aclDestroyFloatArray(void *handle) { return give_back(handle), 0; }
 int aclDestroyTensorList(void *handle) { return give_back(handle), 0; }
 int aclDestroyScalarList(void *handle) { return give_back(handle), 0; }
 
+/* How torch_npu learns what an output came to be; nothing is computed, so it is what was given.
+   The caller deletes the array. */
+int aclGetViewShape(const struct handle *handle, int64_t **shape, uint64_t *dims) {
+  *dims = handle->tensor.dims;
+  *shape = malloc((*dims + 1) * sizeof **shape);
+  copy_dims(*shape, handle->tensor.shape, *dims);
+  return 0;
+}
+
 /* The legacy path of single operators (aclop.c) describes its tensors in pieces. */
 void *aclCreateTensorDesc(int dtype, int dims, const int64_t *shape, int format) {
   int64_t strides[DIMS], step = 1;

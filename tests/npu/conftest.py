@@ -1,0 +1,24 @@
+"""The tier that runs the stock torch_npu on a CANN which only records (fakecann/)."""
+
+import os
+
+import pytest
+
+from tests.npu.fakecann.build import FakeCann, build
+from tests.npu.fakecann.wheel import NoFakeCann
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "npu: runs torch_npu on a fake CANN, in other processes")
+
+
+@pytest.fixture(scope="session")
+def fake() -> FakeCann:
+    """The fake CANN. Where it cannot be had the test is skipped with the reason; under CI, or
+    with OPMETER_NO_SKIP=1, it fails."""
+    try:
+        return build()
+    except NoFakeCann as error:
+        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))

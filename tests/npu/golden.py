@@ -1,0 +1,57 @@
+"""The files of recorded calls: `calls/{Kernel}.txt`, what the stock torch_npu launches for each
+fixture row. They are read by people, who check them against what the kernel's slots mean.
+
+A row's text stands at the margin, its calls below it; a call of another kernel, which the launch
+needs beside its own, is marked with `+`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from collector.case import shape_text
+from collector.ops.registry import find
+from tests.npu.fakecann.calls import Recorded
+from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.replayed import Replayed
+
+FOLDER = Path(__file__).parent / "calls"
+
+
+def golden_path(kernel: str) -> Path:
+    return FOLDER / f"{kernel}.txt"
+
+
+def golden_text(kernel: str, rows: Sequence[Replayed]) -> str:
+    """What the file of a kernel holds for these rows."""
+    return "\n".join(_block(kernel, row) for row in rows)
+
+
+def is_own(kernel: str, call: Recorded) -> bool:
+    """Whether a call launches this kernel, or one that the runtime may choose instead."""
+    op = find(kernel)
+    return op is not None and kernel_of(call) in op.family
+
+
+def _block(kernel: str, row: Replayed) -> str:
+    lines = [_headline(row)]
+    if row.error:
+        lines.append(f"  error: {row.error}")
+    for call in row.calls:
+        lines.append(f"  {'' if is_own(kernel, call) else '+ '}{call.text}")
+    return "\n".join(lines) + "\n"
+
+
+def _headline(row: Replayed) -> str:
+    case = row.case
+    inputs, outputs = case.inputs or (), case.outputs
+    text = "; ".join(_slot(slot.shape, slot.dtype, slot.format) for slot in inputs)
+    if outputs is None:
+        text += " -> N/A"
+    else:
+        text += " -> " + "; ".join(_slot(s.shape, s.dtype, s.format) for s in outputs)
+    named = "".join(f" {name}={value}" for name, value in case.attributes)
+    return f"{case.kernel_type}: {text}{named}"
+
+
+def _slot(shape: tuple[int, ...] | None, dtype: str, format: str) -> str:
+    return f"{shape_text(shape)} {dtype} {format}".strip() if shape else f"() {dtype}".strip()

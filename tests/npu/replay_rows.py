@@ -1,0 +1,129 @@
+"""`python -m tests.npu.replay_rows OUT ROW...`: the process on the fake NPU that launches fixture
+rows through the stock torch_npu, twice each, and writes what was recorded.
+
+A row is `{kernel}:{number}`. OUT gets a JSON line when a row begins and one when it ends, so that
+a row that kills the process is known.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from collector.case import Case
+from collector.errors import OpmeterError
+from collector.ops.registry import find
+from collector.ops.spec import OpSpec
+from collector.vocabulary import FRACTAL_NZ
+from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.calls import read_calls
+
+_ACL_FORMAT_FRACTAL_NZ = 29
+_LAUNCHES = 2
+_SCHEMAS = Path(__file__).parent / "vllm_ascend_schemas.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a launch needs of this process."""
+
+    torch: Any
+    torch_npu: Any
+    log: Path
+
+    def synchronize(self) -> None:
+        self.torch.npu.synchronize()
+
+    def cast(self, tensor: Any, format: str) -> Any:
+        if format != FRACTAL_NZ:
+            return tensor
+        return self.torch_npu.npu_format_cast(tensor, _ACL_FORMAT_FRACTAL_NZ)
+
+
+def main(out: Path, rows: list[str]) -> None:
+    host = _open(Path(os.environ["FAKE_CANN_LOG"]))
+    with out.open("a") as file:
+        for row in rows:
+            _write(file, {"row": row, "begins": True})
+            _write(file, {"row": row, **_replay(host, row)})
+    sys.stdout.flush()
+    os._exit(0)  # the fake's end is not of interest, and takes long
+
+
+def _open(log: Path) -> Host:
+    import torch
+    import torch_npu
+
+    torch_npu.npu.config.allow_internal_format = True
+    torch.npu.set_device(0)
+    # Nobody but the runtime, which has opened it, is to write there.
+    del os.environ["FAKE_CANN_LOG"]
+    if _SCHEMAS.exists():
+        spec = importlib.util.spec_from_file_location("vllm_ascend_schemas", _SCHEMAS)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.register(torch)
+    return Host(torch, torch_npu, log)
+
+
+def _replay(host: Host, row: str) -> dict[str, Any]:
+    """What happened: the calls of each launch and the outputs, or the error."""
+    kernel, _, number = row.partition(":")
+    op, case = find(kernel), rows_of(kernel)[int(number)].case
+    assert op is not None
+    try:
+        launches, outputs = _launched(host, op, case)
+    except OpmeterError as error:
+        return {"error": str(error)}
+    except Exception as error:  # whatever torch_npu says of the call is what is looked for
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
+    return {"error": "", "launches": launches, "outputs": outputs}
+
+
+def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list[Any]]:
+    from collector.replay.calls import resolve
+    from collector.replay.outputs import check_outputs
+    from collector.replay.tensors import CaseTensors
+
+    op.check(case, "npu")
+    make = CaseTensors("npu:0", 7, frozenset(), host.cast)
+    call = (op.npu.build or op.build)(case, make)
+    api = resolve(op, {"torch": host.torch, "torch_npu": host.torch_npu})
+    launches: list[list[str]] = []
+    outputs = None
+    for _ in range(_LAUNCHES):
+        host.synchronize()
+        offset = host.log.stat().st_size
+        outputs = op.npu.run(api, *call.args, **call.kwargs)
+        host.synchronize()
+        launches.append([call.text for call in read_calls(host.log, offset)])
+    check_outputs(outputs, case, make.dtype)
+    return launches, [_described(host, tensor) for tensor in _leaves(outputs)]
+
+
+def _leaves(outputs: Any) -> Iterator[Any]:
+    if isinstance(outputs, (tuple, list)):
+        for output in outputs:
+            yield from _leaves(output)
+    else:
+        yield outputs
+
+
+def _described(host: Host, tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
+
+
+def _write(file: IO[str], line: dict[str, Any]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,86 @@
+"""Fixture rows replayed on the fake NPU, by processes of their own, and what came of each.
+
+torch_npu is never imported in the process that runs the tests.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collector.case import Case
+from collector.ops.registry import all_ops
+from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.build import FakeCann, environment
+from tests.npu.fakecann.calls import Recorded, parse_call
+
+_ROOT = Path(__file__).parents[2]
+_LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of one row. `launches` holds the recorded calls of each of its launches."""
+
+    case: Case
+    error: str
+    launches: tuple[tuple[Recorded, ...], ...] = ()
+    outputs: tuple[Any, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Recorded, ...]:
+        """Those of the last launch: the first may make what it keeps."""
+        return self.launches[-1] if self.launches else ()
+
+
+def kernels_with_rows() -> list[str]:
+    """The kernel types that have a fixture table of their own."""
+    return [op.kernel for op in all_ops() if rows_of(op.kernel)]
+
+
+def replay(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Replayed]]:
+    """Launch every fixture row of these kernels; a row that kills its process costs that alone."""
+    waiting = [f"{k}:{i}" for k in kernels for i in range(len(rows_of(k)))]
+    found: dict[str, list[Replayed]] = {}
+    while waiting:
+        answers, status = _run(fake, waiting)
+        for row in waiting[: len(answers)]:
+            kernel, _, number = row.partition(":")
+            case = rows_of(kernel)[int(number)].case
+            found.setdefault(kernel, []).append(_replayed(case, answers[row], status))
+        if not answers:
+            raise RuntimeError(f"no row was begun, the process ended with {status}")
+        waiting = waiting[len(answers) :]
+    return found
+
+
+def _run(fake: FakeCann, rows: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str]:
+    """The last line about each row that was begun, and how the process ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder, "out"), Path(folder, "log")
+        command = [sys.executable, "-m", "tests.npu.replay_rows", str(out), *rows]
+        done = subprocess.run(
+            command,
+            cwd=_ROOT,
+            env=environment(fake, log=log),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        lines = out.read_text().splitlines() if out.exists() else []
+    answers = {answer["row"]: answer for answer in map(json.loads, lines)}
+    return answers, f"status {done.returncode}: {done.stderr[-1500:]}"
+
+
+def _replayed(case: Case, answer: dict[str, Any], status: str) -> Replayed:
+    if "begins" in answer:
+        return Replayed(case, f"the process ended, {status}")
+    if answer["error"]:
+        return Replayed(case, answer["error"])
+    launches = tuple(tuple(map(parse_call, launch)) for launch in answer["launches"])
+    return Replayed(case, "", launches, tuple(answer["outputs"]))
