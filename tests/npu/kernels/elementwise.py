@@ -2,7 +2,7 @@
 OP Type that msprof prints.
 
 Seen in real profiles (the kernel's name there starts with the call): Abs, Add, Arange, Cast and
-InplaceCopy, Cos, EqTensor, Gelu, InplaceFillScalar, InplaceOne, InplaceZero, LinalgVectorNorm,
+Cos, EqTensor, Gelu, InplaceFillScalar, InplaceOne, InplaceZero, LinalgVectorNorm,
 LogSoftmax and its gradient, Muls (a Muls for DT_BF16, a Mul for FLOAT), NeTensor, NonzeroV2,
 PowTensorScalar (Pows), ReduceSum, Sin, Subs, ThresholdBackward, ApplyAdamWV2; and by calls that
 differ in that the other operand is a number: Divs (RealDiv), GtScalar, InplaceRelu.
@@ -18,12 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Tensors = Sequence[Any]
-
-
-def copied(tensors: Tensors) -> str:
-    """Into another dtype or the same."""
-    target, source = tensors[:2]
-    return "TensorMove" if target.dtype == source.dtype else "Cast"
 
 
 def multiplied(tensors: Tensors) -> str:
@@ -79,7 +73,6 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnGeluV2": "GeluV2",
     "aclnnGtTensor": "Greater",
     "aclnnHistc": "HistogramV2",
-    "aclnnInplaceCopy": copied,
     "aclnnInplaceFillScalar": "Fill",
     "aclnnInplaceMaskedFillScalar": "MaskedFill",
     "aclnnInplaceOne": "OnesLike",

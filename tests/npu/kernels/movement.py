@@ -106,6 +106,7 @@ def _is_dense(dims: list[Dim]) -> bool:
 
 
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
+    "aclnnInplaceCopy": copied,
     "aclnnCat": joined,
     "aclnnConstantPadNd": "PadV3",
     "aclnnEmbedding": "GatherV2",
