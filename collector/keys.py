@@ -42,6 +42,19 @@ def shard(campaign: str, shard_id: str) -> str:
     return f"{_campaign(campaign)}/shards/{_token(shard_id)}.csv"
 
 
+def waves(campaign: str) -> str:
+    return f"{_campaign(campaign)}/waves/"
+
+
+def wave(campaign: str, wave_hash: str) -> str:
+    return f"{waves(campaign)}{_token(wave_hash)}.json"
+
+
+def nodes(campaign: str) -> str:
+    """What a campaign's controller holds against nodes."""
+    return f"{_campaign(campaign)}/nodes.json"
+
+
 def attempts(campaign: str, shard_id: str) -> str:
     """The prefix under which every attempt at a shard lies."""
     return f"{_campaign(campaign)}/attempts/{_token(shard_id)}/"

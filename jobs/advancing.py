@@ -65,7 +65,7 @@ def advance(
                 )
             if own:
                 publish(store, name, own, guard(), wish, allow_missing=True)
-                situation = survey(situation.campaign, store)
+                situation = survey(situation.campaign, store, situation.stack)
             planned = next_round(
                 situation, number, again=wish.again, retry_failed=wish.retry_failed
             )

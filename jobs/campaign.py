@@ -47,7 +47,8 @@ _KEYS = (
     "store",
 )
 _TARGET_KEYS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
-_SOURCE_KEYS = ("profile", "tree", "bundled", "stack")
+_SOURCE_KEYS = ("profile", "tree", "bundled", "cases", "stack")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _STORE_SCHEMES = ("s3", "file")
 
@@ -77,7 +78,15 @@ class BundledSource:
     name: str
 
 
-Source = ProfileSource | TreeSource | BundledSource
+@dataclass(frozen=True, slots=True)
+class CasesSource:
+    """A table of cases that lies in the store, by its hash: what was parsed elsewhere."""
+
+    sha256: str
+    same_stack: bool
+
+
+Source = ProfileSource | TreeSource | BundledSource | CasesSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +181,21 @@ def _sources(entry: Entry, base: Path) -> tuple[Source, ...]:
 
 def _source(entry: Entry, base: Path) -> Source:
     found = entry.fields(_SOURCE_KEYS)
-    kinds = [kind for kind in ("profile", "tree", "bundled") if kind in found]
+    kinds = [kind for kind in _SOURCE_KEYS[:-1] if kind in found]
     if len(kinds) != 1:
         came = " and ".join(kinds) or "none of them"
-        raise entry.refusal(f"one of profile, tree, bundled is wanted, {came} came")
+        raise entry.refusal(f"one of {', '.join(_SOURCE_KEYS[:-1])} is wanted, {came} came")
     (kind,) = kinds
-    if "stack" in found and kind != "profile":
+    if "stack" in found and kind not in ("profile", "cases"):
         raise found["stack"].refusal("only a profile says on which stack it was taken")
+    same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
-        same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
         return ProfileSource(base / found[kind].text(), same_stack)
+    if kind == "cases":
+        sha256 = found[kind].text()
+        if not _SHA256.fullmatch(sha256):
+            raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
+        return CasesSource(sha256, same_stack)
     if kind == "tree":
         return TreeSource(base / found[kind].text())
     name = found[kind].text()

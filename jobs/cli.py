@@ -12,7 +12,7 @@ import typer
 
 from collector import __version__
 from collector.errors import BadInput, OpmeterError
-from jobs import cli_database
+from jobs import cli_cluster, cli_database
 
 FAILED, BAD_INPUT = 1, 2
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_database.app, name="db")
 app.command("pull")(cli_database.pull)
+cli_cluster.register(app)
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
@@ -48,6 +49,7 @@ DatabasePathOption = Annotated[Path | None, typer.Option(help="the version direc
 DeviceOption = Annotated[str | None, typer.Option(help="instead: the device ...")]
 VllmOption = Annotated[str, typer.Option(help="... and the versions of its stack")]
 VersionOption = Annotated[str, typer.Option()]
+RanksOption = str | None  # of an operator that needs several ranks: known, and refused so far
 
 
 @app.callback(invoke_without_command=True)
@@ -160,6 +162,78 @@ def parse(
 
     versions = (vllm_version, torch_version, cann_version)
     parse_verb(profiling_path, database_path, device, versions, group_by, skip_bad_rows)
+
+
+@app.command()
+def microbench(
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[KERNEL]...", help="further kernel types")
+    ] = None,
+    database_path: DatabasePathOption = None,
+    device: DeviceOption = None,
+    vllm_version: VllmOption = "",
+    torch_version: VersionOption = "",
+    cann_version: VersionOption = "",
+    prof_path: Annotated[
+        list[Path] | None,
+        typer.Option(help="measure nothing: take what a profiler has written (PROF_..., a folder)"),
+    ] = None,
+    op: Annotated[
+        list[str] | None,
+        typer.Option("--op", "--ops", "--kernel-list", help="only these kernel types  [all]"),
+    ] = None,
+    repeat_count: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            envvar="MSMODELING_OP_REPLAY_REPEAT_COUNT",
+            help="repeats of each case  [as many as a second pays for]",
+        ),
+    ] = None,
+    update_mode: Annotated[
+        str, typer.Option(help="all, or missing-only: rows without any duration")
+    ] = "all",
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="stop at the first case that fails, with exit 1")
+    ] = False,
+    prune_empty_duration_rows: Annotated[
+        bool,
+        typer.Option("--prune-empty-duration-rows", help="remove rows without any duration"),
+    ] = False,
+    backend: Annotated[str | None, typer.Option(help="npu, cpu or cuda  [npu]")] = None,
+    ep_size: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-ep-size")] = None,
+    nproc: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-nproc-per-node")] = None,
+    nnodes: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-nnodes")] = None,
+    node_rank: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-node-rank")] = None,
+    master_addr: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-master-addr")] = None,
+    master_port: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-master-port")] = None,
+) -> None:
+    """Measure the rows of a tree on this machine, or take their durations from a profile."""
+    from jobs.verbs.microbench import microbench_verb
+
+    ranks = {
+        "--dispatch-ffn-combine-ep-size": ep_size,
+        "--dispatch-ffn-combine-nproc-per-node": nproc,
+        "--dispatch-ffn-combine-nnodes": nnodes,
+        "--dispatch-ffn-combine-node-rank": node_rank,
+        "--dispatch-ffn-combine-master-addr": master_addr,
+        "--dispatch-ffn-combine-master-port": master_port,
+    }
+    raise typer.Exit(
+        microbench_verb(
+            database_path,
+            device,
+            (vllm_version, torch_version, cann_version),
+            prof_path or [],
+            [*(op or []), *(more or [])],
+            repeat_count,
+            update_mode,
+            fail_fast,
+            prune_empty_duration_rows,
+            backend,
+            ranks,
+        )
+    )
 
 
 @app.command("fia-backfill")

@@ -34,6 +34,10 @@ _GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uplo
 class LocalRunFailed(OpmeterError):
     """A worker says that no further worker could do better; the message holds its last words."""
 
+    def __init__(self, message: str, code: int = ExitCode.NODE):
+        super().__init__(message)
+        self.code = code
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -48,7 +52,9 @@ class Progress:
 class LocalRun:
     """How a plan is measured here: which store, which devices, where workers may write.
 
-    `watched` is the same store, not waited for: pictures of the progress are read there.
+    `watched` is the same store, not waited for: pictures of the progress are read there. Without
+    `gives_up` a shard whose worker dies is left to whoever started this run. `prefix` begins the
+    names of attempts.
     """
 
     store: Store
@@ -60,6 +66,8 @@ class LocalRun:
     on_progress: Callable[[Progress], None]
     on_finished: Callable[[str], None]
     single_writer: bool = False
+    gives_up: bool = True
+    prefix: str = ""
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -95,7 +103,7 @@ class LocalRun:
             except OpmeterError as error:
                 failures.append(error)
             except OSError as error:  # a full disk, no more processes
-                failures.append(LocalRunFailed(f"shard {shard}: {error}"))
+                failures.append(LocalRunFailed(f"shard {shard}: {error}", ExitCode.SPACE))
 
     def _finish(self, shard: str, device: int) -> None:
         died = 0
@@ -107,10 +115,10 @@ class LocalRun:
             if self.stop.is_set():
                 return
             logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
-            if _has_died(code):
+            if _has_died(code) and self.gives_up:
                 died += 1
             elif code != ExitCode.TEMPORARY:
-                raise LocalRunFailed(words or f"a worker ended with exit code {code}")
+                raise LocalRunFailed(words or f"a worker ended with exit code {code}", code)
         self._abandon(shard, device)
 
     def _abandon(self, shard: str, device: int) -> None:
@@ -125,7 +133,7 @@ class LocalRun:
             plan=self.plan.number,
             plan_hash=self.plan.plan_hash,
             shard=shard,
-            attempt=uuid.uuid4().hex[:12],
+            attempt=self.prefix + uuid.uuid4().hex[:12],
             device=device,
         )
 

@@ -38,10 +38,11 @@ class Situation:
     state: State
 
 
-def survey(campaign: Campaign, store: Store) -> Situation:
-    """Read the sources, the stack, the campaign's earlier plans and the database's head."""
-    stack = resolve_stack(campaign)
-    sources = load_sources(campaign)
+def survey(campaign: Campaign, store: Store, stack: Stack | None = None) -> Situation:
+    """Read the sources, the stack, the campaign's earlier plans and the database's head. `stack`
+    is that of the machines that will measure, where they are not this one."""
+    stack = stack or resolve_stack(campaign)
+    sources = load_sources(campaign, store)
     head = find_head(store)
     return Situation(
         campaign=campaign,

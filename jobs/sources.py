@@ -6,13 +6,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector import keys
 from collector.canonical import sha256_hex
+from collector.errors import BadInput, NotFound
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import read_profile
-from collector.record import CaseRecord, write_table
+from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
-from jobs.campaign import BundledSource, Campaign, ProfileSource, Source, TreeSource
+from collector.store.base import Store
+from jobs.campaign import (
+    BundledSource,
+    Campaign,
+    CasesSource,
+    ProfileSource,
+    Source,
+    TreeSource,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +34,38 @@ class LoadedSource:
     records: tuple[CaseRecord, ...]
 
 
-def load_sources(campaign: Campaign) -> tuple[LoadedSource, ...]:
+def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be."""
-    return tuple(_load(source) for source in campaign.sources)
+    return tuple(_load(source, campaign, store) for source in campaign.sources)
 
 
-def _load(source: Source) -> LoadedSource:
+def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
         case TreeSource(path):
             return _loaded("tree", read_tree(path), same_stack=False)
         case ProfileSource(path, same_stack):
             return _loaded("profile", read_profile([path]).records, same_stack=same_stack)
+        case CasesSource(sha256, same_stack):
+            return _stored(sha256, campaign, store, same_stack=same_stack)
         case BundledSource(name):
             with _written(name) as path:
                 records = read_profile([path]).records
             return _loaded(f"bundled:{name}", records, same_stack=False)
+
+
+def _stored(sha256: str, campaign: Campaign, store: Store, *, same_stack: bool) -> LoadedSource:
+    key = keys.source(campaign.name, sha256)
+    try:
+        table = store.get(key)
+    except NotFound as error:
+        raise BadInput(
+            f"campaign {campaign.name}: no cases under {key} in {store.url}; upload them from "
+            "where the profile lies: opmeter launch CAMPAIGN"
+        ) from error
+    if sha256_hex(table) != sha256:
+        raise BadInput(f"{key} in {store.url} is not what its name says")
+    records = tuple(read_table(table, path=key))
+    return LoadedSource(PlannedSource("cases", sha256, len(records), same_stack), table, records)
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""Who leads: one controller at a time holds a Lease, and others wait until it falls silent.
+
+Clocks of machines differ, so times inside the Lease are never compared with ours: a waiting
+controller counts, by its own monotonic clock, how long the Lease has not changed.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from jobs.cluster_errors import ClusterError, ObjectConflict
+
+logger = logging.getLogger(__name__)
+
+LEASE = "opmeter-controller"
+DURATION_S = 30.0
+
+
+class Leases(Protocol):
+    """What an election needs of a cluster."""
+
+    namespace: str
+
+    def lease(self, name: str) -> dict[str, Any] | None: ...
+
+    def create_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
+
+    def replace_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
+
+
+class Election:
+    """One candidate. `hold` is called again and again; it says whether we lead now."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        identity: str,
+        *,
+        name: str = LEASE,
+        duration_s: float = DURATION_S,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._leases, self._identity, self._name = leases, identity, name
+        self._duration_s, self._clock = duration_s, clock
+        self._seen: tuple[Any, ...] | None = None
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may still act: others take over only after a whole duration of silence."""
+        renewed = self._renewed_at
+        return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
+
+    def hold(self) -> bool:
+        """Take or renew the Lease where that is ours to do."""
+        started = self._clock()
+        try:
+            if self._try():
+                self._renewed_at = started
+        except ObjectConflict:
+            logger.info("another controller was faster")
+        except ClusterError as error:
+            logger.warning("the Lease cannot be renewed: %s", error)
+        return self.leads
+
+    def release(self) -> None:
+        """Let the next one take over at once."""
+        if not self.leads:
+            return
+        lease = self._leases.lease(self._name)
+        if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
+            lease["spec"]["holderIdentity"] = ""
+            self._renewed_at = None
+            try:
+                self._leases.replace_lease(lease)
+            except ClusterError as error:
+                logger.info("the Lease was not given back: %s", error)
+
+    def _try(self) -> bool:
+        lease = self._leases.lease(self._name)
+        if lease is None:
+            self._leases.create_lease(self._new())
+            return True
+        holder = lease["spec"].get("holderIdentity") or ""
+        if holder and holder != self._identity and not self._is_silent(lease):
+            return False
+        if holder != self._identity:
+            lease["spec"]["leaseTransitions"] = int(lease["spec"].get("leaseTransitions") or 0) + 1
+            lease["spec"]["acquireTime"] = _now()
+        lease["spec"]["holderIdentity"] = self._identity
+        lease["spec"]["renewTime"] = _now()
+        self._leases.replace_lease(lease)
+        return True
+
+    def _is_silent(self, lease: dict[str, Any]) -> bool:
+        """Whether the Lease has not changed for its duration, as far as we have watched it."""
+        spec = lease["spec"]
+        now, state = self._clock(), (spec.get("holderIdentity"), spec.get("renewTime"))
+        if state != self._seen:
+            self._seen, self._seen_at = state, now
+        return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._duration_s)
+
+    def _new(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._leases.namespace},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": int(self._duration_s),
+                "acquireTime": _now(),
+                "renewTime": _now(),
+                "leaseTransitions": 0,
+            },
+        }
+
+
+def _now() -> str:
+    """For people who look at the Lease."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
