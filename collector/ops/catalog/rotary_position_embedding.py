@@ -3,10 +3,21 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._rotary import POSITIONS_FIT, rotate
+from collector.ops.catalog._rotary import (
+    FOUR_DIMENSIONS,
+    POSITIONS_FIT,
+    make_positions,
+    rotate,
+)
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Constraint, OpSpec
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    x, cos, _ = case.inputs or ()
+    positions = make_positions(make, cos.shape or (), cos.dtype)
+    return Call((make.normal(x.shape or (), x.dtype), *positions))
 
 
 def _reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -23,9 +34,11 @@ OP = OpSpec(
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
     reference=_reference,
+    build=_build,
     flops=_flops,
     constraints=(
         POSITIONS_FIT,
+        FOUR_DIMENSIONS,
         floating((0,)),
         one_dtype((0, 1, 2)),
         Constraint(

@@ -3,18 +3,45 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._rotary import POSITIONS_FIT, rotate
+from collector.ops.catalog._rotary import (
+    FOUR_DIMENSIONS,
+    POSITIONS_FIT,
+    make_positions,
+    rotate,
+)
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _X = 3
 _DCOS, _DSIN = 1, 2
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    slots = [slot for slot in case.inputs or () if slot.shape is not None]
-    return Call(tuple(make.normal(slot.shape or (), slot.dtype) for slot in slots))
+    dy, cos, *_ = case.inputs or ()
+    x = given(case, _X)
+    return Call(
+        (
+            make.normal(dy.shape or (), dy.dtype),
+            *make_positions(make, cos.shape or (), cos.dtype),
+            *([make.normal(x.shape or (), x.dtype)] if x else []),
+        )
+    )
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    """The kernel gets x, and gives the gradients of cos and sin, only where these want one."""
+    call = _build(case, make)
+    dy, cos, sin, *x = call.args
+    if x:
+        cos.requires_grad_()
+        sin.requires_grad_()
+    return Call((dy, *(x or [dy]), cos, sin))
+
+
+def _npu_run(api: Any, dy: Any, x: Any, cos: Any, sin: Any) -> Any:
+    dx, dcos, dsin = api(dy, x, cos, sin)
+    return (dx, dcos, dsin) if cos.requires_grad else (dx, None, None)
 
 
 def _reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> Any:
@@ -45,6 +72,7 @@ OP = OpSpec(
     optional_outputs=frozenset({_DCOS, _DSIN}),
     reference=_reference,
     build=_build,
+    npu=NpuCall(run=_npu_run, build=_npu_build),
     flops=_flops,
     traffic=lambda case: dense_bytes(case, frozenset({_X}), frozenset({_DCOS, _DSIN})),
     constraints=(
@@ -60,5 +88,6 @@ OP = OpSpec(
             lambda case: agrees(case, 0, input_shape(case, 0)),
         ),
         Constraint("gradients of cos and sin, in their shapes, only beside x", _outputs_fit),
+        FOUR_DIMENSIONS,
     ),
 )

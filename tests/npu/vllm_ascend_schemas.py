@@ -1,0 +1,179 @@
+"""vLLM-Ascend's own operators, as far as the catalogue calls them, where the library itself is
+not there: it is built with CANN, for an NPU.
+
+The schemas are those of vLLM-Ascend 0.18 to the best of what its public sources tell; they are
+checked against nothing real. An implementation computes nothing: it gives memory of the right
+shapes, and records the call in `CALLS` and, where the fake CANN runs, in its log of launches as
+`CUSTOM name(bf16[2,3]:ND, ...)`.
+"""
+
+import ctypes
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+# What was called: name, and the arguments in order, keywords after positions.
+CALLS: list[tuple[str, tuple[Any, ...]]] = []
+
+_RUNTIME, _RECORD = "libascendcl.so", "opmeter_fake_cann_record"
+_ND = 2  # acl/acl_base.h
+_FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 29: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
+_SHORT = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+}
+
+# namespace -> schema -> what a call gives, from its arguments by name.
+_MLA_OUTPUTS = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1", "inner_out")
+_SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
+    "vllm": {
+        "npu_rotary_embedding(Tensor positions, Tensor query, Tensor key, Tensor cos_sin_cache, "
+        "SymInt head_size, SymInt rotary_dim, bool is_neox_style, Tensor? offsets=None) "
+        "-> (Tensor, Tensor)": lambda torch, named: (
+            torch.empty_like(named["query"]),
+            torch.empty_like(named["key"]),
+        ),
+        "qkv_rmsnorm_rope(Tensor input, Tensor cos_sin_cache, Tensor positions, Tensor q_weight, "
+        "Tensor k_weight, SymInt q_hidden_size, SymInt kv_hidden_size, SymInt head_dim, float eps, "
+        "Tensor? q_bias=None, Tensor? k_bias=None) "
+        "-> (Tensor, Tensor, Tensor)": lambda torch, named: tuple(
+            named["input"].new_empty((len(named["input"]), named[f"{width}_hidden_size"]))
+            for width in ("q", "kv", "kv")
+        ),
+        "muls_add(Tensor x, Tensor y, float scale) -> Tensor": lambda torch, named: (
+            torch.empty_like(named["x"])
+        ),
+    },
+    "_C_ascend": {
+        "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) "
+        "-> Tensor": lambda torch, named: torch.empty_like(named["logits"]),
+        "batch_matmul_transpose(Tensor tensor_a, Tensor tensor_b, Tensor tensor_c, "
+        "str? format_mode=None, str? quant_mode=None) -> ()": lambda torch, named: None,
+        "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, "
+        "float epsilon=1e-6) -> (Tensor y, Tensor rstd, Tensor x)": lambda torch, named: (
+            torch.empty_like(named["x1"]),
+            _row_statistics(torch, named["x1"], named["gamma"]),
+            torch.empty_like(named["x1"]),
+        ),
+        "mla_preprocess(Tensor hiddenState, Tensor wdqkv, Tensor? descale0, Tensor gamma1, "
+        "Tensor? beta1, Tensor wuq, Tensor? descale1, Tensor gamma2, Tensor cos, Tensor sin, "
+        "Tensor wuk, Tensor kv_cache, Tensor kv_cache_rope, Tensor slotmapping, "
+        "Tensor? quant_scale0, Tensor? quant_offset0, Tensor? bias0, Tensor? quant_scale1, "
+        "Tensor? quant_offset1, Tensor? bias1, Tensor? ctkv_scale, Tensor? q_nope_scale, "
+        "str? cache_mode, str? quant_mode, bool? enable_inner_out, Tensor! q_out0, "
+        "Tensor! kv_cache_out0, Tensor! q_out1, Tensor! kv_cache_out1, Tensor! inner_out) "
+        "-> (Tensor q_out0, Tensor kv_cache_out0, Tensor q_out1, Tensor kv_cache_out1, "
+        "Tensor inner_out)": lambda torch, named: tuple(
+            torch.empty_like(named[name]) for name in _MLA_OUTPUTS
+        ),
+    },
+}
+# Functions of Python that the catalogue calls by their module.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "vllm_ascend.ops.triton.rope.rope_forward_triton_siso": lambda qk, *args, **named: qk,
+}
+
+
+def _row_statistics(torch: Any, x: Any, gamma: Any) -> Any:
+    """One number for each row that gamma covers, its dimensions kept as 1."""
+    rows = x.dim() - gamma.dim()
+    shape = (*x.shape[:rows], *(1,) * gamma.dim())
+    return torch.empty(shape, dtype=torch.float32, device=x.device)
+
+
+def register(torch: Any, key: str = "PrivateUse1") -> None:
+    """Defines the operators, for NPUs or another dispatch key of torch, and the modules of the
+    functions, in this process."""
+    for namespace, schemas in _SCHEMAS.items():
+        # The library ends with the object: torch keeps what it defines only as long.
+        library = torch.library.Library(namespace, "FRAGMENT")
+        _KEPT.append(library)
+        for schema, gives in schemas.items():
+            name, names = schema.split("(")[0], _argument_names(torch, schema)
+            library.define(schema)
+            library.impl(name, _recorded(torch, name, names, gives), key)
+    for path, function in _FUNCTIONS.items():
+        _place(torch, path, function)
+
+
+_KEPT: list[Any] = []
+
+
+def _argument_names(torch: Any, schema: str) -> list[str]:
+    return [argument.name for argument in torch._C.parse_schema(schema).arguments]
+
+
+def _recorded(
+    torch: Any, name: str, names: Sequence[str], gives: Callable[[Any, dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    def call(*args: Any, **named: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **named}
+        _record(torch, name, tuple(given.get(each) for each in names))
+        return gives(torch, given)
+
+    return call
+
+
+def _place(torch: Any, path: str, function: Callable[..., Any]) -> None:
+    """The function in a module of its path, whose packages are made where there are none."""
+    module_name, name = path.rsplit(".", 1)
+    parts = module_name.split(".")
+    for depth in range(1, len(parts) + 1):
+        known = ".".join(parts[:depth])
+        try:
+            importlib.import_module(known)
+        except ImportError:
+            sys.modules[known] = module = types.ModuleType(known)
+            module.__path__ = []
+            if depth > 1:
+                setattr(sys.modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
+
+    def call(*args: Any, **named: Any) -> Any:
+        _record(torch, name, (*args, *named.values()))
+        return function(*args, **named)
+
+    setattr(sys.modules[module_name], name, call)
+
+
+def _record(torch: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    CALLS.append((name, arguments))
+    write = _fake_recorder()
+    if write is not None:
+        texts = ", ".join(_text(torch, argument) for argument in arguments)
+        write(f"CUSTOM {name}({texts})".encode())
+
+
+@cache
+def _fake_recorder() -> Callable[[bytes], Any] | None:
+    """The fake CANN's own function; None where another CANN or none is loaded."""
+    try:
+        library = ctypes.CDLL(_RUNTIME, mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+    except OSError:
+        return None
+    return getattr(library, _RECORD, None)
+
+
+def _text(torch: Any, argument: Any) -> str:
+    """An argument as the fake CANN writes those of its calls."""
+    if isinstance(argument, torch.Tensor):
+        shape = ",".join(map(str, argument.shape))
+        dtype = str(argument.dtype).removeprefix("torch.")
+        return f"{_SHORT.get(dtype, dtype)}[{shape}]:{_format(argument)}"
+    if argument is None:
+        return "0"
+    return f'"{argument}"' if isinstance(argument, str) else str(argument)
+
+
+def _format(tensor: Any) -> str:
+    torch_npu = sys.modules.get("torch_npu")
+    number = torch_npu.get_npu_format(tensor) if torch_npu and tensor.is_npu else _ND
+    return _FORMATS.get(number, f"FORMAT_{number}")
