@@ -1,0 +1,47 @@
+"""Experts on several ranks, replayed in a world of one: all experts are here.
+
+CANN documents worlds of 2 ranks and more; on a device one rank has never been tried. Rows of
+larger worlds need as many ranks and are refused.
+"""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.slots import input_shape, output_shape
+from collector.vocabulary import EP_SIZE
+
+INFO = 128  # numbers of assist information for each row that a rank can get
+_MOST_CHOICES = 8
+
+
+def group_name(torch: Any) -> str:
+    """HCCL's name of this process's group, made on first need: a world of one."""
+    distributed = torch.distributed
+    if not distributed.is_initialized():
+        distributed.init_process_group("hccl", store=distributed.HashStore(), rank=0, world_size=1)
+    backend = distributed.group.WORLD._get_backend(torch.device("npu"))
+    name: str = backend.get_hccl_comm_name(0)
+    return name
+
+
+def rows_received(case: Case, ids: int, experts: int) -> int:
+    """Rows that one rank with all experts can get: as many as its tokens have choices."""
+    tokens, choices = input_shape(case, ids)
+    return tokens * min(experts, choices)
+
+
+def is_one_rank(case: Case) -> bool:
+    """Whether the row says nothing of more ranks."""
+    return case.attribute(EP_SIZE) in (None, "1")
+
+
+def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
+    """(T,H) with expert numbers (T, at most 8)."""
+    chosen = input_shape(case, ids)
+    return len(tokens) == len(chosen) == 2 and chosen[0] == tokens[0] and chosen[1] <= _MOST_CHOICES
+
+
+def output_size(case: Case, position: int) -> int:
+    """The size of an output of one dimension; 0 where there is none."""
+    shape = output_shape(case, position)
+    return shape[0] if shape and len(shape) == 1 else 0
