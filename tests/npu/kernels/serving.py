@@ -1,0 +1,38 @@
+"""What the recorded calls of a serving engine's operators launch, routing, rotary positions,
+caches and sampling: the OP Type that msprof prints.
+
+A call of a later version (V2, V4) is assumed to launch the kernel of its name without the version,
+or with the last one that a profile of vLLM-Ascend 0.18 names. Several calls launch more than one
+kernel, the sorts of permutations and of top-k among them: only the one named for it stands here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+KERNELS: dict[str, str | Callable[..., Any]] = {
+    "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
+    "aclnnRotaryPositionEmbeddingGrad": "RotaryPositionEmbeddingGrad",
+    "aclnnInterleaveRope": "InterleaveRope",
+    "aclnnApplyRotaryPosEmbV2": "ApplyRotaryPosEmb",
+    "aclnnKvRmsNormRopeCache": "KvRmsNormRopeCache",
+    "ReshapeAndCacheParam": "ReshapeAndCacheNdKernel",
+    "AtbPagedCacheLoad": "PagedCacheLoadNdKernel",
+    "aclnnScatterPaKvCache": "ScatterPaKvCache",
+    "aclnnMoeTokenPermute": "MoeTokenPermute",
+    "aclnnMoeTokenUnpermute": "MoeTokenUnpermute",
+    "aclnnMoeGatingTopK": "MoeGatingTopK",
+    "aclnnMoeGatingTopKSoftmax": "MoeGatingTopKSoftmax",
+    "aclnnMoeInitRoutingV3": "MoeInitRoutingV3",
+    "aclnnMoeFinalizeRoutingV4": "MoeFinalizeRoutingV2",
+    "aclnnMoeReRouting": "MoeReRouting",
+    "aclnnMoeComputeExpertTokens": "MoeComputeExpertTokens",
+    "aclnnMoeDistributeDispatchV4": "MoeDistributeDispatchV2",
+    "aclnnMoeDistributeCombineV4": "MoeDistributeCombineV2",
+    "aclnnApplyTopKTopP": "ApplyTopKTopPWithSorted",
+    "npu_rotary_embedding": "_triton_rope",
+    "rope_forward_triton_siso": "_triton_rope_siso",
+    "qkv_rmsnorm_rope": "split_qkv_rmsnorm_rope_kernel",
+    "muls_add": "muls_add_kernel",
+    "npu_apply_top_k_top_p": "ApplyTopKTopPCustom",
+    "mla_preprocess": "mla_preprocess_0_mix_aic",
+}
