@@ -1,0 +1,30 @@
+"""Operators of which this host lacks something: named by `SessionSpec.catalog`, and found by the
+session through PYTHONPATH."""
+
+from collector.ops.spec import Need, NpuCall, OpSpec
+
+
+def _operator(name: str, call: str, *needs: Need) -> OpSpec:
+    return OpSpec(
+        kernel=name,
+        call=call,
+        slots=("x",),
+        reference=lambda torch, x: torch.abs(x),
+        flops=lambda case: 0,
+        npu=NpuCall(needs=frozenset(needs)),
+    )
+
+
+_OPERATORS = {
+    op.kernel: op
+    for op in (
+        _operator("NeedsOpp", "torch.abs", Need.CUSTOM_OPP),
+        _operator("NeedsVllm", "torch.abs", Need.VLLM_ASCEND),
+        _operator("NoAttribute", "torch_npu.npu_no_such_thing"),
+        _operator("NoTorchOp", "torch.ops._C_ascend.no_such_thing"),
+    )
+}
+
+
+def find(kernel_type: str) -> OpSpec | None:
+    return _OPERATORS.get(kernel_type)

@@ -1,0 +1,387 @@
+"""Sessions of the stock torch_npu under msprof, on an NPU that computes nothing: what each way in
+which a device or its profiler can fail does to the answers.
+
+The fake NPU's durations follow from the call alone, so that a wrong attribution shows.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector.errors import BadInput
+from collector.measurement import Outcome
+from collector.plan import Limits, MeasureSettings
+from collector.profiles.launches import read_op_summary
+from collector.record import CaseRecord
+from collector.replay.journal import JOURNAL, read_journal
+from collector.replay.msprof import NoSpace
+from collector.replay.results import SessionResult, collect
+from collector.replay.spec import SessionCase, SessionSpec, write_spec
+from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
+from collector.shard import ShardCase
+from collector.stack import Stack
+from collector.vocabulary import INPUT_SHAPES
+from collector.worker.sessions import ReplayInstrument
+from tests.npu.fakecann.build import build, environment
+from tests.npu.fakecann.faults import Fault, write_faults
+from tests.npu.fakecann.wheel import NoFakeCann
+from tests.unit.collector.replay.replay_cases import PROVENANCE, by_kernel, case_record
+from tests.unit.collector.worker.test_worker_shard_run import PLAN
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu]
+
+ROOT = Path(__file__).parents[2]
+
+
+class Bench:
+    """Runs sessions on the fake NPU; `faults` orders what goes wrong in the next ones."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
+        self.folder = folder
+        self._patch = patch
+        self._sessions = 0
+
+    def faults(self, *faults: Fault, seed: int = 0) -> None:
+        path = write_faults(self.folder / "faults.json", *faults, seed=seed)
+        self._patch.setenv("FAKE_CANN_FAULTS", str(path))
+
+    def run(self, spec: SessionSpec, **more: object) -> tuple[SessionReport, SessionResult]:
+        self._sessions += 1
+        directory = self.folder / f"session_{self._sessions}"
+        directory.mkdir()
+        report = run_session(spec, directory, **more)  # type: ignore[arg-type]
+        return report, collect(spec, directory, report, PROVENANCE)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    try:
+        env = environment(build())
+    except NoFakeCann as error:
+        pytest.skip(str(error))
+    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{ROOT}"
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    return Bench(tmp_path, monkeypatch)
+
+
+def session(*records: CaseRecord, limit_s: float = 60.0, **more: object) -> SessionSpec:
+    made = SessionSpec(
+        backend="npu",
+        device=0,
+        cases=tuple(SessionCase(record, 0.01, limit_s) for record in records),
+        measure=MeasureSettings(repeat_count=5),
+        limits=Limits(),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def add(rows: int, dtype: str = "FLOAT") -> CaseRecord:
+    return case_record("Add", f"{rows},64;{rows},64", f"{rows},64", dtype)
+
+
+def unary(kernel: str, rows: int = 16) -> CaseRecord:
+    return case_record(kernel, f"{rows},64", f"{rows},64")
+
+
+def nz_matmul() -> CaseRecord:
+    record = case_record("MatMulV3", "32,64;8,4,16,16", "32,128", "DT_BF16")
+    return replace(record, cells={**record.cells, "Input Formats": "ND;FRACTAL_NZ"})
+
+
+def outcomes(result: SessionResult) -> list[Outcome]:
+    return [m.outcome for m in result.measurements if not m.is_filed]
+
+
+def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(bench):
+    mark = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
+    spec = session(add(8), unary("Abs"), add(8, "DT_BF16"), unary("NoSuchKernel"), mark)
+    report, result = bench.run(spec)
+    assert report.ending is Ending.COMPLETE, report.log_tail
+    assert outcomes(result) == [*[Outcome.OK] * 3, Outcome.UNSUPPORTED, Outcome.REJECTED]
+    assert {m.provenance.runtime for m in result.measurements} == {"fake"}
+    for m in result.measurements[:3]:
+        assert m.n_expected == m.n_observed == m.n_accepted == 5
+        assert (m.op_state, m.core, m.companions) == ("dynamic", "AI_VECTOR_CORE", ())
+        assert dict(m.counters)["aiv_time(us)"] > 0
+    assert result.measurements[4].reason.endswith("(3, 7, 1, 1, 1) is the shape of a mark")
+    assert _durations(result) == _recorded_durations(result)
+    assert result.retry == () and result.unread == ""
+
+
+def test_a_weight_in_fractal_nz_is_laid_out_so_before_its_launches(bench):
+    _, result = bench.run(session(nz_matmul()))
+    rows = list(read_op_summary(result.summary))
+    launches = [row for row in rows if "FRACTAL_NZ" in row.cells["Input Formats"]]
+    assert len(launches) == 8
+    assert {row.cells[INPUT_SHAPES] for row in launches} == {'"32,64;8,4,16,16"'}
+
+
+def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
+    measure = MeasureSettings(repeat_count=4, cache="cold")
+    _, result = bench.run(session(add(8), unary("Abs"), measure=measure))
+    assert outcomes(result) == [Outcome.OK] * 2
+    assert _durations(result) == _recorded_durations(result)
+    for m in result.measurements:
+        assert (m.cache, m.n_observed, m.companions) == ("cold", 4, ())
+
+
+def test_a_lost_head_costs_no_case(bench):
+    bench.faults(Fault("lose_head", count=12))
+    _, result = bench.run(session(add(8), unary("Abs")))
+    assert outcomes(result) == [Outcome.OK] * 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lost_records_cost_their_own_cases_and_move_no_number(bench, seed):
+    records = [add(rows) for rows in range(1, 41)]
+    _, whole = bench.run(session(*records))
+    bench.faults(Fault("lose", share=0.05), seed=seed)
+    report, damaged = bench.run(session(*records))
+    assert report.ending is Ending.COMPLETE
+    lost = [m for m in damaged.measurements if m.outcome is Outcome.PROFILER_LOST]
+    good = _durations(damaged)
+    assert len(lost) + len(good) == 40 and 5 < len(lost) < 40
+    assert list(damaged.retry) == [m.case_id for m in lost]
+    assert good.items() <= _durations(whole).items()
+
+
+def test_records_whose_shapes_are_not_known_are_told_by_their_order(bench):
+    bench.faults(Fault("hide_shapes", kernel="Add"))
+    _, result = bench.run(session(add(8), unary("Abs"), add(9)))
+    assert outcomes(result) == [Outcome.OK] * 3
+
+
+def test_without_its_marks_no_case_is_believed(bench):
+    bench.faults(Fault("hide_shapes", call="aclnnNeg("))
+    _, result = bench.run(session(add(8), unary("Abs")))
+    assert outcomes(result) == [Outcome.PROFILER_LOST] * 2
+
+
+def test_a_twin_that_ran_is_filed_under_its_own_name(bench):
+    bench.faults(Fault("rename", kernel="Add", to="AddAiCore"))
+    _, result = bench.run(session(add(8), unary("Abs")))
+    asked, ran, other = result.measurements
+    assert (asked.outcome, asked.reason) == (
+        Outcome.SUBSTITUTED,
+        "AddAiCore ran instead of Add",
+    )
+    assert asked.timing is None
+    assert (ran.outcome, ran.kernel_type, ran.asked) == (Outcome.OK, "AddAiCore", asked.case_id)
+    assert ran.case_id == replace(add(8), kernel_type="AddAiCore").case_id
+    assert ran.measurement_id != asked.measurement_id
+    assert other.outcome is Outcome.OK and not other.is_filed
+    assert result.retry == ()
+
+
+def test_another_operator_that_ran_is_no_measurement(bench):
+    bench.faults(Fault("rename", kernel="Add", to="TensorMove"))
+    _, result = bench.run(session(add(8)))
+    (asked,) = result.measurements
+    assert asked.outcome is Outcome.SUBSTITUTED
+    assert asked.reason == "TensorMove ran instead of Add, which is not measured for it"
+
+
+def test_slices_and_newer_headers_are_joined_as_msprof_wrote_them(bench):
+    bench.faults(Fault("slices", count=4), Fault("block", to="Num"))
+    _, result = bench.run(session(*(add(rows) for rows in range(1, 9))))
+    assert outcomes(result) == [Outcome.OK] * 8
+    header = result.summary.read_text().splitlines()[0]
+    assert "Block Num,Mix Block Num" in header
+    slices = bench.folder.rglob("op_summary_*_slice_*.csv")
+    rows = sum(len(path.read_text().splitlines()) - 1 for path in slices)
+    assert len(result.summary.read_text().splitlines()) == 1 + rows
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault("status", count=139), Fault("no_export", times=1)], ids=["139", "no export"]
+)
+def test_good_data_count_however_msprof_ends(bench, fault):
+    bench.faults(fault)
+    report, result = bench.run(session(add(8), unary("Abs")))
+    assert (report.ending, report.reason) == (Ending.COMPLETE, "")
+    assert outcomes(result) == [Outcome.OK] * 2
+
+
+def test_a_session_of_which_nothing_can_be_read_answers_nothing(bench):
+    bench.faults(Fault("no_export", times=1), Fault("lose"))
+    report, result = bench.run(session(add(8), unary("NoSuchKernel")))
+    assert report.ending is Ending.COMPLETE
+    assert outcomes(result) == [Outcome.UNSUPPORTED]
+    assert result.unread == "msprof wrote no op_summary" and result.began
+    assert list(result.retry) == [add(8).case_id]
+
+
+def test_a_crash_keeps_the_cases_before_it(bench):
+    bench.faults(Fault("crash", call="aclnnAbs(", nth=3))
+    report, result = bench.run(session(add(8), add(9), unary("Abs"), add(10)))
+    assert (report.ending, report.offender) == (Ending.CRASHED, 2)
+    assert report.reason in (
+        "killed by SIGSEGV while launching",
+        "ended under msprof while launching",
+    )
+    assert outcomes(result) == [Outcome.OK, Outcome.OK, Outcome.CRASHED]
+    assert list(result.retry) == [add(10).case_id]
+
+
+def test_a_crash_whose_last_records_are_lost_has_the_case_measured_again(bench):
+    bench.faults(Fault("crash", call="aclnnAbs(", nth=3), Fault("lose", kernel="Add", nth=12))
+    _, result = bench.run(session(add(8), add(9), unary("Abs")))
+    assert outcomes(result) == [Outcome.OK, Outcome.CRASHED]
+    assert list(result.retry) == [add(9).case_id]
+
+
+def test_a_hang_is_ended_with_msprof_and_blamed(bench):
+    bench.faults(Fault("hang", call="aclnnAbs(", nth=2))
+    spec = session(add(8), unary("Abs"), add(9), limit_s=5.0)
+    report, result = bench.run(spec)
+    assert (report.ending, report.offender) == (Ending.HUNG, 1)
+    assert report.reason == "not done after 5 s, while launching"
+    assert outcomes(result) == [Outcome.OK, Outcome.HUNG]
+    assert _processes_of(bench.folder) == []
+
+
+def test_a_stopped_session_finishes_the_case_in_hand(bench):
+    stop = threading.Event()
+    tick = _once(lambda progress: progress.ended >= 2, stop.set)
+    spec = session(*(add(rows) for rows in range(1, 4000)))
+    report, result = bench.run(spec, tick=tick, stop=stop)
+    assert report.ending is Ending.STOPPED
+    assert 2 <= len(result.measurements) < len(spec.cases)
+    assert set(outcomes(result)) == {Outcome.OK}
+
+
+def test_killing_the_supervisor_leaves_neither_session_nor_msprof(bench):
+    bench.faults(Fault("hang", call="aclnnAbs("))
+    write_spec(session(unary("Abs")), bench.folder)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from collector.replay.spec import read_spec\n"
+        "from collector.replay.supervisor import run_session\n"
+        "run_session(read_spec(Path(sys.argv[1])), Path(sys.argv[1]))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(bench.folder)], cwd=ROOT) as parent:
+        try:
+            _until(lambda: read_journal(bench.folder / JOURNAL).in_flight is not None, 60)
+            assert len(_processes_of(bench.folder)) == 3  # it, msprof, and the session
+        finally:
+            parent.send_signal(signal.SIGKILL)
+    _until(lambda: _processes_of(bench.folder) == [], 20)
+
+
+def test_what_lacks_is_told_before_any_case(bench, monkeypatch):
+    report, result = bench.run(session(add(8), device=1))
+    assert (report.ending, report.offender) == (Ending.CRASHED, None)
+    assert report.reason == "npu device 1 is wanted, torch sees 1"
+    assert result.measurements == () and not result.began
+    report, _ = bench.run(session(add(8), stack_device="ATLAS_800_A2_313T_64G"))
+    assert report.reason.startswith("npu device 0 is 'Ascend910_93")
+    monkeypatch.delenv("LD_PRELOAD")
+    if torch_is_a_cuda_build():
+        report, _ = bench.run(session(add(8)))
+        assert "is a CUDA build, and torch_npu beside one ends the process" in report.reason
+
+
+def test_msprof_that_will_not_start_is_told(bench, monkeypatch):
+    bench.faults(Fault("refuse", count=3))
+    report, result = bench.run(session(add(8)))
+    assert report.reason == "exited with 3 outside of every case" and not result.began
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BadInput, match=r"msprof is neither on PATH.*source .*/set_env\.sh"):
+        bench.run(session(add(8)))
+
+
+def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
+    usage = shutil.disk_usage(bench.folder)._replace(free=100 << 10)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(NoSpace, match="0 MiB are free, and a session of 12 launches wants 1 MiB"):
+        bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
+
+
+def test_operators_whose_needs_are_not_met_are_unsupported(bench, monkeypatch):
+    monkeypatch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    records = [unary("NeedsOpp"), unary("NeedsVllm"), unary("NoAttribute"), unary("NoTorchOp")]
+    _, result = bench.run(session(*records, catalog="npu_operators"))
+    assert outcomes(result) == [Outcome.UNSUPPORTED] * 4
+    found = by_kernel(result.measurements)
+    assert "export ASCEND_CUSTOM_OPP_PATH=" in found["NeedsOpp"].reason
+    assert "No module named 'vllm_ascend'" in found["NeedsVllm"].reason
+    assert found["NoAttribute"].reason.startswith("torch_npu.npu_no_such_thing is not there (")
+    assert "install vllm-ascend" in found["NoTorchOp"].reason
+
+
+def test_every_group_of_counters_is_a_pass_of_its_own(bench):
+    groups = ("Memory", "PipeUtilization")
+    measure = MeasureSettings(repeat_count=3, aic_metrics=groups)
+    plan = replace(
+        PLAN, backend="npu", measure=measure, stack=Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
+    )
+    instrument = ReplayInstrument(plan, 0, bench.folder, threading.Event(), lambda done, case: None)
+    cases = [ShardCase(add(8), 0.01), ShardCase(unary("NoSuchKernel"), 0.01)]
+    answers = instrument.measure(cases, PROVENANCE)
+    good, refused = answers.measurements
+    names = [name for name, _ in good.counters]
+    assert "aiv_vec_time(us)" in names and "aiv_main_mem_read_bw(GB/s)" in names
+    assert len(names) == len(set(names)) and good.warnings == ()
+    assert refused.outcome is Outcome.UNSUPPORTED
+    assert [raw.group for raw in answers.raw] == ["", "Memory"]
+    assert "aiv_main_mem_read_bw" in answers.raw[1].summary.read_text().splitlines()[0]
+
+
+def _durations(result: SessionResult) -> dict[str, float]:
+    return {m.case_id: m.timing.mean_us for m in result.measurements if m.is_good}
+
+
+def _recorded_durations(result: SessionResult) -> dict[str, float]:
+    """What the device took for each case, told by the rows' own cells: in these sessions no two
+    cases have the same."""
+    recorded = {}
+    for row in read_op_summary(result.summary):
+        case = CaseRecord(row.op_type, row.cells, {})
+        recorded[case.case_id] = row.duration_us
+    return {m.case_id: recorded[m.case_id] for m in result.measurements if m.is_good}
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """The processes that have a folder below this one on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and str(folder).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def _until(condition: Callable[[], bool], limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def _once(condition: Callable[[SessionProgress], bool], act: Callable[[], None]):
+    def tick(progress: SessionProgress) -> None:
+        if condition(progress):
+            act()
+
+    return tick
+
+
+def torch_is_a_cuda_build() -> bool:
+    import torch
+
+    return torch.version.cuda is not None
