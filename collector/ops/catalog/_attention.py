@@ -5,12 +5,12 @@ says which layout was used. A compressed mask (2048, 2048) means causal, aligned
 key, whatever the lengths; no mask means that every query sees every key.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod, sqrt
 
 from collector.case import Case, Slot
-from collector.ops.slots import Shape, given
+from collector.ops.slots import Shape, given, output_slot
 from collector.ops.spec import Constraint
 
 MASK_SIDE = 2048
@@ -62,6 +62,11 @@ class Attention:
     def scale(self) -> float:
         """What scores are multiplied by; a profile does not tell another."""
         return 1 / sqrt(self.head_size)
+
+    @property
+    def sparse_mode(self) -> int:
+        """How torch_npu names it: aligned to the last key (3), or everything (0)."""
+        return 3 if self.causal else 0
 
     @property
     def pairs(self) -> int:
@@ -116,6 +121,22 @@ def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constr
         "only queries, keys, values, a mask and statistics are replayed: other slots want no shape",
         holds,
     )
+
+
+def named_output(case: Case, position: int) -> Shape | None:
+    """The shape that a row names for an output; None for an empty cell or no cell."""
+    slot = output_slot(case, position)
+    return slot.shape if slot else None
+
+
+def limits(sizes: Callable[[Case], Attention | None]) -> Constraint:
+    """What npu_fusion_attention documents; another rule speaks where there are no sizes."""
+
+    def holds(case: Case) -> bool:
+        call = sizes(case)
+        return call is None or (call.heads <= 256 and call.head_size <= 768)
+
+    return Constraint("at most 256 heads are wanted, of at most 768 numbers", holds)
 
 
 def _fit(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from collector.case import Case
-from collector.ops.catalog._attention import MASK_SIDE
+from collector.ops.catalog._attention import MASK_SIDE, named_output
 from collector.ops.catalog._attention_fused import RIGHT_DOWN_CAUSAL, FusedCall, Misfit, Rule
 from collector.ops.catalog._attention_layouts import (
     LAYOUTS,
@@ -31,7 +31,7 @@ from collector.ops.catalog._attention_lengths import (
     numbers,
     paged_keys,
 )
-from collector.ops.slots import Shape, agrees, given, input_shape, output_shape
+from collector.ops.slots import Shape, agrees, given, input_shape
 from collector.vocabulary import RUNTIME_PREFIX
 
 QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
@@ -116,7 +116,7 @@ class _Reading:
             or pages is not None,
             sparse_mode=self._sparse_mode(),
             pages=pages,
-            wants_lse=output_shape(self.case, 1) not in (None, ()),
+            wants_lse=named_output(self.case, 1) is not None,
         )
         call = self._with_lengths(call, query, keys)
         self._check_output(call, query)
@@ -128,7 +128,7 @@ class _Reading:
         if "N" in query:
             heads, size = query["N"], query["D"]
         else:
-            lse = output_shape(self.case, 1) or ()
+            lse = named_output(self.case, 1) or ()
             heads = told or (lse[1] if len(lse) == 4 else 0)
             size = query["H"] // heads if heads > 0 else 0
             if heads * size != query["H"]:

@@ -23,6 +23,7 @@ from collector.ops.catalog._attention_fused_reading import (
 from collector.ops.catalog._attention_layouts import letters_in
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Constraint
+from collector.vocabulary import dtype_of
 
 NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
@@ -60,7 +61,7 @@ def _one_dtype(case: Case) -> bool:
 
 def _lse_is_float(case: Case) -> bool:
     lse = output_slot(case, 1)
-    return lse is None or lse.shape is None or lse.dtype == "FLOAT"
+    return lse is None or lse.shape is None or lse.known_dtype is dtype_of("FLOAT")
 
 
 def _block_size_fits(call: FusedCall) -> bool:

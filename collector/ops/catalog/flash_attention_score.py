@@ -5,6 +5,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog._attention import (
     Attention,
+    limits,
     mask_constraint,
     only_slots,
     read_sizes,
@@ -12,7 +13,7 @@ from collector.ops.catalog._attention import (
 from collector.ops.catalog._attention_blocks import forward, make_mask
 from collector.ops.dtypes import floating, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _MASK = 6
 _SLOTS = (
@@ -39,6 +40,16 @@ def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes
     return maximum, total, None, attention
 
 
+def _launch(api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Attention) -> Any:
+    attention, maximum, total, *_ = api(
+        *(query, key, value, sizes.heads, sizes.layout),
+        atten_mask=mask,
+        scale=sizes.scale,
+        sparse_mode=sizes.sparse_mode,
+    )
+    return maximum, total, None, attention
+
+
 def _flops(case: Case) -> int:
     """Two products of 2 * D operations for each pair of a query and a key it sees."""
     sizes = _sizes(case)
@@ -59,6 +70,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
+    npu=NpuCall(run=_launch),
     constraints=(
         only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
         mask_constraint(_MASK),
@@ -70,6 +82,7 @@ OP = OpSpec(
             "BNSD, BSND",
             lambda case: _sizes(case) is not None,
         ),
+        limits(_sizes),
         Constraint("a softmax sum like the maximum, and an output like the query", _outputs_fit),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog._attention import (
     Attention,
+    limits,
     mask_constraint,
     only_slots,
     read_sizes,
@@ -25,7 +26,7 @@ from collector.ops.catalog._attention_blocks import (
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.slots import agrees, given, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
 _SLOTS = (
@@ -82,6 +83,31 @@ def _reference(
     return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
 
 
+def _launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dy: Any,
+    mask: Any,
+    maximum: Any,
+    total: Any,
+    attention: Any,
+    *,
+    sizes: Attention,
+) -> Any:
+    dq, dk, dv, *_ = api(
+        *(query, key, value, dy, sizes.heads, sizes.layout),
+        atten_mask=mask,
+        softmax_max=maximum,
+        softmax_sum=total,
+        attention_in=attention,
+        scale_value=sizes.scale,
+        sparse_mode=sizes.sparse_mode,
+    )
+    return dq, dk, dv, None, None, None
+
+
 def _flops(case: Case) -> int:
     """Five products of 2 * D operations for each pair: scores again, dV, dP, dQ and dK."""
     sizes = _sizes(case)
@@ -104,6 +130,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _OTHER_OUTPUTS),
+    npu=NpuCall(run=_launch),
     constraints=(
         only_slots(frozenset({0, 1, 2, 3, _MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
         mask_constraint(_MASK),
@@ -115,6 +142,7 @@ OP = OpSpec(
             "BNSD, BSND",
             lambda case: _sizes(case) is not None,
         ),
+        limits(_sizes),
         Constraint("dy and attention like the query, a softmax sum like the maximum", _inputs_fit),
         Constraint(
             "gradients are wanted like queries, keys and values",

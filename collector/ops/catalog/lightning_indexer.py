@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._attention import named_output
 from collector.ops.catalog._attention_lengths import NoNumber, number, running
 from collector.ops.catalog._attention_pages import held_keys, make_table
 from collector.ops.catalog._attention_sparse import (
@@ -19,7 +20,7 @@ from collector.ops.catalog._attention_sparse import (
     sparse_rules,
 )
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
-from collector.ops.slots import agrees, input_shape, output_shape
+from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 _QUERY, _KEY, _WEIGHTS = range(3)
@@ -46,7 +47,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
     tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
     lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
-    values = output_shape(case, _VALUES)
+    values = named_output(case, _VALUES)
     kept = make.full(values, (case.outputs or ())[_VALUES].dtype, 0) if values else None
     return Call((*tensors, *lengths, make_table(make, call.pages), kept), {"call": call})
 
@@ -148,8 +149,7 @@ def _traffic(case: Case) -> int:
 def _outputs_fit(case: Case) -> bool:
     found = output_shape(case)
     wanted = (*input_shape(case, _QUERY)[:1], 1, *(found or ())[-1:])
-    values = output_shape(case, _VALUES)
-    return found in (None, wanted) and (not values or agrees(case, _VALUES, wanted))
+    return found in (None, wanted) and named_output(case, _VALUES) in (None, wanted)
 
 
 def _weights_fit(case: Case) -> bool:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._attention import named_output
 from collector.ops.catalog._attention_pages import make_table
 from collector.ops.catalog._attention_sparse import (
     Rule,
@@ -18,7 +19,7 @@ from collector.ops.catalog._attention_sparse import (
     sparse_rules,
 )
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.slots import agrees, input_shape, output_shape
+from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 _QUERY, _KEY, _VALUE, _INDICES, _QUERY_ROPE, _KEY_ROPE = 0, 1, 2, 3, 7, 8
@@ -183,8 +184,8 @@ def _ropes_fit(case: Case) -> bool:
 
 
 def _output_fits(case: Case) -> bool:
-    statistics = any(output_shape(case, i) for i in _STATISTICS)
-    return agrees(case, 0, input_shape(case, _QUERY)) and not statistics
+    statistics = {named_output(case, i) for i in _STATISTICS}
+    return agrees(case, 0, input_shape(case, _QUERY)) and statistics == {None}
 
 
 OP = OpSpec(

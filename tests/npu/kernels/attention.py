@@ -7,6 +7,10 @@ inference. The others bear the name of their kernel, and are assumed.
 from collections.abc import Callable
 
 KERNELS: dict[str, str | Callable[..., str]] = {
+    "AtbRingMLA": "RINGMLAPrefillBF16Kernel",
+    "aclnnAttentionUpdate": "AttentionUpdate",
+    "aclnnFlashAttentionScore": "FlashAttentionScore",
+    "aclnnFlashAttentionScoreGrad": "FlashAttentionScoreGrad",
     "aclnnFusedInferAttentionScoreV3": "FusedInferAttentionScore",
     "aclnnLightningIndexer": "LightningIndexer",
     "aclnnSparseFlashAttention": "SparseFlashAttention",

@@ -1,0 +1,105 @@
+"""Attention in rounds: parts over different keys, joined by their sums, are attention over all."""
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
+from tests.fixtures.op_rows import rows_of
+
+RING, UPDATE = "RINGMLAPrefillBF16Kernel", "AttentionUpdate"
+ROWS = {kernel: [row.case for row in rows_of(kernel)] for kernel in (RING, UPDATE)}
+
+
+def plain(torch, query, key, value, causal):
+    """(heads, tokens, size) in float64 -> attention and log-sum-exp."""
+    scores = query @ key.transpose(1, 2) / query.shape[-1] ** 0.5
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return scores.softmax(-1) @ value, scores.logsumexp(-1)
+
+
+def cut(tensor, start, length):
+    return tensor[start : start + length].double().transpose(0, 1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", ROWS[RING], ids=lambda case: case.describe()[:60])
+def test_a_round_is_attention_joined_with_what_came_before(torch, build, launch, case):
+    call = build(case, wide=True)
+    q_nope, q_rope, k_nope, k_rope, value, _, _, out, lse, lengths = call.args
+    before, sum_before = out.clone(), lse.clone()
+    given, named = launch(case, call)
+    is_first = lengths.dim() == 1
+    lengths = lengths.tolist()
+    queries, keys = (lengths, lengths) if is_first else lengths
+    q_start = k_start = 0
+    for many, held in zip(queries, keys, strict=True):
+        q = torch.cat([cut(t, q_start, many) for t in (q_nope, q_rope)], -1)
+        k = torch.cat([cut(t, k_start, held) for t in (k_nope, k_rope)], -1)
+        wanted, total = plain(torch, q, k, cut(value, k_start, held), is_first)
+        if not is_first:
+            earlier = sum_before[:, q_start : q_start + many].double()
+            whole = torch.logaddexp(earlier, total)
+            kept = cut(before, q_start, many) * (earlier - whole).exp().unsqueeze(-1)
+            wanted = kept + wanted * (total - whole).exp().unsqueeze(-1)
+            total = whole
+        rows = cut(given, q_start, many)
+        torch.testing.assert_close(rows, wanted, rtol=1e-4, atol=1e-5)
+        sums = lse[:, q_start : q_start + many].double()
+        torch.testing.assert_close(sums, total, rtol=1e-4, atol=1e-5)
+        q_start, k_start = q_start + many, k_start + held
+    assert (q_start, k_start) == (q_nope.shape[0], k_nope.shape[0])
+    assert named is None or named is lse
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", ROWS[UPDATE], ids=lambda case: case.describe()[:60])
+def test_joined_parts_weigh_as_their_sums(torch, build, launch, case):
+    call = build(case, wide=True)
+    sums, outputs = (torch.stack([t.double() for t in side]) for side in call.args)
+    out, lse = launch(case, call)
+    wanted = (sums.softmax(0).unsqueeze(-1) * outputs).sum(0)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+    if lse is not None:
+        torch.testing.assert_close(lse.double(), sums.logsumexp(0), rtol=1e-5, atol=1e-5)
+
+
+BF16, U = "DT_BF16;DT_BF16;DT_BF16;DT_BF16;DT_BF16;DT_BF16", ";UNDEFINED" * 7
+SHAPES = "9,2,128;9,2,64;{kv},2,128;{kv},2,64;{kv},2,128;{mask}"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("cells", "rule"),
+    [
+        ((RING, SHAPES.format(kv=8, mask="512,512"), BF16, "9,2,128", "DT_BF16"), "first round"),
+        ((RING, SHAPES.format(kv=9, mask="2048,2048"), BF16, "9,2,128", "DT_BF16"), "a mask"),
+        ((RING, SHAPES.format(kv=9, mask="10,512,512"), BF16, "9,2,128", "DT_BF16"), "a mask"),
+        ((RING, SHAPES.format(kv=9, mask=""), BF16, "9,2,128", "DT_BF16"), "a mask"),
+        ((RING, SHAPES.format(kv=9, mask="512,512"), BF16, "9,2,64", "DT_BF16"), "an output"),
+        (
+            (
+                *(RING, SHAPES.format(kv=9, mask="512,512") + ";" * 8 + "9,2,128;9,2"),
+                *(BF16 + U + ";DT_BF16;FLOAT", "9,2,128", "DT_BF16"),
+            ),
+            "prev_lse",
+        ),
+        (
+            (
+                *(RING, SHAPES.format(kv=9, mask="512,512"), BF16.replace("DT_BF16", "FLOAT16")),
+                *("9,2,128", "FLOAT16"),
+            ),
+            "DT_BF16 is wanted",
+        ),
+        ((UPDATE, "4;4,8;4,8", "FLOAT;FLOAT;FLOAT", "4,8", "FLOAT"), "as many outputs"),
+        ((UPDATE, "4;4,8", "FLOAT16;FLOAT16", "4,8", "FLOAT16"), "FLOAT sums"),
+        ((UPDATE, "4;4,12", "FLOAT;FLOAT", "4,12", "FLOAT"), "8, 16, 24"),
+        ((UPDATE, "4;4,8", "FLOAT;FLOAT", "4,8;5", "FLOAT;FLOAT"), "like the parts"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_what_does_not_fit_is_refused(case_of, cells, rule):
+    case = case_of(*cells)
+    with pytest.raises(CaseRejected, match=rule):
+        find(case.kernel_type).check(case, "npu")
