@@ -1,49 +1,26 @@
-"""Matrix products, and how a profile's shapes tell which operand was transposed.
+"""Products of two matrices: what the kernels of `torch.mm` share.
 
-A row names the tensors as they lie in memory. The kernel may read either of them transposed, and
-only the output says which. Shapes that fit several readings (a square operand) take the first
-of NT, NN, TN, TT: NT is a linear layer's forward, NN the gradient of its input, TN that of its
-weight.
+NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
+fit several readings are read as the first of them.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._product import Product, read_product
 from collector.ops.dtypes import floating, one_dtype
-from collector.ops.slots import Shape, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _A, _B, _BIAS, _OFFSET = range(4)
 _OPTIONAL = frozenset({_BIAS, _OFFSET})
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """(m, k) @ (k, n), and which operand lies transposed in memory."""
-
-    m: int
-    n: int
-    k: int
-    transposes_a: bool
-    transposes_b: bool
-
-    @property
-    def layout(self) -> str:
-        """`NN`, `NT`, `TN` or `TT`."""
-        return ("T" if self.transposes_a else "N") + ("T" if self.transposes_b else "N")
+_LAYOUTS = ("NT", "NN", "TN", "TT")
 
 
 def product_of(case: Case) -> Product | None:
-    """The first reading of the shapes that fits; None where none does."""
-    a, b, out = input_shape(case, _A), input_shape(case, _B), output_shape(case)
-    if len(a) != 2 or len(b) != 2:
-        return None
-    for layout in ("NT", "NN", "TN", "TT"):
-        product = _read(a, b, layout)
-        if product and (out is None or out == (product.m, product.n)):
-            return product
-    return None
+    """The first reading of two matrices that fits; None where none does."""
+    product = read_product(case, _LAYOUTS)
+    return product if product and not product.batch else None
 
 
 def matmul(kernel: str, twins: tuple[str, ...]) -> OpSpec:
@@ -59,18 +36,31 @@ def matmul(kernel: str, twins: tuple[str, ...]) -> OpSpec:
         flops=_flops,
         traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
         constraints=_CONSTRAINTS,
-        group=_group,
+        group=group_by_weight,
+        npu=NpuCall(run=_launch, nz=frozenset({_B})),
     )
+
+
+def group_by_weight(case: Case) -> str:
+    """Cases of one weight, the second input, set up together."""
+    slots = ";".join(f"{s.shape}{s.dtype}{s.format}" for s in (case.inputs or ())[_B:_BIAS])
+    return f"{case.kernel_type}|{slots}"
 
 
 def _reference(torch: Any, a: Any, b: Any, bias: Any = None) -> Any:
     return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
 
 
+def _launch(mm: Any, a: Any, b: Any, bias: Any = None) -> Any:
+    """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
+    return mm(a, b) if bias is None else bias.addmm(a, b)
+
+
 def _build(case: Case, make: TensorMaker) -> Call:
-    product, dtype = product_of(case), _dtype(case, _A)
-    a = make.normal(input_shape(case, _A), dtype)
-    b = make.normal(input_shape(case, _B), dtype)
+    product, (slot_a, slot_b, *_) = product_of(case), case.inputs or ()
+    a = make.normal(input_shape(case, _A), slot_a.dtype)
+    shape = product.weight if product else input_shape(case, _B)
+    b = make.stored(make.normal(shape, slot_b.dtype), slot_b.format)
     operands = (
         a.t() if product and product.transposes_a else a,
         b.t() if product and product.transposes_b else b,
@@ -83,23 +73,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 def _flops(case: Case) -> int:
     product = product_of(case)
-    return 2 * product.m * product.n * product.k if product else 0
-
-
-def _group(case: Case) -> str:
-    """Cases of one weight set up together."""
-    slots = ";".join(f"{s.shape}{s.dtype}{s.format}" for s in (case.inputs or ())[_B:_BIAS])
-    return f"{case.kernel_type}|{slots}"
-
-
-def _read(a: Shape, b: Shape, layout: str) -> Product | None:
-    m, k = a if layout[0] == "N" else a[::-1]
-    inner, n = b if layout[1] == "N" else b[::-1]
-    return Product(m, n, k, layout[0] == "T", layout[1] == "T") if inner == k else None
-
-
-def _dtype(case: Case, position: int) -> str:
-    return (case.inputs or ())[position].dtype
+    return product.flops if product else 0
 
 
 def _bias_fits(case: Case) -> bool:

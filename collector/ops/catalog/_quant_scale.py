@@ -1,0 +1,29 @@
+"""Scales of quantised products: small enough that results stay finite, and the packed form.
+
+An INT64 scale holds the bits of a FLOAT in its lower half, as npu_trans_quant_param makes it.
+"""
+
+from typing import Any
+
+from collector.ops.slots import Shape
+from collector.ops.spec import TensorMaker
+
+# A sum of K products of numbers up to 127 is about 5400 * sqrt(K).
+_LOW, _HIGH = 1e-5, 1e-4
+
+
+def small_scale(shape: Shape, dtype: str, make: TensorMaker) -> Any:
+    """A scale for each column, which brings sums of products near 1."""
+    return make.uniform(shape, dtype, _LOW, _HIGH)
+
+
+def packed_scale(shape: Shape, make: TensorMaker) -> Any:
+    """The same as INT64."""
+    return small_scale(shape, "FLOAT", make).view(make.dtype("INT32")).to(make.dtype("INT64"))
+
+
+def decoded(torch: Any, scale: Any) -> Any:
+    """The FLOAT numbers of a scale in any form."""
+    if scale.dtype != torch.int64:
+        return scale.float()
+    return scale.to(torch.int32).view(torch.float32)

@@ -1,0 +1,53 @@
+"""What the recorded calls of products, normalisations, gates and quantisation launch: the OP Type
+that msprof prints.
+
+Seen in real profiles: Addmm, Matmul and Mm (MatMulV2, and MatMulV3 for other shapes), RmsNorm and
+its gradient, SwiGlu and its gradient. Read in CANN's open sources: AscendQuantV2, BatchMatMulV2,
+LayerNormV3, WeightQuantBatchMatmulV2, and that MatMulV3 takes no FRACTAL_NZ on A2 and A3. The
+others bear the name of their kernel, and are assumed.
+
+Which of a family runs is the runtime's choice; here it is the first.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Tensors = Sequence[Any]
+
+
+def multiplied(tensors: Tensors) -> str:
+    """Batches are another kernel than matrices."""
+    return "BatchMatMulV2" if min(len(tensor.shape) for tensor in tensors[:2]) > 2 else "MatMulV2"
+
+
+KERNELS: dict[str, str | Callable[[Tensors], str]] = {
+    "aclnnAddLayerNorm": "AddLayerNorm",
+    "aclnnAddRmsNorm": "AddRmsNorm",
+    "aclnnAddRmsNormDynamicQuantV2": "AddRmsNormDynamicQuant",
+    "aclnnAddmm": "MatMulV2",
+    "aclnnAddmmWeightNz": "MatMulV2",
+    "aclnnAscendQuantV3": "AscendQuantV2",
+    "aclnnBatchMatMul": "BatchMatMulV2",
+    "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
+    "aclnnDynamicQuantV2": "DynamicQuant",
+    "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
+    "aclnnGroupedMatmulV5": "GroupedMatmul",
+    "aclnnGroupedMatmulWeightNz": "GroupedMatmul",
+    "aclnnInplaceAddRmsNorm": "InplaceAddRmsNorm",
+    "aclnnLayerNorm": "LayerNormV3",
+    "aclnnMatmul": multiplied,
+    "aclnnMatmulWeightNz": "MatMulV2",
+    "aclnnMm": "MatMulV2",
+    "aclnnQuantMatmulV5": "QuantBatchMatmulV3",
+    "aclnnQuantMatmulWeightNz": "QuantBatchMatmulV3",
+    "aclnnRmsNorm": "RmsNorm",
+    "aclnnRmsNormGrad": "RmsNormGrad",
+    "aclnnSwiGlu": "SwiGlu",
+    "aclnnSwiGluGrad": "SwiGluGrad",
+    "aclnnTransQuantParamV3": "TransQuantParamV2",  # while a case is built
+    "aclnnTransposeBatchMatMul": "TransposeBatchMatMul",
+    "aclnnWeightQuantBatchMatmulV2": "WeightQuantBatchMatmulV2",
+    # What vLLM-Ascend registers, by its own names.
+    "batch_matmul_transpose": "batch_matmul_transpose_0",
+    "npu_add_rms_norm_bias": "AddRmsNormBias",
+}

@@ -1,0 +1,191 @@
+"""Products by expert against one product for each token with the weight of its expert."""
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+NONE = "DT_UNDEFINED"
+# The slots: x, weight, bias, scale, offset, antiquant scale and offset, group list, token scale.
+SLOTS = {"bias": 2, "scale": 3, "antiquant_scale": 5, "antiquant_offset": 6}
+
+
+def grouped(x, weight, output, *, dtypes, token_scale=False, **by_column):
+    """The cells of a GroupedMatmul of (T, K) and 3 experts."""
+    shapes, kinds = [""] * 9, [NONE] * 9
+    shapes[0], shapes[1], shapes[7] = x, weight, "3"
+    kinds[0], kinds[1], kinds[7] = (*dtypes, "INT64")
+    for name, dtype in by_column.items():
+        shapes[SLOTS[name]], kinds[SLOTS[name]] = f"3,{output[0].split(',')[1]}", dtype
+    if token_scale:
+        shapes[8], kinds[8] = x.split(",")[0], "FLOAT"
+    return ("GroupedMatmul", ";".join(shapes), ";".join(kinds), *output)
+
+
+def expert_of(torch, tokens):
+    """Tokens lie sorted by expert, and are spread evenly over 3."""
+    counts = torch.tensor([tokens // 3 + (i < tokens % 3) for i in range(3)])
+    return torch.arange(3).repeat_interleave(counts)
+
+
+def by_token(torch, x, weight, columns):
+    """Sums of each token with its expert's weight in float64, and its expert's columns."""
+    expert = expert_of(torch, len(x))
+    total = torch.einsum("tk,tkn->tn", x.double(), weight.double()[expert])
+    return total, {name: tensor.double()[expert] for name, tensor in columns.items()}
+
+
+@pytest.mark.parametrize("tokens", [10, 2, 3])
+@pytest.mark.parametrize("weight", ["3,32,6", "3,6,32"])
+@pytest.mark.parametrize("bias", [{}, {"bias": "FLOAT"}])
+def test_tokens_meet_the_weight_of_their_expert(
+    torch, case_of, build, launch, tokens, weight, bias
+):
+    output = (f"{tokens},6", "FLOAT")
+    cells = grouped(f"{tokens},32", weight, output, dtypes=("FLOAT", "FLOAT"), **bias)
+    call = build(case := case_of(*cells))
+    columns = {name: call.kwargs[name] for name in bias}
+    total, columns = by_token(torch, *call.args, columns)
+    expected = total + columns.get("bias", 0)
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [
+        ("INT32", {}),
+        ("INT32", {"bias": "INT32"}),
+        ("INT8", {"scale": "INT64"}),
+        ("DT_BF16", {"scale": "DT_BF16"}),
+        ("DT_BF16", {"scale": "DT_BF16", "token_scale": True}),
+        ("FLOAT16", {"scale": "FLOAT", "bias": "INT32", "token_scale": True}),
+    ],
+)
+def test_quantised_tokens_are_summed_exactly(torch, case_of, build, launch, output, options):
+    cells = grouped("10,32", "3,32,6", ("10,6", output), dtypes=("INT8", "INT8"), **options)
+    call = build(case := case_of(*cells), wide=True)
+    given = dict(call.kwargs)
+    if output == "INT8":
+        given["scale"] = given["scale"].to(torch.int32).view(torch.float32)
+    columns = {name: given[name] for name in ("bias", "scale") if name in given}
+    total, columns = by_token(torch, *call.args, columns)
+    expected = (total + columns.get("bias", 0)) * columns.get("scale", 1)
+    if "per_token_scale" in given:
+        expected = expected * given["per_token_scale"].unsqueeze(-1)
+    if output == "INT8":
+        expected = expected.round().clamp(-128, 127)
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_int8_are_given_back_as_numbers(torch, case_of, build, launch):
+    columns = {"antiquant_scale": "DT_BF16", "antiquant_offset": "DT_BF16"}
+    cells = grouped("10,32", "3,32,6", ("10,6", "DT_BF16"), dtypes=("DT_BF16", "INT8"), **columns)
+    call = build(case := case_of(*cells), wide=True)
+    x, weight = call.args
+    scale, offset = (call.kwargs[name].unsqueeze(1).double() for name in columns)
+    expected, _ = by_token(torch, x, (weight + offset) * scale, {})
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_npu_is_given_lists_and_where_each_group_ends(torch, case_of):
+    cells = grouped(
+        *("10,32", "3,6,32", ("10,6", "DT_BF16")),
+        dtypes=("INT8", "INT8"),
+        scale="DT_BF16",
+        token_scale=True,
+    )
+    call = find("GroupedMatmul").npu.build(case_of(*cells), CpuMaker(torch))
+    given = dict(call.kwargs)
+    assert given.pop("group_list").tolist() == [4, 7, 10]
+    shapes = [tuple(tensor.shape) for (tensor,) in (*call.args, given.pop("scale"))]
+    assert shapes == [(10, 32), (3, 32, 6), (3, 6)]
+    assert [tuple(tensor.shape) for tensor in given.pop("per_token_scale")] == [(10,)]
+    assert given == {
+        "group_list_type": 0,
+        "group_type": 0,
+        "split_item": 3,
+        "output_dtype": torch.bfloat16,
+    }
+
+
+@pytest.mark.parametrize(
+    ("weight", "format"),
+    [("3,2,2,16,32", "FRACTAL_NZ"), ("3,32,64", "FRACTAL_NZ"), ("3,32,64", "ND")],
+)
+def test_weights_in_blocks_are_read_in_either_spelling(case_of, weight, format):
+    op = find("GroupedMatmul")
+    cells = grouped(
+        *("10,32", weight, ("10,64", "DT_BF16")),
+        dtypes=("INT8", "INT8"),
+        scale="DT_BF16",
+        token_scale=True,
+    )
+    case = case_of(*cells, f"ND;{format};" + ";".join(["ND"] * 7))
+    op.check(case, "npu")
+    assert op.flops(case) == 2 * 10 * 32 * 64
+
+
+def test_weights_that_no_token_meets_are_not_counted_as_read(case_of):
+    def traffic(tokens):
+        cells = grouped(
+            *(f"{tokens},32", "3,32,6", (f"{tokens},6", "FLOAT")), dtypes=("FLOAT", "FLOAT")
+        )
+        return find("GroupedMatmul").traffic(case_of(*cells))
+
+    one_token = (32 + 6) * 4
+    one_weight = 32 * 6 * 4
+    assert traffic(1) == one_token + one_weight + 3 * 8
+    assert traffic(7) == 7 * one_token + 3 * one_weight + 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"weight": "3,32,2,16"}, "weights"),
+        ({"dtypes": ("FLOAT", "FLOAT16")}, "do not go together"),
+        ({"dtypes": ("INT8", "INT8")}, "do not go together"),
+        ({"scale": "FLOAT"}, "do not go together"),
+        ({"antiquant_offset": "FLOAT"}, "do not go together"),
+    ],
+)
+def test_what_products_by_expert_do_not_take_is_refused(case_of, change, rule):
+    usual = {"weight": "3,32,6", "dtypes": ("FLOAT", "FLOAT")}
+    settings = {**usual, **change}
+    cells = grouped("10,32", settings.pop("weight"), ("10,6", "FLOAT"), **settings)
+    with pytest.raises(CaseRejected, match=rule):
+        find("GroupedMatmul").check(case_of(*cells), "npu")
+
+
+def test_an_expert_layer_up_to_its_gate(torch, case_of, build, launch):
+    cells = ("10,32;3,32,64;3,64;10;3", "INT8;INT8;FLOAT;FLOAT;INT64", "10,32;10", "INT8;FLOAT")
+    call = build(case := case_of("GroupedMatmulSwigluQuant", *cells))
+    x, weight, weight_scale, x_scale = call.args
+    total, columns = by_token(torch, x, weight, {"scale": weight_scale})
+    wide = total * columns["scale"] * x_scale.unsqueeze(-1)
+    gate, value = wide[:, :32], wide[:, 32:]
+    gated = gate / (1 + (-gate).exp()) * value
+    scales = gated.abs().amax(-1) / 127
+    y, scale = launch(case, call)
+    torch.testing.assert_close(scale.double(), scales, rtol=1e-4, atol=1e-8)
+    assert float((y.double() - (gated / scales.unsqueeze(-1)).round()).abs().max()) <= 1
+
+
+def test_the_kernel_up_to_the_gate_reads_blocks_whatever_the_label(torch, case_of):
+    stored = []
+
+    class Maker(CpuMaker):
+        def stored(self, tensor, format):
+            stored.append((tuple(tensor.shape), format))
+            return tensor
+
+    op = find("GroupedMatmulSwigluQuant")
+    for weight, format in (("3,32,64", "ND"), ("3,2,2,16,32", "FRACTAL_NZ")):
+        cells = (f"10,32;{weight};3,64;10;3", "INT8;INT8;FLOAT;FLOAT;INT64")
+        formats = f"ND;{format};ND;ND;ND"
+        case = case_of(op.kernel, *cells, "10,32;10", "INT8;FLOAT", formats)
+        op.check(case, "npu")
+        assert op.npu.build(case, Maker(torch)).args[2].tolist() == [4, 7, 10]
+    assert stored == [((3, 32, 64), "FRACTAL_NZ")] * 2
