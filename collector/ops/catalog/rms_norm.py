@@ -3,19 +3,15 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._rms_norm import normal_dims, rows_shape
+from collector.ops.catalog._rms_norm import normalised, rows_shape
 from collector.ops.dtypes import floating, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, OpSpec
 
-_EPSILON = 1e-6
-
 
 def _reference(torch: Any, x: Any, gamma: Any) -> Any:
-    wide = x.float()
-    mean = wide.square().mean(normal_dims(gamma), keepdim=True)
-    rstd = mean.add_(_EPSILON).rsqrt_()
-    return (wide * rstd).mul_(gamma).to(x.dtype), rstd
+    y, rstd = normalised(x, gamma)
+    return y.to(x.dtype), rstd
 
 
 def _flops(case: Case) -> int:

@@ -6,7 +6,7 @@ from collector.case import Case
 from collector.ops.catalog._rms_norm import normal_dims, rows_shape
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -31,6 +31,10 @@ def _reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
     return dx.to(x.dtype), dgamma
 
 
+def _launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+    return backward(dy, x, gamma, rstd)
+
+
 def _flops(case: Case) -> int:
     """An element: five products, a sum for gamma, a sum for the mean, a difference, a product."""
     return 9 * elements(input_shape(case, 1))
@@ -48,6 +52,7 @@ OP = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
+    npu=NpuCall(run=_launch),
     constraints=(
         floating((0, 1, 3)),
         inputs_are(("FLOAT",), (2,)),
