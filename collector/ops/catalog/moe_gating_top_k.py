@@ -73,7 +73,8 @@ def _reference(torch: Any, x: Any, k: int, *, norm: Any, **how: Any) -> Any:
     weights = norm.gather(-1, chosen)
     if how["norm_type"]:
         weights = weights / (weights.sum(-1, keepdim=True) + how["eps"])
-    return weights.mul_(how["routed_scaling_factor"]).to(x.dtype), chosen.int(), norm if is_named else None
+    weights = weights.mul_(how["routed_scaling_factor"]).to(x.dtype)
+    return weights, chosen.int(), norm if is_named else None
 
 
 def _best_groups(torch: Any, scores: Any, count: int, best: int) -> Any:
