@@ -12,6 +12,8 @@ KERNELS: dict[str, str | Callable[..., str]] = {
     "aclnnFlashAttentionScore": "FlashAttentionScore",
     "aclnnFlashAttentionScoreGrad": "FlashAttentionScoreGrad",
     "aclnnFusedInferAttentionScoreV3": "FusedInferAttentionScore",
+    "aclnnIncreFlashAttentionV4": "IncreFlashAttention",
     "aclnnLightningIndexer": "LightningIndexer",
+    "aclnnPromptFlashAttentionV3": "PromptFlashAttention",
     "aclnnSparseFlashAttention": "SparseFlashAttention",
 }
