@@ -8,10 +8,6 @@ from tests.npu.fakecann.build import FakeCann, build
 from tests.npu.fakecann.wheel import NoFakeCann
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "npu: runs torch_npu on a fake CANN, in other processes")
-
-
 @pytest.fixture(scope="session")
 def fake() -> FakeCann:
     """The fake CANN. Where it cannot be had the test is skipped with the reason; under CI, or

@@ -1,0 +1,70 @@
+"""`python -m tests.npu.meta_rows OUT`: asks torch_npu's meta kernels what the outputs of fixture
+rows are, beside what the reference gives on a cpu. Runs in a process of its own."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from collector.case import Case
+from collector.errors import OpmeterError
+from collector.ops.registry import all_ops
+from collector.ops.spec import Call, OpSpec
+from tests.fixtures.op_rows import rows_of
+
+
+def main(out: Path) -> None:
+    import torch
+    import torch_npu
+
+    roots = {"torch": torch, "torch_npu": torch_npu}
+    answers = {
+        op.kernel: [_answer(roots, op, row.case) for row in rows_of(op.kernel)]
+        for op in all_ops()
+        if op.library == "torch_npu"
+    }
+    out.write_text(json.dumps(answers))
+    os._exit(0)
+
+
+def _answer(roots: dict[str, Any], op: OpSpec, case: Case) -> dict[str, Any]:
+    from collector.replay.calls import resolve
+    from collector.replay.tensors import CaseTensors
+
+    torch = roots["torch"]
+    try:
+        own = op.build(case, CaseTensors("cpu", 7))
+        reference = op.reference(torch, *own.args, **own.kwargs)
+    except (OpmeterError, RuntimeError) as error:
+        return {"error": f"the reference: {error}"}
+    try:
+        call = (op.npu.build or op.build)(case, CaseTensors("cpu", 7))
+        call = Call(_on_meta(torch, call.args), _on_meta(torch, dict(call.kwargs)))
+        outputs = op.npu.run(resolve(op, roots), *call.args, **call.kwargs)
+    except Exception as error:  # which one it is differs by kernel
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    return {"error": "", "meta": _shapes(outputs), "reference": _shapes(reference)}
+
+
+def _on_meta(torch: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, dict):
+        return {name: _on_meta(torch, each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on_meta(torch, each) for each in value)
+    return value
+
+
+def _shapes(outputs: Any) -> list[Any]:
+    """[shape, dtype] of each output, None for an absent one; lists in it are opened."""
+    if outputs is None:
+        return [None]
+    if isinstance(outputs, (list, tuple)):
+        return [shape for output in outputs for shape in _shapes(output)]
+    return [[list(outputs.shape), str(outputs.dtype).removeprefix("torch.")]]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,93 @@
+"""Slots of a row that are no tensor of their own in the recorded call, and why.
+
+aclnn takes small tables from the host, updates tensors that it is given, and converts what its
+kernel wants in another dtype: the profile shows the kernel's side, the record the caller's.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class How(StrEnum):
+    """How a slot reaches the kernel. Each is looked for in the call, but for the last one."""
+
+    INTS = "an array of the host with as many numbers"
+    NUMBER = "a number of the host"
+    UPDATED = "the tensor of an input, which is updated"
+    DTYPE = "a tensor of this shape in another dtype"
+    ELSEWHERE = "it is not in the call"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a slot is passed, and why so."""
+
+    how: How
+    why: str
+
+
+def _each(kernels: str, slots: str, how: How, why: str) -> Iterator[tuple[str, str, Way]]:
+    """`slots`: i1 is the first input, o1 the first output."""
+    for kernel in kernels.split():
+        for slot in slots.split():
+            yield kernel, slot, Way(how, why)
+
+
+_REDUCTIONS = "ReduceAll ReduceAny ReduceMax ReduceMean ReduceMin ReduceSum"
+_WAYS = (
+    *_each(_REDUCTIONS, "i2", How.INTS, "the dimensions"),
+    *_each("Tile", "i2", How.INTS, "how often each dimension repeats"),
+    *_each("PadV3", "i2", How.INTS, "the paddings"),
+    *_each("FusedInferAttentionScore", "i6 i7", How.INTS, "lengths of sequences"),
+    *_each("Cumsum", "i2", How.NUMBER, "the dimension"),
+    *_each("GatherV3", "i3", How.NUMBER, "the dimension"),
+    *_each("GatherV2", "i3", How.ELSEWHERE, "the dimension, which is the first of an embedding"),
+    *_each("IndexFill", "i3", How.NUMBER, "the value"),
+    *_each("MaskedFill", "i3", How.NUMBER, "the value"),
+    *_each("Fill", "i1", How.ELSEWHERE, "the shape is the updated tensor's"),
+    *_each("AsStrided", "i2 i3 i4", How.ELSEWHERE, "sizes, strides and offset are the view's"),
+    *_each("Transpose", "i2", How.ELSEWHERE, "the order of dimensions is in the view's strides"),
+    *_each("BroadcastTo", "i2", How.ELSEWHERE, "the shape is the updated tensor's"),
+    *_each("BroadcastTo", "i1", How.ELSEWHERE, "the view's strides say what repeats: 0"),
+    *_each("Index", "i2 i3", How.ELSEWHERE, "which dimensions are indexed, and their sizes"),
+    *_each("IndexPutV2", "i3 i4", How.ELSEWHERE, "which dimensions are indexed, and their sizes"),
+    *_each("ApplyTopKTopPWithSorted", "i2", How.ELSEWHERE, "aclnn sorts and keeps the order"),
+    *_each("ApplyTopKTopPCustom", "i2", How.ELSEWHERE, "the library sorts and keeps the order"),
+    *_each("EmbeddingDenseGradV2", "i3", How.ELSEWHERE, "aclnn sorts the indices itself"),
+    *_each("MatMulV2 MatMulV3", "i3", How.DTYPE, "the bias is converted to FLOAT"),
+    *_each("QuantBatchMatmulV3", "i3", How.ELSEWHERE, "packed with the offset, and as wide as it"),
+    *_each("GroupedMatmulSwigluQuant", "i2", How.ELSEWHERE, "the weight is always FRACTAL_NZ"),
+    *_each("split_qkv_rmsnorm_rope_kernel", "i2", How.ELSEWHERE, "a table of the positions"),
+    *_each("ArgMaxV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
+    *_each("Sort", "o2", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
+    *_each("HistogramV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts"),
+    *_each("NonZero", "o1", How.ELSEWHERE, "as many rows are made as there are elements"),
+    *_each("LightningIndexer", "o2", How.ELSEWHERE, "values are not asked for"),
+    *_each("OnesLike ZerosLike", "o1", How.UPDATED, ""),
+    *_each("MaskedFill IndexFill IndexPutV2 ScatterElementsV2", "o1", How.UPDATED, ""),
+    *_each("ScatterNdUpdate", "o1", How.UPDATED, ""),
+    *_each("InplaceAddRmsNorm", "o1 o3", How.UPDATED, ""),
+    *_each("ApplyRotaryPosEmb KvRmsNormRopeCache ScatterPaKvCache", "o1 o2", How.UPDATED, ""),
+    *_each("PagedCacheLoadNdKernel", "o1 o2", How.UPDATED, ""),
+)
+
+
+def _by_kernel() -> Mapping[str, Mapping[str, Way]]:
+    table: dict[str, dict[str, Way]] = {}
+    for kernel, slot, way in _WAYS:
+        table.setdefault(kernel, {})[slot] = way
+    return MappingProxyType(table)
+
+
+PASSED_OTHERWISE = _by_kernel()
+
+# Calls beside the kernel's own that a launch makes, and why they cannot be left out.
+COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "ApplyAdamWV2": frozenset({"aclnnSubs"}),  # torch counts the step before, aclnn after
+        "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
+        "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
+    }
+)

@@ -1,0 +1,90 @@
+"""What the stock torch_npu launches for each fixture row: the call, its tensors, its attributes.
+
+The files in calls/ are exact; `python -m tests.npu.record` writes them anew. What holds of every
+call is asserted beside them: the row's slots are in it, and one call is the kernel's own.
+"""
+
+import pytest
+
+from collector.ops.registry import all_ops, find
+from collector.ops.spec import OpSpec
+from tests.npu.fakecann.build import FakeCann
+from tests.npu.golden import golden_path, golden_text, is_own
+from tests.npu.passed_otherwise import COMPANIONS, PASSED_OTHERWISE
+from tests.npu.replayed import Replayed, kernels_with_rows, replay
+from tests.npu.slots_of_calls import missing
+
+pytestmark = [pytest.mark.npu, pytest.mark.torch]
+
+KERNELS = kernels_with_rows()
+EACH = pytest.mark.parametrize("kernel", KERNELS)
+
+
+@pytest.fixture(scope="module")
+def replayed(fake: FakeCann) -> dict[str, list[Replayed]]:
+    """Every row, launched by one process."""
+    return replay(fake, KERNELS)
+
+
+def is_of_wheel(op: OpSpec) -> bool:
+    """Whether torch_npu itself holds the kernel; vLLM-Ascend's are registered by the tests."""
+    return op.library != "vllm-ascend" and not op.call.startswith("vllm_ascend.")
+
+
+@EACH
+def test_every_row_is_accepted_and_has_its_outputs(replayed, kernel):
+    assert [row.error for row in replayed[kernel]] == [""] * len(replayed[kernel])
+
+
+@EACH
+def test_calls_are_those_of_the_golden_file(replayed, kernel):
+    path = golden_path(kernel)
+    assert path.exists(), f"python -m tests.npu.record {kernel}"
+    assert golden_text(kernel, replayed[kernel]) == path.read_text()
+
+
+@EACH
+def test_every_launch_is_the_same(replayed, kernel):
+    for row in replayed[kernel]:
+        first, second = ([call.text for call in launch] for launch in row.launches)
+        assert first == second
+
+
+@EACH
+def test_one_call_is_the_kernels_own(replayed, kernel):
+    for row in replayed[kernel]:
+        own = [call for call in row.calls if is_own(kernel, call)]
+        assert len(own) == 1, [call.text for call in row.calls]
+        beside = {call.name for call in row.calls if call is not own[0]}
+        assert beside <= COMPANIONS.get(kernel, frozenset())
+
+
+@EACH
+def test_slots_of_the_row_are_in_the_call(replayed, kernel):
+    ways = PASSED_OTHERWISE.get(kernel, {})
+    needed: set[str] = set()
+    for row in replayed[kernel]:
+        (own,) = (call for call in row.calls if is_own(kernel, call))
+        absent, used = missing(row.case, own, ways)
+        assert absent == [], own.text
+        needed |= used
+    assert needed == set(ways), "what is declared otherwise is so in no row"
+
+
+@EACH
+def test_kernels_of_the_wheel_are_no_custom_ones(replayed, kernel):
+    op = find(kernel)
+    kinds = {call.kind for row in replayed[kernel] for call in row.calls if is_own(kernel, call)}
+    assert kinds <= ({"ACLNN", "ACLOP", "ATB"} if is_of_wheel(op) else {"CUSTOM"})
+
+
+def test_every_kernel_of_the_wheel_is_replayed(replayed):
+    good = {k for k, rows in replayed.items() if rows and not any(row.error for row in rows)}
+    wanted = {op.kernel: op.family for op in all_ops() if is_of_wheel(op)}
+    assert [kernel for kernel, family in wanted.items() if not family & good] == []
+    assert len(wanted) >= 80
+
+
+def test_golden_files_are_those_of_kernels():
+    folder = golden_path("Add").parent
+    assert {path.stem for path in folder.iterdir()} == set(KERNELS)

@@ -1,0 +1,66 @@
+"""References against torch_npu's own meta kernels: two independent accounts of what an operator's
+outputs are, shapes and dtypes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector.ops.registry import all_ops
+from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.build import FakeCann, environment
+
+pytestmark = [pytest.mark.npu, pytest.mark.torch]
+
+ROOT = Path(__file__).parents[2]
+KERNELS = [op.kernel for op in all_ops() if op.library == "torch_npu" and rows_of(op.kernel)]
+
+NO_META = {
+    *("PagedCacheLoadNdKernel", "RINGMLAPrefillBF16Kernel", "ReshapeAndCacheNdKernel"),
+    "Slice",
+}
+# Rows by kernel and number, with why nothing can be compared.
+UNASKED = {
+    ("ApplyTopKTopPWithSorted", 2): "the meta kernel wants k, which the schema leaves out",
+    ("GroupedMatmul", 5): "the meta kernel knows fewer output dtypes than the C++",
+    ("QuantBatchMatmulV3", 5): "the scale is packed by npu_trans_quant_param, on the NPU",
+    ("QuantBatchMatmulV3", 6): "the scale is packed by npu_trans_quant_param, on the NPU",
+    ("QuantBatchMatmulV3", 10): "the scale is packed by npu_trans_quant_param, on the NPU",
+}
+DIFFERENT = {
+    ("RotaryPositionEmbeddingGrad", 1): "the meta kernel leaves the gradients of cos and sin out",
+}
+
+
+@pytest.fixture(scope="module")
+def answers(fake: FakeCann, tmp_path_factory) -> dict[str, list[dict]]:
+    out = tmp_path_factory.mktemp("meta") / "answers.json"
+    subprocess.run(
+        [sys.executable, "-m", "tests.npu.meta_rows", str(out)],
+        cwd=ROOT,
+        env=environment(fake),
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_meta_kernels_and_references_have_the_same_outputs(answers, kernel):
+    for number, answer in enumerate(answers[kernel]):
+        if kernel in NO_META:
+            assert "no fake impl or Meta kernel" in answer["error"]
+            continue
+        assert bool(answer["error"]) == ((kernel, number) in UNASKED), answer["error"]
+        if answer["error"]:
+            continue
+        is_equal = answer["meta"] == answer["reference"]
+        assert is_equal != ((kernel, number) in DIFFERENT), answer
+
+
+def test_most_kernels_have_a_meta_kernel(answers):
+    asked = {kernel for kernel, rows in answers.items() if any(not row["error"] for row in rows)}
+    assert len(asked) >= 40
