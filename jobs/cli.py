@@ -144,7 +144,12 @@ def status(
 
 @app.command()
 def parse(
-    profiling_path: Annotated[list[Path], typer.Option(help="a profile: a file or a folder")],
+    profiling_path: Annotated[
+        list[Path] | None, typer.Option(help="a profile: a file or a folder")
+    ] = None,
+    bundled: Annotated[
+        str | None, typer.Option(help="instead: a sample that comes along: quickstart")
+    ] = None,
     database_path: DatabasePathOption = None,
     device: DeviceOption = None,
     vllm_version: VllmOption = "",
@@ -161,13 +166,15 @@ def parse(
     from jobs.verbs.parse import parse_verb
 
     versions = (vllm_version, torch_version, cann_version)
-    parse_verb(profiling_path, database_path, device, versions, group_by, skip_bad_rows)
+    parse_verb(
+        profiling_path or [], bundled, database_path, device, versions, group_by, skip_bad_rows
+    )
 
 
 @app.command()
 def microbench(
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[KERNEL]...", help="further kernel types")
+        list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types")
     ] = None,
     database_path: DatabasePathOption = None,
     device: DeviceOption = None,

@@ -28,12 +28,13 @@ def read_tree(version_dir: Path) -> tuple[CaseRecord, ...]:
     records: dict[str, CaseRecord] = {}
     for file in map(read_kernel_file, files):
         for row in file.rows:
-            record = _record(file.kernel_type, row)
+            record = record_of_row(file.kernel_type, row)
             records.setdefault(record.case_id, record)
     return tuple(records.values())
 
 
-def _record(kernel_type: str, row: Cells) -> CaseRecord:
+def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
+    """A row as a case: what it says but for the numbers that belong to its stack."""
     extra = {name: text for name, text in row.items() if text and not _stays(name)}
     return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)
 

@@ -1,12 +1,15 @@
 """`opmeter parse`."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import typer
 
 from collector.errors import BadInput
+from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import GroupBy, ProfileReport
 from collector.singlehost.parse import ParseResult, parse
 from jobs.verbs.version_folder import version_folder
@@ -16,6 +19,7 @@ _LISTED = 20
 
 def parse_verb(
     profiling_paths: list[Path],
+    bundled: str | None,
     database_path: Path | None,
     device: str | None,
     versions: tuple[str, str, str],
@@ -26,14 +30,22 @@ def parse_verb(
     if group_by not in ("identity", "shapes"):
         raise BadInput(f"--group-by {group_by!r}: identity or shapes is wanted")
     target = version_folder(database_path, device, versions)
-    result = parse(
-        profiling_paths,
-        target,
-        group_by=cast(GroupBy, group_by),
-        skip_bad_rows=skip_bad_rows,
-    )
+    with _profiles(profiling_paths, bundled) as paths:
+        result = parse(paths, target, group_by=cast(GroupBy, group_by), skip_bad_rows=skip_bad_rows)
     for line in _describe(result):
         typer.echo(line)
+
+
+@contextmanager
+def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
+    """The profiles that were named, or a bundled one, which is written for the while."""
+    if bool(paths) == (bundled is not None):
+        raise BadInput("--profiling-path PROFILE is wanted, or --bundled quickstart: one of them")
+    if bundled is None:
+        yield paths
+        return
+    with tempfile.TemporaryDirectory(prefix="opmeter-sample-") as folder:
+        yield [write_bundled_profile(bundled, Path(folder))]
 
 
 def _describe(result: ParseResult) -> Iterator[str]:

@@ -1,0 +1,73 @@
+"""What a microbenchmark says of the machine it ran on, and whether a tree may hold its numbers."""
+
+import platform
+import uuid
+from pathlib import Path
+
+from collector import __version__
+from collector.database.layout import is_version_name
+from collector.errors import BadInput
+from collector.host.stack import device_serial
+from collector.measurement import Provenance
+from collector.plan import MeasureSettings
+from collector.stack import Stack
+
+
+def tree_device(folder: Path) -> str | None:
+    """The device that a version folder of a whole tree is of; None for any other folder, which
+    may hold anything's numbers."""
+    place = folder.absolute()
+    in_tree = is_version_name(place.name) and place.parent.name == "vllm_ascend"
+    return place.parent.parent.name if in_tree else None
+
+
+def check_device(folder: Path, stack: Stack) -> str:
+    """Raise BadInput where a tree is of another device than this machine has. What differs else
+    is given back, for a warning."""
+    device = tree_device(folder)
+    if device is None:
+        return ""
+    if device != stack.device:
+        raise BadInput(
+            f"this tree is of {device}, and here {stack.device} would be measured; "
+            "name another tree, or another --backend",
+            path=folder,
+        )
+    name, here = folder.absolute().name, stack.version
+    return "" if here == name else f"the tree is of {name}, and this machine has {here}"
+
+
+def provenance_of(stack: Stack, backend: str) -> Provenance:
+    """What every certificate of one microbenchmark says alike. No campaign asked for it."""
+    return Provenance(
+        campaign="microbench",
+        plan=0,
+        plan_hash="",
+        head_commit=0,
+        shard="",
+        attempt=uuid.uuid4().hex,
+        session=0,
+        stack_id=stack.stack_id,
+        node=platform.node(),
+        device_serial=device_serial(backend, 0),
+        rank=0,
+        runtime="real",
+        image_digest=None,
+        collector_version=__version__,
+        raw_key=None,
+    )
+
+
+def describe(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
+    """What a report says of where its numbers are from."""
+    software = {"torch": stack.torch, "torch_npu": stack.torch_npu, "CANN": stack.cann}
+    software |= {"vLLM-Ascend": stack.vllm, "driver": stack.driver}
+    repeats = f"as many as {measure.budget_s:g} s pay for, {measure.min_repeats} to "
+    repeats += str(measure.max_repeats)
+    return [
+        ("Source", f"replay on this machine, backend {backend}"),
+        ("Device", stack.device),
+        ("Software", ", ".join(f"{name} {text}" for name, text in software.items() if text)),
+        ("Repeats", str(measure.repeat_count) if measure.repeat_count else repeats),
+        ("Cache", measure.cache),
+    ]

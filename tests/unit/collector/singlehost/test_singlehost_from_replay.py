@@ -1,0 +1,146 @@
+"""What sessions measured comes into the tree, and only where it belongs."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import BadInput
+from collector.measurement import Measurement, Outcome, Timing
+from collector.record import as_ran
+from collector.singlehost.from_replay import TreeReplay
+from collector.singlehost.machine import check_device, provenance_of
+from collector.singlehost.outcome import Update
+from collector.stack import Stack
+from tests.unit.collector.singlehost.conftest import matmul
+
+pytestmark = pytest.mark.fast
+
+STACK = Stack("CPU_x_2t", "2.13.0")
+AVERAGE = "Average Duration(us)"
+TWO = {"Input Shapes": '"2;2"', "Output Shapes": '"2"'}
+
+
+def measured(record, us=3.0, outcome=Outcome.OK, **more):
+    timing = Timing(us, us, us, us, us, us, us, 0.0) if outcome is Outcome.OK else None
+    return Measurement(
+        record.case_id,
+        record.kernel_type,
+        outcome,
+        "" if outcome is Outcome.OK else "why",
+        provenance_of(STACK, "cpu"),
+        n_accepted=5,
+        timing=timing,
+        **more,
+    )
+
+
+def replay(tree, update=Update.ALL, kernels=()):
+    return TreeReplay(tree.folder, "cpu", kernels, update)
+
+
+def test_a_good_measurement_is_in_the_tree_at_once(tree):
+    tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7"}, {})
+    work = replay(tree)
+    (record,) = work.to_measure
+    work.take([measured(record, counters=(("aiv_vec_ratio", 0.5),))])
+    assert tree.durations("Add") == ["3.000000"] * 2
+    assert tree.rows("Add")[0]["MicroBench aic_mac_ratio"] == ""
+    assert tree.rows("Add")[0]["MicroBench aiv_vec_ratio"] == "0.500000"
+    result = work.finish((), prune_empty=False)
+    assert result.is_complete and [row.launches for row in result.written] == [5, 5]
+    assert [count for _, count in result.duplicates] == [2]
+
+
+def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
+    tree.write("Add", {AVERAGE: "9.0"})
+    work = replay(tree)
+    work.take([measured(work.to_measure[0], outcome=Outcome.GATED)])
+    result = work.finish((), prune_empty=True)
+    assert tree.durations("Add") == ["9.0"]
+    assert [(u.outcome, u.reason) for u in result.failed] == [(Outcome.GATED, "why")]
+
+
+def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
+    tree.write("Nothing", {})
+    tree.write("Add", {"Input Shapes": "N/A"}, {"Input Shapes": '"4;8"'})
+    work = replay(tree)
+    assert work.to_measure == []
+    result = work.finish((), prune_empty=False)
+    outcomes = [(u.case.kernel_type, u.outcome) for u in result.skipped]
+    assert outcomes == [
+        ("Add", Outcome.UNSUPPORTED),
+        ("Add", Outcome.REJECTED),
+        ("Nothing", Outcome.UNSUPPORTED),
+    ]
+    assert result.failed == () and result.is_complete
+
+
+def test_missing_only_asks_for_rows_without_any_duration(tree):
+    profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
+    tree.write("Add", {AVERAGE: "5.0"}, profiled, {**TWO, AVERAGE: "0"})
+    work = replay(tree, Update.MISSING_ONLY)
+    assert [r.case.inputs[0].shape for r in work.to_measure] == [(2,)]
+    assert work.finish((), prune_empty=False).kept == 2
+
+
+def test_only_chosen_kernels_are_asked_for(tree):
+    tree.write("Add", {})
+    tree.write("Mul", {})
+    assert [r.kernel_type for r in replay(tree, kernels=("Mul",)).to_measure] == ["Mul"]
+    with pytest.raises(BadInput, match="no file of kernel type 'Sub'; there are: Add, Mul"):
+        replay(tree, kernels=("Sub",))
+
+
+def test_a_kernel_that_ran_in_place_of_another_is_filed_under_its_own_name(tree):
+    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
+    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
+    work = replay(tree)
+    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
+    work.take([measured(asked, outcome=Outcome.SUBSTITUTED), measured(ran, asked=asked.case_id)])
+    assert tree.durations("MatMulV2") == [""]
+    assert tree.durations("MatMulV3") == ["", "3.000000"]
+    assert tree.rows("MatMulV3")[1]["Input Shapes"] == '"8,8;8,8"'
+    result = work.finish((), prune_empty=False)
+    assert [u.outcome for u in result.failed] == [Outcome.SUBSTITUTED]
+    assert result.written[0].ran == "ran where MatMulV2 was asked for"
+
+
+def test_missing_only_adds_no_row_for_a_kernel_that_ran_instead(tree):
+    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
+    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
+    work = replay(tree, Update.MISSING_ONLY)
+    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
+    work.take([measured(ran, asked=asked.case_id)])
+    assert tree.durations("MatMulV3") == [""]
+    (left,) = work.finish((), prune_empty=False).leftover
+    assert left.fate == "ran where MatMulV2 was asked for; it has no row"
+
+
+def test_rows_are_removed_only_where_every_case_had_its_chance(tree):
+    tree.write("Add", {}, {"Input Shapes": '"1;1"', "Output Shapes": '"1"'})
+    work = replay(tree)
+    first, second = work.to_measure
+    work.take([measured(first)])
+    early = work.finish((), prune_empty=True)
+    assert (early.is_complete, early.deleted, len(tree.rows("Add"))) == (False, (), 2)
+    work.take([replace(measured(second), outcome=Outcome.FAILED, timing=None)])
+    result = work.finish((), prune_empty=True)
+    assert result.is_complete and tree.durations("Add") == ["3.000000"]
+    assert [cells["Input Shapes"] for _, cells in result.deleted] == ['"1;1"']
+
+
+def test_a_tree_of_nothing_is_refused(tree):
+    with pytest.raises(BadInput, match="`opmeter parse` makes some"):
+        replay(tree)
+
+
+def test_numbers_of_one_device_do_not_come_into_the_tree_of_another(tmp_path):
+    place = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend"
+    with pytest.raises(BadInput, match="of ATLAS_800_A3.*here CPU_x_2t would be measured"):
+        check_device(place / "vllm0.18.0_torch2.9.0_cann8.5", STACK)
+    own = tmp_path / "CPU_x_2t" / "vllm_ascend"
+    assert check_device(own / "vllm0_torch2.13.0_cann0", STACK) == ""
+    assert "this machine has vllm0_torch2.13.0" in check_device(own / "vllm0_torch2.9_cann0", STACK)
+    assert check_device(tmp_path / "anything", STACK) == ""

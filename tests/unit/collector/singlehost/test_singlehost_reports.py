@@ -1,0 +1,113 @@
+"""The reports tell everything that happened, under names that are nobody else's."""
+
+import csv
+from datetime import datetime
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.measurement import Measurement, Outcome, from_row
+from collector.singlehost.machine import provenance_of
+from collector.singlehost.outcome import (
+    Leftover,
+    MicrobenchResult,
+    Unanswered,
+    Update,
+    Written,
+    gaps,
+)
+from collector.singlehost.reports import GAP_COLUMNS, page, table, write_reports
+from collector.singlehost.version_files import Place
+from collector.stack import Stack
+from tests.unit.collector.singlehost.conftest import PLAIN
+
+pytestmark = pytest.mark.fast
+
+NOW = datetime(2026, 6, 1, 14, 24, 41)
+ADD = case_from_cells("Add", PLAIN)
+
+
+def written(us, profiling_us=None, at=0, **more):
+    return Written(Place("Add", at), ADD, us, 7, profiling_us=profiling_us, **more)
+
+
+def result(folder, *rows, **more):
+    return MicrobenchResult(folder, Update.ALL, (("Source", "a test"),), written=rows, **more)
+
+
+def test_a_table_is_aligned_and_an_empty_one_says_none():
+    assert table(("A", "B"), []) == ["_None_"]
+    assert table(("A", "Long"), [("x|y", 1), ("z", 22)]) == [
+        "| A    | Long |",
+        "| ---- | ---- |",
+        "| x\\|y | 1    |",
+        "| z    | 22   |",
+    ]
+
+
+def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
+    text = page(
+        result(
+            tmp_path,
+            written(3.0, 2.0, ran="MatMulV3 ran: 8,8;8,8 -> 8,8", old_us=9.0),
+            written(1.0, at=1, is_new=True),
+            kept=4,
+            unanswered=(
+                Unanswered(ADD, Outcome.CRASHED, "killed by SIGSEGV"),
+                Unanswered(ADD, Outcome.UNSUPPORTED, "no operator is declared for Add"),
+            ),
+            leftover=(Leftover(ADD, 5.0, 2, "the tree has no Mul.csv"),),
+            alone=(ADD,),
+            duplicates=((ADD, 3),),
+            deleted=(("Add", PLAIN),),
+            is_complete=False,
+        )
+    )
+    lines = {" ".join(line.replace("|", " ").split()) for line in text.splitlines()}
+    assert "Rows updated 1" in lines and "Rows added, for launches of no row 1" in lines
+    assert "Rows left alone, which have a duration 4" in lines and "Duplicate cases 1" in lines
+    shapes = "4096,1024;4096,1024 -> 4096,1024"
+    tensors = "FLOAT;FLOAT ND;ND dynamic"
+    assert f"Add {shapes} {tensors} crashed killed by SIGSEGV" in lines
+    assert f"Add {shapes} {tensors} unsupported no operator is declared for Add" in lines
+    assert f"Add {shapes} {tensors} 2 5.000000 the tree has no Mul.csv" in lines
+    note = "MatMulV3 ran: 8,8;8,8 -> 8,8"
+    assert f"Add 2 {shapes} {tensors} 7 3.000000 9.000000 {note}" in lines
+    assert f"Add 3 {shapes} {tensors} 7 1.000000 added" in lines
+    assert "**Ended early" in text and "## Deleted rows without a duration" in text
+    assert "Duration gap hotspots (1 of 1)" in text
+
+
+def test_gaps_are_sorted_by_how_far_both_durations_are_apart(tmp_path):
+    rows = [written(us, 10.0, at) for at, us in enumerate((9.0, 30.0, 2.0, 12.0))]
+    found = gaps(result(tmp_path, *rows, written(5.0)))
+    assert [gap.row.mean_us for gap in found] == [2.0, 30.0, 12.0, 9.0]
+    assert [gap.is_hot for gap in found] == [True, True, False, False]
+    assert (found[0].ratio, found[0].difference_us) == (0.2, 8.0)
+
+
+def test_two_runs_of_one_second_keep_both_reports(tmp_path):
+    first = write_reports(result(tmp_path, written(3.0, 2.0)), NOW)
+    second = write_reports(result(tmp_path, written(4.0, 2.0)), NOW)
+    assert first.page.name == "replay_report_20260601_142441.md"
+    assert second.page.name == "replay_report_20260601_142441_2.md"
+    assert second.gaps.name == "duration_gap_20260601_142441_2.csv"
+    assert "3.000000" in first.page.read_text() and "4.000000" in second.page.read_text()
+    assert len(list((tmp_path / "reports").iterdir())) == 4
+
+
+def test_the_gap_table_has_a_row_for_each_pair_of_durations(tmp_path):
+    path = write_reports(result(tmp_path, written(3.0, 2.0), written(1.0)), NOW).gaps
+    with path.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert tuple(row) == GAP_COLUMNS
+    assert (row["MB/Profile"], row["Hotspot"], row["Launches"]) == ("1.500000", "yes", "7")
+
+
+def test_certificates_are_kept_of_what_was_measured_here(tmp_path):
+    provenance = provenance_of(Stack("CPU_x_2t", "2.13.0"), "cpu")
+    told = Measurement(ADD.case_id, "Add", Outcome.HUNG, "not done after 240 s", provenance)
+    reports = write_reports(result(tmp_path, measurements=(told,)), NOW)
+    with reports.certificates.open(newline="") as file:
+        assert [from_row(row) for row in csv.DictReader(file)] == [told]
+    assert write_reports(result(tmp_path), NOW).certificates is None
