@@ -79,7 +79,7 @@ def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
         if shard.manifest is not None:
             table = _measurements(plan, shard, shard.manifest)
             measurements.append(table)
-            cases.append(_case_rows(plan, _records_that_ran(table, records, shard.manifest_key)))
+            cases.append(_case_rows(plan, records_that_ran(table, records, shard.manifest_key)))
     # The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
     # its shards are committed (those of kernels that ran in place of others follow from their
     # measurements). So they are the same whenever they come, nothing is lost while they wait for
@@ -217,9 +217,10 @@ def _filed_well(table: pa.Table) -> list[bool]:
     return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
 
 
-def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord], key: str) -> list[CaseRecord]:
+def records_that_ran(table: pa.Table, records: Sequence[CaseRecord], key: str) -> list[CaseRecord]:
     """The records of the cases that ran in place of a shard's own: of the same tensors, under the
-    kernel type and the state that the profiler told."""
+    kernel type and the state that the profiler told. Raises BadInput, naming the key, where a row
+    does not follow from the case that it says was asked for."""
     shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
     asked_for = {record.case_id: record for record in records}
     found = {}

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collector import keys
 from collector.canonical import sha256_hex
@@ -34,7 +34,7 @@ from collector.plan import (
     ShardSettings,
     plan_to_json,
 )
-from collector.record import CaseRecord, ProfileStatistics
+from collector.record import CaseRecord, ProfileStatistics, as_ran
 from collector.shard import ShardCase, write_shard
 from collector.stack import Stack
 from collector.store.base import Store, create_once
@@ -55,12 +55,15 @@ PATH = STACK.version_path
 
 @dataclass(frozen=True)
 class Tried:
-    """How one try of a case ended; good where there is a mean."""
+    """How one try of a case ended; good where there is a mean. Where another kernel `ran`, the mean
+    is that one's, and the case itself is answered substituted."""
 
     mean_us: float | None = None
     outcome: Outcome = Outcome.FAILED
     counters: tuple[tuple[str, float], ...] = ()
     cache: str | None = None  # the plan's own where it is not said
+    ran: str = ""
+    state: str = "dynamic"
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,12 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
             for case, tried in session.items()
         ]
         final.update({m.case_id: m.measurement_id for m in measurements})
+        asked = {record.case_id: record for record in shard.records}
+        measurements += [
+            filed_of(made, plan, shard.name, number, asked[case], tried)
+            for case, tried in session.items()
+            if tried.ran and case in asked
+        ]
         key = keys.part(made.campaign, shard.name, made.attempt, number)
         entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), (), NO_USAGE))
     manifest = AttemptManifest(
@@ -196,11 +205,12 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
 def measurement_of(
     made: MadePlan, plan: Plan, shard: str, session: int, case: str, kernel: str, tried: Tried
 ) -> Measurement:
-    mean_us = tried.mean_us
+    mean_us = None if tried.ran else tried.mean_us
+    failure = Outcome.SUBSTITUTED if tried.ran else tried.outcome
     return Measurement(
         case_id=case,
         kernel_type=kernel,
-        outcome=tried.outcome if mean_us is None else Outcome.OK,
+        outcome=failure if mean_us is None else Outcome.OK,
         reason="" if mean_us is not None else 'it said "no",\nand nothing else',
         provenance=Provenance(
             campaign=made.campaign,
@@ -223,6 +233,17 @@ def measurement_of(
         cache=tried.cache or made.cache,
         counters=tried.counters,
     )
+
+
+def filed_of(
+    made: MadePlan, plan: Plan, shard: str, session: int, asked: CaseRecord, tried: Tried
+) -> Measurement:
+    """What was measured of the kernel that ran instead."""
+    ran = as_ran(asked, tried.ran, tried.state, "AI_VECTOR_CORE")
+    good = measurement_of(
+        made, plan, shard, session, ran.case_id, tried.ran, replace(tried, ran="")
+    )
+    return replace(good, asked=asked.case_id, op_state=tried.state, core="AI_VECTOR_CORE")
 
 
 def part_bytes(measurements: Sequence[Measurement]) -> bytes:

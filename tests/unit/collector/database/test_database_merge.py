@@ -9,10 +9,15 @@ import pytest
 from collector import keys
 from collector.database.commits import find_head, history, read_commit
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge
+from collector.database.plan_state import measurement_rows, records_that_ran
+from collector.database.query import answers
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import verify
+from collector.database.view import render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.measurement import Outcome
+from collector.record import as_ran
+from collector.shard import read_shard
 from collector.stack import Stack
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
@@ -335,3 +340,63 @@ def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
         assert head is not None
         contents.add(head.content_hash)
     assert len(contents) == 1
+
+
+def substituting(number: int = 1, **tried: object) -> MadePlan:
+    """A plan of two cases, of which the first ran as something else."""
+    first, second = RECORDS[:2]
+    session = {
+        first.case_id: Tried(7.5, ran="AddAiCore", **tried),  # type: ignore[arg-type]
+        second.case_id: Tried(9.0),
+    }
+    return MadePlan([MadeShard(f"shard-{number}", [first, second], [session])], number=number)
+
+
+def test_what_ran_in_place_of_a_case_is_a_case_of_its_own() -> None:
+    store = MemoryStore()
+    result = publish(store, substituting())
+    assert result.commit is not None and verify(store) == []
+    assert result.commit.counts["cases"] == 3 and result.commit.counts["measurements"] == 3
+    state = load_state(store, result.commit)
+    shown = answers(state, PATH)
+    ran = as_ran(RECORDS[0], "AddAiCore", "dynamic", "AI_VECTOR_CORE")
+    assert shown[RECORDS[0].case_id].outcome is Outcome.SUBSTITUTED
+    assert (shown[ran.case_id].is_good, shown[ran.case_id].mean_us) == (True, 7.5)
+    files = render(state)
+    assert files[f"{PATH}/AddAiCore.csv"].rows == 1
+    assert b'"""1,64;1,64"""' in files[f"{PATH}/AddAiCore.csv"].data
+    assert b"7.5" in files[f"{PATH}/AddAiCore.csv"].data
+    assert b"7.5" not in files[f"{PATH}/Add.csv"].data
+
+
+def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
+    store = MemoryStore()
+    session = {RECORDS[0].case_id: Tried(7.5, ran="Add", state="static")}
+    result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
+    shown = answers(load_state(store, result.commit), PATH)
+    assert len(shown) == 2 and verify(store) == []
+    ran = as_ran(RECORDS[0], "Add", "static", "AI_VECTOR_CORE")
+    assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
+
+
+def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows() -> None:
+    store = MemoryStore()
+    later = substituting(2)
+    session = {RECORDS[0].case_id: Tried(6.0, ran="AddAiCore")}
+    later = replace(later, shards=[replace(later.shards[0], sessions=[session])])
+    result = publish(store, substituting(), later)
+    ran = as_ran(RECORDS[0], "AddAiCore", "dynamic", "AI_VECTOR_CORE")
+    assert answers(load_state(store, result.commit), PATH)[ran.case_id].mean_us == 6.0
+
+
+def test_a_kernel_that_did_not_run_for_a_case_of_the_shard_is_refused() -> None:
+    store = MemoryStore()
+    write_campaign(store, substituting())
+    key = keys.part("made", "shard-1", "attempt-1", 0)
+    forged = store.get(key).replace(b"AddAiCore", b"AddOther")
+    part = measurement_rows(forged, key=key)
+    records = [case.record for case in read_shard(store.get(keys.shard("made", "shard-1")))]
+    with pytest.raises(BadInput, match="AddOther ran for case .*, and that is not case"):
+        records_that_ran(part, records, key)
+    with pytest.raises(BadInput, match="a kernel ran for case .*, which is none of it"):
+        records_that_ran(part, records[1:], key)

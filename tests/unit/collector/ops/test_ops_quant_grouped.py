@@ -60,6 +60,7 @@ def test_tokens_meet_the_weight_of_their_expert(
         ("INT32", {"bias": "INT32"}),
         ("INT8", {"scale": "INT64"}),
         ("DT_BF16", {"scale": "DT_BF16"}),
+        ("DT_BF16", {"scale": "FLOAT"}),
         ("DT_BF16", {"scale": "DT_BF16", "token_scale": True}),
         ("FLOAT16", {"scale": "FLOAT", "bias": "INT32", "token_scale": True}),
     ],

@@ -1,14 +1,14 @@
 """Attribution by order, on rows: a fault touches the case it belongs to and no other number."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.measurement import Companion
-from collector.quality.reconcile import Expectation, attribute
+from collector.quality.reconcile import Expectation, Substitution, attribute
 from collector.quality.sentinels import (
     FLUSH,
     SENTINEL_TYPE,
@@ -18,7 +18,7 @@ from collector.quality.sentinels import (
     find_windows,
     sentinel_of,
 )
-from collector.vocabulary import INPUT_SHAPES
+from collector.vocabulary import INPUT_SHAPES, OP_STATE
 
 pytestmark = pytest.mark.fast
 
@@ -169,3 +169,90 @@ def _places(rows: list[Row]) -> dict[int | None, tuple[int, int]]:
         if row.op_type == SENTINEL_TYPE:
             places.setdefault(row.owner, []).append(i)
     return {owner: (first, last) for owner, (first, last) in places.items()}
+
+
+def _case(kernel: str, state: str = "") -> list[Row]:
+    """A window of four launches of one type, as a profiler of an NPU writes it."""
+    cells = {INPUT_SHAPES: '"4,4"', OP_STATE: state}
+    launches = [Row(kernel, float(i), cells) for i in range(1, 5)]
+    return [sentinel_row(Mark.OPEN, 0), *launches, sentinel_row(Mark.CLOSE, 0)]
+
+
+def _attributed(rows: list[Row], **expected):
+    values = {"family": frozenset({"Add", "AddAiCore"})} | expected
+    return attribute(rows, [Expectation(0, "Add", 4, 2, **values)])[0]
+
+
+@pytest.mark.parametrize("name", ["Neg", "SomeOtherMark"])
+def test_a_mark_is_known_by_its_shape_whatever_its_type(name):
+    rows = [replace(r, op_type=name) if r.op_type == SENTINEL_TYPE else r for r in _case("Add")]
+    found = _attributed(rows)
+    assert [row.duration_us for row in found.repeats] == [3.0, 4.0]
+    assert found.companions == () and found.substitution is None
+
+
+def test_all_launches_as_a_twin_are_the_twin_s():
+    found = _attributed(_case("AddAiCore"))
+    assert found.lost == "" and len(found.repeats) == 2
+    assert found.substitution == Substitution("AddAiCore", True, "AddAiCore ran instead of Add")
+
+
+def test_all_launches_as_something_else_are_nobody_s():
+    found = _attributed(_case("Muls"))
+    assert found.lost == "" and not found.substitution.is_filed
+    assert found.substitution.reason == "Muls ran instead of Add, which is not measured for it"
+
+
+def test_two_kernels_a_launch_of_which_none_was_asked_for_are_both_named():
+    rows = [row for pair in zip(_case("Muls"), _case("Cast"), strict=True) for row in pair]
+    found = _attributed([rows[0], *rows[2:-2], rows[-1]])
+    assert found.substitution.reason.startswith("Cast and Muls ran instead of Add")
+    assert not found.substitution.is_filed
+
+
+def test_a_member_of_the_family_comes_before_a_companion_of_the_same_count():
+    rows = [row for pair in zip(_case("AddAiCore"), _case("Cast"), strict=True) for row in pair]
+    found = _attributed([rows[0], *rows[2:-2], rows[-1]])
+    assert found.substitution.kernel_type == "AddAiCore" and found.substitution.is_filed
+    assert [c.kernel_type for c in found.companions] == ["Cast"]
+
+
+def test_launches_as_the_one_and_as_the_other_are_lost():
+    rows = _case("Add")
+    rows[2] = replace(rows[2], op_type="AddAiCore")
+    assert _attributed(rows).lost == "4 launches were issued, 3 were recorded"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "substituted"),
+    [
+        ("", "static", False),
+        ("dynamic", "dynamic", False),
+        ("dynamic", "N/A", False),
+        ("static", "dynamic", True),
+    ],
+)
+def test_another_state_than_the_case_names_is_another_case(asked, told, substituted):
+    found = _attributed(_case("Add", told), op_state=asked)
+    assert (found.substitution is not None) == substituted
+    assert found.op_state == ("" if told == "N/A" else told)
+    if substituted:
+        reason = "OP State dynamic came, static was asked for"
+        assert found.substitution == Substitution("Add", True, reason)
+
+
+def test_the_index_of_a_compiled_variant_is_no_part_of_a_type():
+    rows = _case("muls_add_kernel_1")
+    found = attribute(rows, [Expectation(0, "muls_add_kernel", 4, 2)])[0]
+    assert (found.lost, found.substitution) == ("", None)
+
+
+def test_from_a_flush_to_the_next_tick_nothing_counts():
+    first, *launches, last = _case("Add")
+    flush, tick = sentinel_row(Mark.FLUSH, 0), sentinel_row(Mark.TICK, 0)
+    cold = [row for launch in launches for row in (flush, launch_row("Add", 99.0), tick, launch)]
+    found = _attributed([first, *cold, last])
+    assert [row.duration_us for row in found.repeats] == [3.0, 4.0]
+    assert found.companions == ()
+    without_a_tick = [row for i, row in enumerate(cold) if i != 2]
+    assert _attributed([first, *without_a_tick, last]).lost

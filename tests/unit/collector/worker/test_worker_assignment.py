@@ -80,3 +80,22 @@ def test_software_blames_the_image_and_the_device_blames_the_node():
         check_stack(stack, replace(stack, torch="2.12.0"))
     with pytest.raises(WrongNode, match="driver '1', and this machine has '2'"):
         check_stack(stack, replace(stack, driver="2"))
+
+
+def test_versions_beside_cann_are_those_that_people_write():
+    here = Stack(
+        *("ATLAS_800_A3_752T_128G_DIE", "2.9.0+cpu", "25.5.2", "7.8.0"),
+        *("8.5.0", "2.9.0.post1", "0.18.0rc1"),
+    )
+    check_stack(here, here)
+    check_stack(replace(here, torch="2.9.0", cann="8.5", torch_npu="2.9.0"), here)
+    for wanted in (
+        replace(here, torch="2.9.1"),
+        replace(here, cann="8.50"),
+        replace(here, cann="8.5.0.1"),
+        replace(here, vllm=""),
+    ):
+        with pytest.raises(WrongImage):
+            check_stack(wanted, here)
+    with pytest.raises(WrongNode, match="driver '25.5', and this machine has '25.5.2'"):
+        check_stack(replace(here, driver="25.5"), here)

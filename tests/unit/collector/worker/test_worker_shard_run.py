@@ -27,7 +27,7 @@ from collector.worker.answers import (
 )
 from collector.worker.attempt import Attempt, earlier_parts, read_commit
 from collector.worker.batches import SessionsFail, next_session
-from collector.worker.sessions import why_it_ended
+from collector.worker.sessions import counter_groups, why_it_ended, with_counters
 from collector.worker.shard_run import complete, give_up, refusal
 
 pytestmark = pytest.mark.fast
@@ -345,3 +345,131 @@ def test_a_mistake_in_a_declaration_is_left_to_the_session(tmp_path, mistake):
 def test_a_rejection_names_the_case_and_the_rule():
     with pytest.raises(CaseRejected, match="Add 3 FLOAT: two dims are wanted"):
         ADD.check(record("3").case, "cpu")
+
+
+class Substituting(Pretender):
+    """Another kernel runs for every case: each is answered so, and the other one is filed."""
+
+    def measure(self, batch, provenance):
+        self.outcomes = lambda case, session: Outcome.SUBSTITUTED
+        told = super().measure(batch, provenance)
+        filed = tuple(
+            replace(
+                m,
+                case_id=f"{m.case_id[:-1]}f",
+                kernel_type="AddAiCore",
+                outcome=Outcome.OK,
+                timing=Timing(*[1.0] * 8),
+                asked=m.case_id,
+            )
+            for m in told.measurements
+        )
+        return replace(told, measurements=told.measurements + filed)
+
+
+def test_what_ran_instead_is_kept_and_answers_no_case_of_the_shard(tmp_path):
+    store, shard = MemoryStore(), cases(2)
+    instrument = Substituting(tmp_path)
+    assert run(store, shard, instrument)
+    assert set(outcomes_of(store).values()) == {Outcome.SUBSTITUTED}
+    assert set(committed(store).final) == {case.record.case_id for case in shard}
+    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    assert sum(m.is_filed and m.is_good for m in rows) == 2
+    assert len(instrument.asked) == 1
+
+
+def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(tmp_path):
+    store, shard = MemoryStore(), cases(1)
+    mine = shard[0].record
+
+    def filed(batch, provenance):
+        summary = tmp_path / "summary"
+        summary.write_text("rows")
+        other = Measurement(
+            mine.case_id, "Add", Outcome.OK, "", provenance, timing=Timing(*[1.0] * 8), asked="x"
+        )
+        raw = (RawRecords(summary, summary),)
+        return SessionAnswers((other,), raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
+
+    attempt = answers(store, shard)
+    attempt.add(1, filed(shard, attempt.next_session()))
+    assert attempt.unanswered() == shard
+
+
+def test_records_that_nobody_can_read_are_looked_for_with_fewer_cases_and_blame_the_node(tmp_path):
+    class Unreadable(Pretender):
+        def measure(self, batch, provenance):
+            told = super().measure(batch, provenance)
+            return replace(told, unread="msprof wrote no op_summary")
+
+    store = MemoryStore()
+    mute = Unreadable(tmp_path, lambda case, session: None)
+    with pytest.raises(SessionsFail, match="nothing was recorded of Add .*, alone: msprof wrote"):
+        run(store, cases(4), mute, session_s=100.0)
+    assert [len(batch) for batch in mute.asked] == [4, 2, 1]
+    assert earlier_parts(store, PLAN, "s1") == []
+
+
+def test_every_pass_keeps_its_raw_records(tmp_path):
+    class TwoPasses(Pretender):
+        def measure(self, batch, provenance):
+            told = super().measure(batch, provenance)
+            more = RawRecords(told.raw[0].summary, told.raw[0].journal, "Memory")
+            return replace(told, raw=(*told.raw, more))
+
+    store, stop = MemoryStore(), threading.Event()
+
+    def stop_after_one(case, session):
+        stop.set()
+        return Outcome.OK
+
+    assert not run(store, cases(), TwoPasses(tmp_path, stop_after_one), "a1", stop)
+    assert run(store, cases(), Pretender(tmp_path), "a2")
+    first, second = committed(store).parts
+    names = [raw.key.rsplit("/", 1)[1] for raw in first.raw]
+    assert names == [
+        "journal-1-Memory.jsonl.zst",
+        "journal-1.jsonl.zst",
+        "op_summary-1-Memory.csv.zst",
+        "op_summary-1.csv.zst",
+    ]
+    assert len(second.raw) == 2
+
+
+def test_an_answer_that_took_no_device_is_of_no_runtime(tmp_path):
+    store = MemoryStore()
+    odd = ShardCase(record("3,3", "Unheard"), 0.0)
+    run(store, [*cases(1), odd], Pretender(tmp_path))
+    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    assert {m.outcome: m.provenance.runtime for m in rows} == {
+        Outcome.UNSUPPORTED: "none",
+        Outcome.OK: "real",
+    }
+
+
+def _measured(counters, outcome=Outcome.OK, asked=""):
+    provenance = answers(MemoryStore(), cases(1)).next_session()
+    timing = Timing(*[1.0] * 8) if outcome is Outcome.OK else None
+    return Measurement(
+        "c", "Add", outcome, "lost", provenance, timing=timing, counters=counters, asked=asked
+    )
+
+
+def test_further_groups_add_counters_and_change_nothing_else():
+    first = _measured((("aiv_time(us)", 1.0),))
+    more = _measured((("aiv_time(us)", 2.0), ("aiv_ub_read_bw(GB/s)", 3.0)))
+    (joined,) = with_counters([first], [more], "Memory")
+    counters = (("aiv_time(us)", 1.0), ("aiv_ub_read_bw(GB/s)", 3.0))
+    assert joined == replace(first, counters=counters)
+    for others in ([], [_measured((), Outcome.PROFILER_LOST)], [replace(more, asked="x")]):
+        (joined,) = with_counters([first], others, "Memory")
+        assert joined.counters == first.counters
+        assert joined.warnings[0].startswith("no counters of Memory: ")
+
+
+def test_only_an_npu_has_groups_and_the_one_with_durations_comes_first():
+    assert counter_groups("cpu", ("Memory", "PipeUtilization")) == ["PipeUtilization"]
+    assert counter_groups("npu", ("Memory", "PipeUtilization", "L2Cache")) == [
+        *("PipeUtilization", "Memory", "L2Cache"),
+    ]
+    assert counter_groups("npu", ("Memory",)) == ["Memory"]

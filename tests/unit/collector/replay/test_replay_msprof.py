@@ -1,0 +1,161 @@
+"""msprof's command line and folders, and the joining of what it writes: without a device."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from collector.errors import BadInput
+from collector.plan import MeasureSettings
+from collector.profiles.launches import read_op_summary
+from collector.replay.control import ControlPipe, open_control
+from collector.replay.msprof import (
+    NoSpace,
+    check_space,
+    discard_exports,
+    expected_launches,
+    export_missing,
+    find_msprof,
+    op_summaries,
+    parse_limit_s,
+    profiles_of,
+    record_command,
+)
+from collector.replay.op_summary import join_summaries
+from collector.replay.process import describe_end, is_alive
+
+pytestmark = pytest.mark.fast
+
+HEADER = "Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us),Input Shapes,"
+HEADER += "Input Data Types,Input Formats,Output Shapes,Output Data Types,Output Formats"
+
+
+def row(start: int) -> str:
+    return f'aclnnAdd_Add,Add,AI_VECTOR_CORE,{start}.5\t,1.5,"""4,4""",FLOAT,ND,"""4,4""",FLOAT,ND'
+
+
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_application_follows_the_options():
+    command = record_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"])
+    assert command[0] == "/cann/msprof" and command[-2:] == ["python", "-P"]
+    assert {"--output=/out", "--aic-metrics=Memory", "--ai-core=on"} <= set(command)
+    assert "--task-time=on" in command
+
+
+def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
+    on_path = program(tmp_path / "bin" / "msprof", "")
+    in_cann = program(tmp_path / "cann" / "tools/profiler/bin/msprof", "")
+    home = {"ASCEND_HOME_PATH": str(tmp_path / "cann")}
+    assert find_msprof({"PATH": str(on_path.parent), **home}) == on_path
+    assert find_msprof({"PATH": "/nowhere", **home}) == in_cann
+    with pytest.raises(BadInput, match=r"source /usr/local/Ascend/ascend-toolkit/set_env\.sh"):
+        find_msprof({"PATH": "/nowhere"})
+
+
+def test_room_is_wanted_for_every_launch_that_may_come(tmp_path):
+    assert expected_launches(10, MeasureSettings(repeat_count=5)) == 120
+    assert expected_launches(10, MeasureSettings(max_repeats=100)) == 1070
+    check_space(tmp_path, 1)
+    with pytest.raises(NoSpace, match="launches wants .* MiB: free some, or make sessions shorter"):
+        check_space(tmp_path, 1 << 50)
+    assert parse_limit_s(100_000) > 2 * parse_limit_s(0)
+
+
+def test_only_what_has_no_op_summary_is_parsed_again(tmp_path):
+    whole, bare = tmp_path / "prof/PROF_1", tmp_path / "prof/PROF_2"
+    for folder in (whole, bare):
+        (folder / "mindstudio_profiler_output").mkdir(parents=True)
+    (whole / "mindstudio_profiler_output/op_summary_1.csv").write_text(HEADER)
+    (bare / "mindstudio_profiler_output/op_summary_1.csv.part").write_text("half")
+    msprof = program(
+        tmp_path / "msprof",
+        'for word; do case "$word" in --output=*) out="${word#--output=}";; esac; done\n'
+        'mkdir -p "$out/mindstudio_profiler_output"\n'
+        'echo "$*" > "$out/mindstudio_profiler_output/op_summary_2.csv"; echo parsed',
+    )
+    export_missing(msprof, tmp_path, tmp_path / "log", 60.0)
+    assert [path.name for path in profiles_of(tmp_path / "prof")] == ["PROF_1", "PROF_2"]
+    assert [path.name for path in op_summaries(whole)] == ["op_summary_1.csv"]
+    (exported,) = op_summaries(bare)
+    assert exported.read_text() == f"--export=on --output={bare}\n"
+    assert (tmp_path / "log").read_text() == "parsed\n"
+    discard_exports(tmp_path)
+    assert op_summaries(whole) == []
+
+
+def test_a_parser_that_hangs_is_not_waited_for(tmp_path):
+    (tmp_path / "prof/PROF_1").mkdir(parents=True)
+    started = time.monotonic()
+    export_missing(program(tmp_path / "msprof", "exec sleep 30"), tmp_path, tmp_path / "log", 0.2)
+    assert time.monotonic() - started < 10
+
+
+def test_slices_of_one_header_are_joined_byte_for_byte(tmp_path):
+    (tmp_path / "a.csv").write_text(f"{HEADER}\n{row(1)}\n{row(2)}")  # no end of line
+    (tmp_path / "b.csv").write_text(f"{HEADER}\n")
+    (tmp_path / "c.csv").write_text(f"{HEADER}\n{row(3)}\n")
+    pieces = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    assert join_summaries(pieces, tmp_path / "all.csv")
+    assert (tmp_path / "all.csv").read_text() == f"{HEADER}\n{row(1)}\n{row(2)}\n{row(3)}\n"
+    assert [launch.start_ns for launch in read_op_summary(tmp_path / "all.csv")] == [
+        1500,
+        2500,
+        3500,
+    ]
+
+
+def test_slices_of_several_headers_keep_every_column(tmp_path):
+    (tmp_path / "a.csv").write_text(f"{HEADER}\n{row(1)}\n")
+    (tmp_path / "b.csv").write_text(f"Block Num,{HEADER},aiv_time(us)\n24,{row(2)},1.25\n")
+    assert join_summaries([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "all.csv")
+    first, second = read_op_summary(tmp_path / "all.csv")
+    assert (first.counters, second.counters) == ({}, {"aiv_time(us)": 1.25})
+    assert first.cells == second.cells
+
+
+def test_of_no_slice_there_is_a_header_without_rows(tmp_path):
+    assert not join_summaries([], tmp_path / "all.csv")
+    assert (tmp_path / "all.csv").read_text().startswith("Device_id,Model ID,")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "exited with 1"),
+        (139, "killed by SIGSEGV"),
+        (-11, "killed by SIGSEGV"),
+        (255, "exited with 255"),
+        (-9, "killed by SIGKILL (the kernel does that when memory runs out)"),
+    ],
+)
+def test_an_end_is_told_in_words(code, words):
+    assert describe_end(code) == words
+
+
+def test_a_process_that_nobody_has_waited_for_is_not_alive():
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        end = time.monotonic() + 30
+        while is_alive(process.pid):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert not is_alive(process.pid) and is_alive(os.getpid())
+
+
+def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):
+    with ControlPipe(tmp_path) as control:
+        held = open_control(tmp_path)
+        control.ask_to_stop()
+        assert os.read(held, 100) == b"stop\n"
+    late = open_control(tmp_path)
+    assert (os.read(held, 1), os.read(late, 1)) == (b"", b"")
+    os.close(held)
+    os.close(late)
