@@ -1,7 +1,7 @@
 """The sources of a campaign as tables of cases, with what was seen in reading them."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,8 @@ from pathlib import Path
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.errors import BadInput, NotFound
+from collector.ops.registry import find
+from collector.ops.runtime import completed
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import read_profile
@@ -64,8 +66,19 @@ def _stored(sha256: str, campaign: Campaign, store: Store, *, same_stack: bool) 
         ) from error
     if sha256_hex(table) != sha256:
         raise BadInput(f"{key} in {store.url} is not what its name says")
-    records = tuple(read_table(table, path=key))
+    records = completed_records(read_table(table, path=key))
     return LoadedSource(PlannedSource("cases", sha256, len(records), same_stack), table, records)
+
+
+def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
+    """The records with every column that a launch of theirs depends on: a case is fully told
+    before it is planned, so that a replay assumes nothing that its row does not say."""
+    return tuple(_completed(record) for record in records)
+
+
+def _completed(record: CaseRecord) -> CaseRecord:
+    op = find(record.case.kernel_type)
+    return completed(record, op) if op is not None else record
 
 
 @contextmanager
@@ -77,4 +90,4 @@ def _written(name: str) -> Iterator[Path]:
 def _loaded(name: str, records: tuple[CaseRecord, ...], *, same_stack: bool) -> LoadedSource:
     table = write_table(records)
     planned = PlannedSource(name, sha256_hex(table), len(records), same_stack)
-    return LoadedSource(planned, table, records)
+    return LoadedSource(planned, table, completed_records(records))

@@ -148,7 +148,7 @@ class OpSpec:
     @property
     def library(self) -> str:
         """What holds the function that `call` names: torch, torch_npu or vllm-ascend."""
-        if self.call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.")):
+        if self.call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.")):
             return "vllm-ascend"
         is_npu = self.call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
         return "torch_npu" if is_npu else "torch"

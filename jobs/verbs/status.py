@@ -10,6 +10,7 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store
+from jobs.sources import completed_records
 from jobs.status import PlanStatus, campaign_status, campaigns
 from jobs.summary import describe, plan_usage, summarise
 from jobs.verbs.opening import open_campaign, open_root
@@ -58,4 +59,4 @@ def _details(store: Store, status: PlanStatus) -> None:
 
 def _source(store: Store, campaign: str, sha256: str) -> list[CaseRecord]:
     key = keys.source(campaign, sha256)
-    return read_table(store.get(key), path=key)
+    return list(completed_records(read_table(store.get(key), path=key)))
