@@ -183,7 +183,7 @@ def _dtypes_are_legal(case: Case) -> bool:
     by_output = {
         "INT32": ("",),
         "INT8": ("INT64",),
-        "DT_BF16": ("DT_BF16",),
+        "DT_BF16": ("DT_BF16", "FLOAT"),
         "FLOAT16": ("FLOAT",),
     }
     return (

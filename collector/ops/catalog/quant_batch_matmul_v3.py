@@ -57,9 +57,9 @@ def _meaning(case: Case, last: Slot) -> str:
     product = _product(case)
     if spelling(last) != "FLOAT":
         return "bias"
-    if product and last.shape == (product.m,):
-        return "pertoken_scale"
-    return "offset" if _output(case) == "INT8" else "bias"
+    if _output(case) == "INT8":
+        return "offset"
+    return "pertoken_scale" if product and last.shape == (product.m,) else "bias"
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
