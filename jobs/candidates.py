@@ -26,7 +26,7 @@ REFUSED = "the operator refuses it"
 
 # What a declaration raises on shapes that it did not foresee. One such case must not stop the plan
 # of all others: it is planned, and what becomes of it is the outcome of that one case.
-_UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 FindOperator = Callable[[str], OpSpec | None]
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
@@ -138,7 +138,7 @@ def price(
     try:
         cost_s = predict(case, op, peaks, measure, last_us).total_s
         group = f"{case.kernel_type}|{op.group(case)}"
-    except _UNFORESEEN:
+    except UNFORESEEN:
         cost_s, group = measure.budget_s, candidate.record.case_id
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None)
 
@@ -191,6 +191,6 @@ def _refusal(case: Case, op: OpSpec | None, backend: str) -> str | None:
         return NO_OPERATOR
     try:
         op.check(case, backend)
-    except (CaseRejected, *_UNFORESEEN):
+    except (CaseRejected, *UNFORESEEN):
         return REFUSED
     return None

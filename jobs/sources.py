@@ -25,6 +25,7 @@ from jobs.campaign import (
     Source,
     TreeSource,
 )
+from jobs.candidates import UNFORESEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,12 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
 
 def _completed(record: CaseRecord) -> CaseRecord:
     op = find(record.case.kernel_type)
-    return completed(record, op) if op is not None else record
+    if op is None or record.case.inputs is None:
+        return record
+    try:
+        return completed(record, op)
+    except UNFORESEEN:  # what becomes of the case is its outcome
+        return record
 
 
 @contextmanager
