@@ -210,3 +210,38 @@ def check_gated(torch, wide, smooth, y, scale):
     expected, scales = rows_as_int8(torch, gate / (1 + (-gate).exp()) * value * smooth)
     assert float((y.double() - expected).abs().max()) <= 1
     torch.testing.assert_close(scale.double(), scales, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("cells", "flops", "traffic"),
+    [
+        # 96 elements, 3 each; 96 * 2 in, 96 + 6 * 4 out
+        (("DynamicQuant", "6,16", "DT_BF16", "6,16;6", "INT8;FLOAT"), 288, 312),
+        # 96 elements, 3 each; (96 + 16 + 16) * 2 in, 96 out
+        (("AscendQuantV2", "6,16;16;16", ";".join(["DT_BF16"] * 3), "6,16", "INT8"), 288, 352),
+        # 192 of x with 2 scales each, 96 of y with 8; (192 + 32 + 6) * 4 in, 96 + 6 * 4 out
+        (
+            (
+                *("DequantSwigluQuant", "6,32;1,32;6,1;;;;"),
+                *(";".join(["INT32", "FLOAT", "FLOAT", *[NONE] * 4]), "6,16;6", "INT8;FLOAT"),
+            ),
+            1152,
+            1040,
+        ),
+        # 2 * 10 * 32 * 6; (320 + 192) + 6 * 4 + 10 * 4 in, 60 * 2 out
+        (
+            (
+                *("QuantBatchMatmulV3", "10,32;32,6;6;;;10"),
+                *(f"INT8;INT8;FLOAT;{NONE};{NONE};FLOAT", "10,6", "DT_BF16"),
+            ),
+            3840,
+            696,
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_costs(case_of, cells, flops, traffic):
+    case = case_of(*cells)
+    op = find(case.kernel_type)
+    op.check(case, "npu")
+    assert (op.flops(case), op.traffic(case)) == (flops, traffic)
