@@ -37,6 +37,15 @@ from collector.vocabulary import RUNTIME_PREFIX
 
 DUMPED = "runtime_values_dumped"
 LENGTHS_KV_VALUES = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
+# What a replay calls the values that it took as the likeliest, and those that follow from lengths.
+_ASSUMED = "runtime_values"
+_ASSUMED_CELLS = frozenset(
+    RUNTIME_PREFIX + name
+    for name in (
+        *("actual_seq_lengths_values", "actual_seq_lengths_kv_values", "avg_seq_len"),
+        "block_table_valid_blocks",
+    )
+)
 _MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
 _MICROBENCH = microbench("")
 _PROFILE = (*PROFILING_DURATIONS, profiling(""))
@@ -117,7 +126,7 @@ class _Joining:
         found = self._by_key.get(key, [])
         if found:
             self.met.add(key)
-        if row.get(LENGTHS_KV_VALUES):
+        if row.get(LENGTHS_KV_VALUES) and not _is_assumed(row, found):
             self.complete += 1
             return [row]
         if not found:
@@ -127,11 +136,13 @@ class _Joining:
         return self._expanded(row, found)
 
     def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
-        base = without_numbers(row, of_profile=len(found) > 1)
-        self.blanked += base != row
+        assumed = _ASSUMED_CELLS if row.get(LENGTHS_KV_VALUES) else frozenset()
+        told = {name: text for name, text in row.items() if name not in assumed}
+        base = without_numbers(told, of_profile=len(found) > 1)
+        self.blanked += base != told
         rows = []
-        for told in found:
-            new = {**base, **told, COMPLETENESS: self._tag}
+        for values in found:
+            new = {**base, **values, COMPLETENESS: self._tag}
             case = case_from_cells(KERNEL, new)
             held = self._held.get(case)
             if held is not None:  # from an earlier run; a newer source run's numbers go to it
@@ -167,6 +178,15 @@ def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
     """
     gone = (AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
     return {name: "" if name.startswith(gone) else text for name, text in row.items()}
+
+
+def _is_assumed(row: Cells, found: Iterable[Cells]) -> bool:
+    """Whether a row's values are only those that a replay took as the likeliest, and others are
+    known now."""
+    if row.get(COMPLETENESS) != _ASSUMED:
+        return False
+    agrees = [all(row.get(name) == text for name, text in told.items()) for told in found]
+    return bool(agrees) and not any(agrees)
 
 
 def _of_profile(row: Cells) -> dict[str, str]:

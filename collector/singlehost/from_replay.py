@@ -26,7 +26,7 @@ from collector.plan import Limits, MeasureSettings
 from collector.record import CaseRecord, as_ran
 from collector.replay.lock import DeviceLock, scratch_folder
 from collector.singlehost.kernels import chosen_rows, only_known
-from collector.singlehost.machine import describe, provenance_of
+from collector.singlehost.machine import check_runtime, describe, provenance_of
 from collector.singlehost.outcome import (
     Leftover,
     MicrobenchResult,
@@ -72,11 +72,13 @@ def microbench_by_replay(
     prune_empty: bool = False,
     stop: threading.Event,
     on_progress: Callable[[int, int], None] = lambda done, cases: None,
+    allow_fake: bool = False,
 ) -> MicrobenchResult:
     """Measure the rows of a version folder, until all have an answer or `stop` is set.
 
     With `fail_fast` the first case that fails sets it. Raises BadInput for a tree that is wrong,
-    OpmeterError where this machine cannot measure.
+    OpmeterError where this machine cannot measure: its sessions fail, or its NPU is a fake one,
+    whose numbers come into a tree only with `allow_fake`.
     """
     tree = TreeReplay(folder, backend, kernels, update)
     todo = tree.to_measure
@@ -99,6 +101,8 @@ def microbench_by_replay(
                 on_progress=lambda ended: on_progress(tree.answered + ended, len(todo)),
             )
             for measurements in answers(todo, replayer.run, provenance, stop):
+                if not allow_fake:
+                    check_runtime(measurements)
                 tree.take(measurements)
                 on_progress(tree.answered, len(todo))
                 if fail_fast and tree.has_failed:

@@ -2,13 +2,14 @@
 
 import platform
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from collector import __version__
 from collector.database.layout import is_version_name
-from collector.errors import BadInput
+from collector.errors import BadInput, OpmeterError
 from collector.host.stack import device_serial
-from collector.measurement import Provenance
+from collector.measurement import Measurement, Provenance
 from collector.plan import MeasureSettings
 from collector.stack import Stack
 
@@ -35,6 +36,13 @@ def check_device(folder: Path, stack: Stack) -> str:
         )
     name, here = folder.absolute().name, stack.version
     return "" if here == name else f"the tree is of {name}, and this machine has {here}"
+
+
+def check_runtime(measurements: Iterable[Measurement]) -> None:
+    """Raise OpmeterError where a runtime that computes nothing gave the numbers."""
+    fake = {m.provenance.runtime for m in measurements} - {"real"}
+    if fake:
+        raise OpmeterError(f"a {min(fake)} runtime answered: its numbers are no measurements")
 
 
 def provenance_of(stack: Stack, backend: str) -> Provenance:

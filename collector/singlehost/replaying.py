@@ -85,7 +85,8 @@ class Replayer:
         discard_profile(folder)
         reason = report.reason or "it ended without an answer"
         words = report.log_tail.strip().splitlines()
-        if not result.began and words:  # its log says why: torch or the device is not there
+        # What ended before its first case says why in its log: torch or the device is not there.
+        if not result.began and words and reason not in words[-1]:
             reason = f"{reason}: {words[-1]}"
         return SessionAnswers(result.measurements, result.began, reason, result.unread)
 

@@ -113,6 +113,23 @@ def test_a_second_run_changes_nothing_and_a_row_that_came_back_joins_its_values(
     assert len(read_kernel_file(path).rows) == 2
 
 
+def test_values_that_a_replay_assumed_give_way_to_real_ones(tree, dump):
+    assumed = {
+        "Runtime actual_seq_lengths_kv_values": "65536,65536",
+        "Runtime block_table_valid_blocks": "512,512",
+        "Runtime num_heads": "4",
+        "Runtime metadata_completeness": "runtime_values",
+        "Average Duration(us)": "900.0",
+    }
+    path = tree.write(KERNEL, attention(**assumed))
+    assert backfill(path, dump({**VALUES, "query_shape": [1]})).complete == 1
+    assert backfill(path, dump(VALUES)).filled == 1
+    (row,) = read_kernel_file(path).rows
+    assert row["Runtime actual_seq_lengths_kv_values"] == "3593,3594"
+    assert (row["Runtime block_table_valid_blocks"], row["Runtime num_heads"]) == ("", "4")
+    assert row["Average Duration(us)"] == ""
+
+
 def test_what_meets_nothing_is_told_on_either_side(tree, dump):
     path = tree.write(KERNEL, attention(), attention("8,4,128;9,128,128;9,128,128;;;8;8"))
     done = backfill(path, dump(VALUES, {**VALUES, "query_shape": [1, 4, 128]}))

@@ -1,0 +1,79 @@
+"""The rows of a tree, measured by the stock torch_npu on an NPU that computes nothing."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from collector.database.columns import csv_bytes
+from collector.database.tree import read_kernel_file
+from collector.errors import OpmeterError
+from collector.measurement import Outcome
+from collector.plan import MeasureSettings
+from collector.singlehost import from_replay
+from collector.singlehost.from_replay import microbench_by_replay
+from collector.stack import Stack
+from collector.vocabulary import BASE_CELLS
+from tests.npu.fakecann.build import FakeCann, environment
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu]
+
+ROOT = Path(__file__).parents[2]
+STACK = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0", torch_npu="2.13.0", cann="8.5.0")
+AVERAGE = "Average Duration(us)"
+
+
+@pytest.fixture
+def machine(fake: FakeCann, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one fake NPU; npu-smi alone is missing, so that its name is given here."""
+    env = environment(fake)
+    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{ROOT}"
+    env["OPMETER_LOCKS"] = str(tmp_path / "locks")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(from_replay, "device_locks", lambda backend: ["npu0"])
+    monkeypatch.setattr("collector.singlehost.machine.device_serial", lambda *_: "SN1")
+
+
+def write(folder: Path, kernel: str, *rows: tuple[str, ...]) -> None:
+    folder.mkdir(exist_ok=True)
+    cells = [dict(zip(BASE_CELLS, row, strict=True)) for row in rows]
+    (folder / f"{kernel}.csv").write_bytes(csv_bytes((*BASE_CELLS, AVERAGE), cells))
+
+
+def row(shapes: str, out: str, dtype: str = "DT_BF16", core: str = "AI_VECTOR_CORE"):
+    count = shapes.count(";") + 1
+    words = (";".join([dtype] * count), ";".join(["ND"] * count))
+    return ("dynamic", core, f'"{shapes}"', *words, f'"{out}"', dtype, "ND")
+
+
+def measure(folder: Path, **more: object):
+    settings = MeasureSettings(repeat_count=3)
+    return microbench_by_replay(
+        folder,
+        "npu",
+        STACK,
+        settings,
+        stop=threading.Event(),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_rows_get_the_durations_and_counters_that_msprof_recorded(machine, tmp_path):
+    write(tmp_path / "tree", "Add", row("8,64;8,64", "8,64"), row("16,64;16,64", "16,64", "FLOAT"))
+    write(tmp_path / "tree", "MatMulV2", row("8,64;64,32", "8,32", core="AI_CORE"))
+    result = measure(tmp_path / "tree", allow_fake=True)
+    assert result.is_complete and not result.failed, result.failed
+    file = read_kernel_file(tmp_path / "tree" / "Add.csv")
+    assert all(float(cells[AVERAGE]) > 0 for cells in file.rows)
+    assert all(float(cells["MicroBench aiv_time(us)"]) > 0 for cells in file.rows)
+    assert {written.launches for written in result.written} == {3}
+    assert {m.outcome for m in result.measurements} == {Outcome.OK}
+
+
+def test_numbers_of_a_fake_npu_come_into_no_tree_unasked(machine, tmp_path):
+    write(tmp_path / "tree", "Add", row("8,64;8,64", "8,64"))
+    before = (tmp_path / "tree" / "Add.csv").read_bytes()
+    with pytest.raises(OpmeterError, match="a fake runtime answered"):
+        measure(tmp_path / "tree")
+    assert (tmp_path / "tree" / "Add.csv").read_bytes() == before
