@@ -142,7 +142,7 @@ class Versitygw:
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 break
-            if _answers(f"{self.endpoint}/health"):
+            if answers(f"{self.endpoint}/health"):
                 return
             time.sleep(0.02)
         log = (self.root / "versitygw.log").read_text(errors="replace")[-2000:]
@@ -150,7 +150,8 @@ class Versitygw:
         raise RuntimeError(f"versitygw does not answer at {self.endpoint}:\n{log}")
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether a server says at that address that it is well."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=2) as answer:

@@ -1,0 +1,55 @@
+"""kubectl against one cluster, with its caches kept off the user's home."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.testbed.machine import command
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """`executable` is ours: one found on a machine may be years older than the cluster."""
+
+    executable: Path
+    kubeconfig: Path
+    cache: Path
+
+    def __call__(self, *words: str | Path, text: str | None = None) -> str:
+        """What kubectl prints. RuntimeError with its complaint where it fails."""
+        return command([*self._start, *words], text=text)
+
+    def succeeds(self, *words: str | Path) -> bool:
+        """Whether kubectl ends well, within seconds."""
+        words = (*self._start, "--request-timeout=5s", *words)
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def get(self, *words: str) -> Any:
+        """Objects as JSON says them."""
+        return json.loads(self("get", *words, "-o", "json"))
+
+    def apply(self, *manifests: Manifest, dry_run: bool = False) -> None:
+        """Server-side apply, with unknown fields refused; `dry_run` changes nothing."""
+        words = ["apply", "--server-side", "--validate=strict", "-f", "-"]
+        self(*words, *(["--dry-run=server"] if dry_run else []), text=_as_list(manifests))
+
+    def create(self, *manifests: Manifest) -> None:
+        """Create objects, with unknown fields refused."""
+        self("create", "--validate=strict", "-f", "-", text=_as_list(manifests))
+
+    @property
+    def _start(self) -> list[str | Path]:
+        return [
+            self.executable,
+            f"--kubeconfig={self.kubeconfig}",
+            f"--cache-dir={self.cache}",
+        ]
+
+
+def _as_list(manifests: Sequence[Manifest]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})

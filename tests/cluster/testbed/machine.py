@@ -1,0 +1,72 @@
+"""What a test cluster needs of the machine, and short commands that must succeed."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.cluster.testbed.settings import NoCluster
+
+# tool -> Debian's package; the plugins of CNI have no command of their own.
+CLUSTER_TOOLS = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "nsenter": "util-linux",
+}
+IMAGE_TOOLS = {"podman": "podman", "mmdebstrap": "mmdebstrap"}
+_CPUSET = Path("/sys/fs/cgroup/cpuset")
+
+
+def require_root() -> None:
+    """NoCluster where this process could not make namespaces and cgroups."""
+    if os.geteuid() != 0:
+        raise NoCluster("a cluster of one's own needs root; or name another cluster by KUBECONFIG")
+    if not _CPUSET.is_dir():
+        raise NoCluster(
+            f"no {_CPUSET}: nodes are laid out for the first version of cgroups; "
+            "name another cluster by KUBECONFIG"
+        )
+
+
+def require(tools: Mapping[str, str]) -> None:
+    """Install what is missing, where this is a Debian; NoCluster where it cannot be had."""
+    missing = sorted({package for tool, package in tools.items() if shutil.which(tool) is None})
+    if not missing:
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise NoCluster(f"not installed: {', '.join(missing)} (Debian's names)")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    command(["apt-get", "update", "-qq"], environment=quiet)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    command(install, environment=quiet)
+
+
+def command(
+    words: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    text: str | None = None,
+    limit_s: float = 600.0,
+) -> str:
+    """Run a command to its end; what it printed. RuntimeError with its words where it fails."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        env={**os.environ, **(environment or {})},
+        cwd=folder,
+        input=text,
+        stdin=subprocess.DEVNULL if text is None else None,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-3000:]
+        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {said}")
+    return done.stdout
