@@ -67,8 +67,11 @@ def _tensor(tensor: Any) -> str:
         text += f"/{_listed(tensor.stride())}"
     if tensor.storage_offset():
         text += f"+{tensor.storage_offset()}"
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
     if number == _FRACTAL_NZ:
         text += f"<{_listed(_blocks(tensor))}>"
+    elif elements != tensor.numel():
+        text += f"<{elements}>"
     return text
 
 

@@ -73,7 +73,9 @@ def write_summary(
         for number, task in enumerate(tasks):
             wait_ns = max(0, task.start_ns - ended_ns) if ended_ns else 0
             ended_ns = task.start_ns + task.duration_ns
-            cells = _base(task, number, wait_ns, block, names) | _counted(task, group)
+            cells = _base(task, number, wait_ns, block, names) | _counted(
+                task.core, task.duration_ns, group
+            )
             writer.writerow([cells.get(name, _NOT_KNOWN) for name in header])
 
 
@@ -100,15 +102,16 @@ def _base(
     cells |= {"OP State": "dynamic", block[0]: "24"}
     if task.core == "MIX_AIC":
         cells |= {block[1]: "48", "Context ID": "0"}
-    return cells | (_shapes(task) if task.shows_shapes else {})
+    return cells | (_shapes(task.call.text) if task.shows_shapes else {})
 
 
 def _op_name(task: Task) -> str:
     return f"{task.call.name}_{task.kernel}_{task.kernel}"
 
 
-def _shapes(task: Task) -> dict[str, str]:
-    inputs, outputs = _sides(task.call)
+@lru_cache(maxsize=4096)
+def _shapes(text: str) -> dict[str, str]:
+    inputs, outputs = _sides(parse_call(text))
     return _side("Input", inputs) | _side("Output", outputs)
 
 
@@ -139,12 +142,13 @@ def _shape(tensor: RecordedTensor) -> str:
     return ",".join(map(str, shape))
 
 
-def _counted(task: Task, group: str) -> dict[str, str]:
+@lru_cache(maxsize=4096)
+def _counted(core: str, duration_ns: int, group: str) -> dict[str, str]:
     """Counters that fit the duration: the cores that did not run say 0, as msprof does."""
-    if task.core == "COMMUNICATION":
+    if core == "COMMUNICATION":
         return {}
-    busy_us = task.duration_ns / 1000 * 0.9
-    runs = {"aic": task.core != "AI_VECTOR_CORE", "aiv": task.core != "AI_CORE"}
+    busy_us = duration_ns / 1000 * 0.9
+    runs = {"aic": core != "AI_VECTOR_CORE", "aiv": core != "AI_CORE"}
     return {name: _counter(name, busy_us, runs) for name in counters(group)}
 
 

@@ -5,7 +5,7 @@ Nothing of Huawei's is shipped: the stubs are generated from what the wheel itse
 
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,15 @@ _SYSTEM_LIBRARIES = (
     *("libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"),
 )
 _SYSTEM_FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64")
-_LOOKED_UP = re.compile(
-    rb"(?<![A-Za-z0-9_])((?:acl(?:rt|op|prof|mdl|tdt|sys|gr[a-z]*)?[A-Z]|Hccl[A-Z]|Hcom[A-Z]"
-    rb"|Atb[A-Z]|hal[A-Z]|mstx[A-Z]|mspti[A-Z]|dcmi_)[A-Za-z0-9_]{3,})\0"
+# A search for what begins with a fixed word is fast; the rest is looked at where one is found.
+_STRINGS = tuple(
+    re.compile(word + rb"[A-Za-z0-9_]{3,}\0")
+    for word in (b"acl", b"Hccl", b"Hcom", b"Atb", b"hal", b"mstx", b"mspti", b"dcmi_")
 )
-_ACLNN = re.compile(rb"(?<![A-Za-z0-9_])(aclnn[A-Z][A-Za-z0-9_]+)\0")
+_FUNCTION = re.compile(
+    r"(acl(rt|op|prof|mdl|tdt|sys|gr[a-z]*)?[A-Z]|(Hccl|Hcom|Atb|hal|mstx|mspti)[A-Z]|dcmi_).+"
+)
+_ACLNN = re.compile(r"aclnn[A-Z].+")
 _DECLARED = re.compile(r"\b((?:acl(?!nn)|Hccl|Hcom)[A-Za-z0-9]+)\s*\(")
 _SIZE = "GetWorkspaceSize"
 
@@ -96,12 +100,18 @@ def _system_libraries() -> list[Path]:
 
 def _looked_up(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
     """Names that stand as strings in the libraries, for dlsym: of functions, and of aclnn."""
-    functions, kernels = set(), set()
-    for path in paths:
-        content = path.read_bytes()
-        functions |= {name.decode() for name in _LOOKED_UP.findall(content)}
-        kernels |= {name.decode() for name in _ACLNN.findall(content)}
-    return functions - kernels, kernels
+    names = {name for path in paths for name in _strings(path.read_bytes())}
+    kernels = {name for name in names if _ACLNN.fullmatch(name)}
+    return {name for name in names if _FUNCTION.fullmatch(name)} - kernels, kernels
+
+
+def _strings(content: bytes) -> Iterator[str]:
+    """Whole words that end with a zero byte."""
+    for pattern in _STRINGS:
+        for match in pattern.finditer(content):
+            before = content[match.start() - 1 : match.start()]
+            if not (before.isalnum() or before == b"_"):
+                yield match[0][:-1].decode()
 
 
 def _declared(headers: Path) -> set[str]:
