@@ -9,16 +9,19 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from collector.errors import DeviceBusy, OpmeterError
+from collector.errors import BadInput, DeviceBusy, OpmeterError
 
 _VARIABLE = "OPMETER_LOCKS"
 _PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: everybody has to meet there
 _LOCK = "lock"
+_CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
+_SLOT_POLL_S = 0.5
 
 
 def lock_directory() -> Path:
@@ -69,6 +72,40 @@ class DeviceLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None:
+    """How many sessions may measure at once on this machine; None where nobody says. What a site
+    knows of its devices, from `doctor`, stands in OPMETER_MEASURE_CONCURRENCY."""
+    text = environment.get(_CONCURRENCY, "").strip()
+    if not text:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise BadInput(f"{_CONCURRENCY}={text!r}: a whole number from 1 is wanted")
+    return int(text)
+
+
+@contextmanager
+def measuring_slot(
+    limit: int | None, stop: threading.Event, directory: Path | None = None
+) -> Iterator[None]:
+    """One of the slots in which a machine's sessions measure, waited for. Once `stop` is set there
+    is nothing to measure, and the block runs without one."""
+    if limit is None:
+        yield
+        return
+    with ExitStack() as held:
+        while not stop.is_set() and not _take_slot(held, limit, directory):
+            stop.wait(_SLOT_POLL_S)
+        yield
+
+
+def _take_slot(held: ExitStack, limit: int, directory: Path | None) -> bool:
+    for slot in range(limit):
+        with suppress(DeviceBusy):
+            held.enter_context(DeviceLock(f"measuring-{slot}", "a session", directory))
+            return True
+    return False
 
 
 @contextmanager

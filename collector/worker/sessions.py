@@ -9,6 +9,7 @@ from pathlib import Path
 from collector.manifest import Usage
 from collector.measurement import Measurement, Provenance
 from collector.plan import Limits, Plan
+from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
@@ -41,6 +42,7 @@ class ReplayInstrument:
         self._scratch = scratch
         self._stop = stop
         self._on_progress = on_progress
+        self._concurrency = concurrency_limit()
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """Run one session; whatever ended it, its complete cases are answered."""
@@ -73,7 +75,8 @@ class ReplayInstrument:
         folder = self._scratch / f"session_{provenance.session}_{group}"
         folder.mkdir(parents=True)
         spec = self._spec(cases, group)
-        report = run_session(spec, folder, tick=self._ticker(cases), stop=self._stop)
+        with measuring_slot(self._concurrency, self._stop):
+            report = run_session(spec, folder, tick=self._ticker(cases), stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)

@@ -1,0 +1,127 @@
+"""Whether the devices of one machine disturb each other when they measure at the same time.
+
+A dozen reference cases run alone on one device, then on all of them at once. What that device
+takes longer then is what its neighbours cost it: power, memory or links that they share, or a host
+that launches too slowly.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.errors import OpmeterError
+from collector.measurement import Provenance
+from collector.ops.registry import find
+from collector.plan import Limits, MeasureSettings
+from collector.record import CaseRecord
+from collector.replay.results import collect
+from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.supervisor import run_session
+
+_REPEATS = 30
+_LIMIT_S = 120.0
+_NOWHERE = Provenance(
+    "doctor", 0, "", 0, "doctor", "0", 0, "", "here", None, 0, "real", None, "", None
+)
+
+# Memory at its limit, memory in small pieces, and arithmetic at its limit.
+_REFERENCES = (
+    *((kernel, "4096,4096;4096,4096", "4096,4096") for kernel in ("Add", "Mul", "Sub")),
+    *((kernel, "4096,4096", "4096,4096") for kernel in ("Abs", "Exp", "SoftmaxV2", "Sigmoid")),
+    ("SwiGlu", "4096,8192", "4096,4096"),
+    ("Add", "64,4096;64,4096", "64,4096"),
+    *(("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}") for n in (1024, 2048, 4096)),
+)
+
+Medians = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """One reference case: its median alone, and with the neighbours at work, in microseconds."""
+
+    case: str
+    alone_us: float
+    together_us: float
+
+    @property
+    def slowdown(self) -> float:
+        """0.05 where it takes 5 % longer together."""
+        return self.together_us / self.alone_us - 1
+
+
+def concurrency_test(
+    backend: str, devices: Sequence[int], scratch: Path, limits: Limits, *, repeats: int = _REPEATS
+) -> list[Disturbance]:
+    """What the other devices cost the first one, the largest slowdown first.
+
+    Raises OpmeterError where too little could be measured to tell.
+    """
+
+    def measure(device: int, round_name: str) -> Medians:
+        folder = scratch / f"{round_name}_{device}"
+        folder.mkdir(parents=True)
+        return _medians(_session(backend, device, limits, repeats), folder)
+
+    return compare(measure, devices)
+
+
+def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> list[Disturbance]:
+    """The first device alone, then all at once; `measure` gives medians by case."""
+    first = devices[0]
+    alone = measure(first, "alone")
+    with ThreadPoolExecutor(len(devices)) as pool:
+        rounds = {device: pool.submit(measure, device, "together") for device in devices}
+        together = {device: future.result() for device, future in rounds.items()}
+    found = [
+        Disturbance(case, us, together[first][case])
+        for case, us in alone.items()
+        if case in together[first]
+    ]
+    if not found:
+        raise OpmeterError(
+            f"device {first}: no reference case was measured both alone and beside the others"
+        )
+    return sorted(found, key=lambda case: case.slowdown, reverse=True)
+
+
+def _session(backend: str, device: int, limits: Limits, repeats: int) -> SessionSpec:
+    records = [_record(*reference) for reference in _REFERENCES if find(reference[0]) is not None]
+    return SessionSpec(
+        backend=backend,
+        device=device,
+        cases=tuple(SessionCase(record, 1.0, _LIMIT_S) for record in records),
+        measure=MeasureSettings(repeat_count=repeats),
+        limits=limits,
+    )
+
+
+def _medians(spec: SessionSpec, folder: Path) -> Medians:
+    report = run_session(spec, folder)
+    result = collect(spec, folder, report, _NOWHERE)
+    if not result.began:
+        words = report.log_tail.strip().splitlines()
+        raise OpmeterError(f"device {spec.device}: {report.reason}: {words[-1] if words else ''}")
+    names = {case.record.case_id: case.record.case.describe() for case in spec.cases}
+    # Whatever kernel the runtime chose for a case, it is the same one in both rounds.
+    return {
+        names[m.asked or m.case_id]: m.timing.median_us
+        for m in result.measurements
+        if m.timing is not None
+    }
+
+
+def _record(kernel_type: str, inputs: str, outputs: str) -> CaseRecord:
+    slots = inputs.count(";") + 1
+    cells = {
+        "OP State": "",
+        "Accelerator Core": "",
+        "Input Shapes": inputs,
+        "Input Data Types": ";".join(["DT_BF16"] * slots),
+        "Input Formats": ";".join(["ND"] * slots),
+        "Output Shapes": outputs,
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    }
+    return CaseRecord(kernel_type, cells, {})

@@ -1,0 +1,85 @@
+"""How many may measure at once, and what the devices of a machine cost each other."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from collector.errors import BadInput, OpmeterError
+from collector.plan import Limits
+from collector.replay.disturbance import Disturbance, compare, concurrency_test
+from collector.replay.lock import concurrency_limit, measuring_slot
+from tests.unit.collector.replay.conftest import ROOT
+
+
+@pytest.mark.fast
+def test_a_site_says_how_many_measure_at_once():
+    assert concurrency_limit({}) is None
+    assert concurrency_limit({"OPMETER_MEASURE_CONCURRENCY": " 4 "}) == 4
+    for text in ("0", "all", "-1"):
+        with pytest.raises(BadInput, match="a whole number from 1 is wanted"):
+            concurrency_limit({"OPMETER_MEASURE_CONCURRENCY": text})
+
+
+@pytest.mark.fast
+def test_no_more_than_so_many_hold_a_slot(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
+    stop, inside, most = threading.Event(), [], []
+
+    def work() -> None:
+        with measuring_slot(2, stop, tmp_path):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.03)
+            inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(most) == 6 and max(most) == 2
+
+
+@pytest.mark.fast
+def test_who_is_stopped_does_not_wait_for_a_slot(tmp_path: Path):
+    stop = threading.Event()
+    with measuring_slot(1, stop, tmp_path):
+        stop.set()
+        with measuring_slot(1, stop, tmp_path):
+            pass
+    with measuring_slot(None, stop, tmp_path / "none"):
+        assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.fast
+def test_the_largest_slowdown_of_the_first_device_comes_first():
+    asked: list[tuple[int, str]] = []
+
+    def measure(device: int, round_name: str) -> dict[str, float]:
+        asked.append((device, round_name))
+        if round_name == "alone":
+            return {"a": 10.0, "b": 20.0, "gone": 1.0}
+        return {"a": 11.0, "b": 30.0} if device == 3 else {"a": 99.0, "b": 99.0}
+
+    found = compare(measure, [3, 4, 5])
+    assert found == [Disturbance("b", 20.0, 30.0), Disturbance("a", 10.0, 11.0)]
+    assert [round(case.slowdown, 6) for case in found] == [0.5, 0.1]
+    assert asked[0] == (3, "alone") and set(asked[1:]) == {(n, "together") for n in (3, 4, 5)}
+
+
+@pytest.mark.fast
+def test_where_nothing_was_measured_nothing_is_told():
+    with pytest.raises(OpmeterError, match="device 0: no reference case was measured both"):
+        compare(lambda device, name: {name: 1.0}, [0, 1])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_cpu_measures_the_reference_cases(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+    found = concurrency_test("cpu", [0], tmp_path, Limits(memory_gb=8.0), repeats=1)
+    assert len(found) >= 8
+    assert all(case.alone_us > 0 and case.together_us > 0 for case in found)
