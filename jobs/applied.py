@@ -2,29 +2,30 @@
 
 Deleting it cancels the campaign; what was committed stays, and applying it again goes on. So it
 holds all that a controller wants to know, and sources only by names that mean the same anywhere.
+Each value has a key of its own, so that kustomize can set one without reading the others.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
-from jobs.document import read_document
 from jobs.podspec import LABEL, Deployment, Manifest
 from jobs.site import Site, load_site, site_from_text
 
-CAMPAIGN, SITE, SITE_YAML, DEPLOYMENT, OP_MAPPING = (
-    *("campaign.yaml", "site", "site.yaml"),
-    *("deployment.yaml", "op_mapping.yaml"),
-)
+CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
+# `site.KEY` changes one key of the profile; kustomize's components are made of such keys.
+_SITE_CHANGE = "site."
 PAUSED = LABEL + "paused"
 ALLOW_MISSING = LABEL + "allow-missing"
 SELECTOR = LABEL + "campaign"
 _DEPLOYMENT_KEYS = tuple(
     field.name for field in fields(Deployment) if field.name not in ("namespace", "owner")
 )
+_REQUIRED = ("image", "controller_image", "root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
     if CAMPAIGN not in data:
         raise BadInput(f"ConfigMap {name}: the key {CAMPAIGN} is missing")
     campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
+    _check_keys(name, data)
     notes = metadata.get("annotations") or {}
     return Applied(
         campaign=campaign,
@@ -65,11 +67,11 @@ def config_map(
     campaign: str, text: str, site: Mapping[str, str], deployment: Deployment
 ) -> Manifest:
     """The ConfigMap of a campaign; `site` is its one key and text."""
-    lines = (
-        f"{key}: {_yaml(value)}"
+    said = {
+        key: "true" if value is True else str(value)
         for key in _DEPLOYMENT_KEYS
         if (value := getattr(deployment, key)) not in ("", False)
-    )
+    }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -82,7 +84,7 @@ def config_map(
                 SELECTOR: campaign,
             },
         },
-        "data": {CAMPAIGN: text, **site, DEPLOYMENT: "\n".join(lines) + "\n"},
+        "data": {CAMPAIGN: text, **site, **said},
     }
 
 
@@ -98,28 +100,46 @@ def check_sources(campaign: Campaign) -> None:
         )
 
 
+def _check_keys(name: str, data: Mapping[str, str]) -> None:
+    known = (CAMPAIGN, SITE, SITE_YAML, OP_MAPPING, *_DEPLOYMENT_KEYS)
+    for key in data:
+        if key not in known and (key == SITE_YAML or not key.startswith(_SITE_CHANGE)):
+            close = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+            raise BadInput(f"ConfigMap {name}: unknown key {key!r}{hint}")
+
+
 def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
+    changes = {
+        key.removeprefix(_SITE_CHANGE): text
+        for key, text in data.items()
+        if key.startswith(_SITE_CHANGE) and key != SITE_YAML
+    }
     if SITE_YAML in data:
-        return site_from_text(data[SITE_YAML], path=f"{name}/{SITE_YAML}")
-    if SITE in data:
-        return load_site(data[SITE].strip())
-    if campaign.backend == "cpu":
-        return load_site("cpu")
-    raise BadInput(f"ConfigMap {name}: the key {SITE}, or {SITE_YAML}, is wanted: which machines?")
+        return site_from_text(data[SITE_YAML], path=f"{name}/{SITE_YAML}", changes=changes)
+    profile = data.get(SITE, "").strip() or ("cpu" if campaign.backend == "cpu" else "")
+    if not profile:
+        raise BadInput(
+            f"ConfigMap {name}: the key {SITE}, or {SITE_YAML}, is wanted: which machines?"
+        )
+    return load_site(profile, changes)
 
 
 def _deployment(config_map: Manifest) -> Deployment:
     metadata, data = config_map["metadata"], config_map.get("data") or {}
-    path = f"{metadata['name']}/{DEPLOYMENT}"
-    document = read_document(data.get(DEPLOYMENT, ""), path)
-    required = ("image", "controller_image", "root")
-    found = document.fields(_DEPLOYMENT_KEYS, required=required)
-    values: dict[str, Any] = {key: entry.text() for key, entry in found.items()}
-    if "single_writer" in found:
-        values["single_writer"] = found["single_writer"].choice(("true", "false")) == "true"
+    values: dict[str, Any] = {
+        key: text for key in _DEPLOYMENT_KEYS if (text := data.get(key, "").strip())
+    }
+    for key in _REQUIRED:
+        if key not in values:
+            raise BadInput(f"ConfigMap {metadata['name']}: the key {key} is missing")
+    if "single_writer" in values:
+        values["single_writer"] = _truth(metadata["name"], values["single_writer"])
     owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None
     return Deployment(namespace=metadata.get("namespace", "default"), owner=owner, **values)
 
 
-def _yaml(value: object) -> str:
-    return "true" if value is True else f'"{value}"'
+def _truth(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadInput(f"ConfigMap {name}: single_writer is true or false, {text!r} came")
+    return text == "true"

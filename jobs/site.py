@@ -5,9 +5,11 @@ and the scheduler's own annotations differ from site to site, so they are data.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 from collector.errors import BadInput
 from jobs.document import Entry, read_document
@@ -68,29 +70,32 @@ def bundled_sites() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
 
 
-def load_site(name: str) -> Site:
+def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> Site:
     """A profile by its bundled name, or by the path of a file. Raises BadInput for neither."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         try:
-            return site_from_text(path.read_text(encoding="utf-8"), path=name)
+            return site_from_text(path.read_text(encoding="utf-8"), path=name, changes=changes)
         except OSError as error:
             raise BadInput(
                 f"the site profile cannot be read: {error.strerror}", path=path
             ) from error
     if _PROFILE.fullmatch(name) and name in bundled_sites():
         text = files("jobs").joinpath("sites", f"{name}.yaml").read_text(encoding="utf-8")
-        return site_from_text(text, path=f"{name}.yaml")
+        return site_from_text(text, path=f"{name}.yaml", changes=changes)
     raise BadInput(
         f"site {name!r}: one of {', '.join(bundled_sites())}, or the path of a YAML file, is wanted"
     )
 
 
-def site_from_text(text: str, *, path: str) -> Site:
-    """The profile of a text. Raises BadInput, with the line, for anything it cannot mean, and for
-    a shape that the site's scheduler would refuse."""
+def site_from_text(
+    text: str, *, path: str, changes: Mapping[str, str] = MappingProxyType({})
+) -> Site:
+    """The profile of a text. `changes` replace single keys, each by YAML as it would stand in the
+    file, or take them away where they are empty. Raises BadInput, with the line, for anything it
+    cannot mean, and for a shape that the site's scheduler would refuse."""
     document = read_document(text, path)
-    found = document.fields(_KEYS, required=_REQUIRED)
+    found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
 
     def said(key: str, default: str = "") -> str:
         return found[key].text() if key in found else default
@@ -153,6 +158,18 @@ def shape_complaint(site: Site) -> str:
             '("should be equal to node npu"): node is wanted'
         )
     return ""
+
+
+def _changed(found: dict[str, Entry], changes: Mapping[str, str], path: str) -> dict[str, Entry]:
+    for key, text in changes.items():
+        where = f"{path}, site.{key}"
+        if text.strip():
+            found |= read_document(f"{key}: {text}", where).fields(_KEYS)
+        elif key in _REQUIRED:
+            raise BadInput(f"{where}: a profile needs this key, and it is taken away")
+        else:
+            found.pop(key, None)
+    return found
 
 
 def _pairs(entry: Entry | None) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,85 @@
+"""A campaign as it is applied: the ConfigMap that is written, read again, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import BadInput
+from jobs.applied import PAUSED, applied_from, check_sources, config_map
+from jobs.podspec import Deployment
+
+pytestmark = pytest.mark.fast
+
+CAMPAIGN = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+DEPLOYMENT = Deployment(
+    namespace="bench",
+    image="here/collector:1",
+    controller_image="here/controller:1",
+    root="s3://perf/x",
+    store_secret="s3",
+    single_writer=True,
+)
+
+
+def made(text=CAMPAIGN, deployment=DEPLOYMENT, **more):
+    manifest = config_map("small", text, {"site": "cpu"}, deployment)
+    manifest["data"] |= more
+    return manifest
+
+
+def test_what_is_written_is_read_again():
+    applied = applied_from(made())
+    assert applied.campaign.name == "small"
+    assert applied.site.name == "cpu"
+    assert applied.deployment == DEPLOYMENT
+    assert not applied.paused and not applied.allow_missing
+
+
+def test_a_live_config_map_owns_what_is_made_for_it():
+    live = made()
+    live["metadata"] |= {"uid": "u-1", "annotations": {PAUSED: "true"}}
+    applied = applied_from(live)
+    assert applied.deployment == replace(DEPLOYMENT, owner=("opmeter-campaign-small", "u-1"))
+    assert applied.paused
+
+
+def test_single_keys_of_the_profile_are_changed_and_taken_away():
+    live = made()
+    live["data"] |= {"site": "a2-800t", "site.kueue_queue": "team", "site.devices_per_node": "4"}
+    live["data"] |= {"site.node_selector": "{disk: fast}", "site.runtime_class": ""}
+    site = applied_from(live).site
+    assert (site.kueue_queue, site.devices_per_node, site.runtime_class) == ("team", 4, "")
+    assert site.node_selector == (("disk", "fast"),)
+    assert site.resource == "huawei.com/Ascend910"  # what was not named stays
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"store_clam": "x"}, "unknown key 'store_clam'; did you mean 'store_claim'"),
+        ({"deployment.yaml": "x"}, "unknown key 'deployment.yaml'"),
+        ({"image": " "}, "the key image is missing"),
+        ({"single_writer": "yes"}, "single_writer is true or false, 'yes' came"),
+        ({"site.kueue": "x"}, "site.kueue.*unknown key 'kueue'"),
+        ({"site.cpu": ""}, "site.cpu: a profile needs this key"),
+        ({"site.shape": "rack"}, "site.shape.*'rack' came"),
+        ({"site": "moon"}, "site 'moon'"),
+        ({"campaign.yaml": "campaign: small\n"}, "small/campaign.yaml"),
+    ],
+)
+def test_what_it_cannot_mean_is_refused_by_its_key(change, words):
+    with pytest.raises(BadInput, match=words):
+        applied_from(made(**change))
+
+
+def test_an_npu_campaign_says_which_machines():
+    live = made(CAMPAIGN.replace("cpu", "npu"))
+    del live["data"]["site"]
+    with pytest.raises(BadInput, match="which machines"):
+        applied_from(live)
+
+
+def test_a_source_on_one_machine_only_is_refused_with_the_way_out():
+    text = CAMPAIGN.replace("{bundled: quickstart}", "{profile: /not/here}")
+    with pytest.raises(BadInput, match="opmeter launch CAMPAIGN"):
+        check_sources(applied_from(made(text)).campaign)
