@@ -82,9 +82,9 @@ def microbench_by_replay(
     """
     tree = TreeReplay(folder, backend, kernels, update)
     todo = tree.to_measure
-    on_progress(0, len(todo))
     provenance = provenance_of(stack, backend)
     if todo:
+        on_progress(0, len(todo))
         with (
             DeviceLock(device_locks(backend)[0], f"microbenchmark of {folder}"),
             scratch_folder(f"{backend}0") as scratch,

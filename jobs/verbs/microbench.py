@@ -103,7 +103,10 @@ def _describe(result: MicrobenchResult, reports: Reports) -> Iterator[str]:
         f"left alone, from {launches:,} launches"
     )
     if not result.is_complete:
-        yield "ended early: --update-mode missing-only goes on with what has no duration"
+        yield (
+            "ended early; what was measured is written. --update-mode missing-only goes on with "
+            "rows that have no duration at all"
+        )
     yield from _answers("failed", result.failed)
     yield from _answers("not launched", result.skipped)
     for left in result.leftover[:_LISTED]:
