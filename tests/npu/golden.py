@@ -10,6 +10,7 @@ from pathlib import Path
 
 from collector.case import shape_text
 from collector.ops.registry import find
+from collector.vocabulary import is_absent_dtype
 from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.replayed import Replayed
@@ -54,4 +55,7 @@ def _headline(row: Replayed) -> str:
 
 
 def _slot(shape: tuple[int, ...] | None, dtype: str, format: str) -> str:
-    return f"{shape_text(shape)} {dtype} {format}".strip() if shape else f"() {dtype}".strip()
+    """`4,8 FLOAT ND`, `() FLOAT` for an empty cell, `-` for one that says nothing."""
+    if shape is None:
+        return "-" if is_absent_dtype(dtype) else f"() {dtype}"
+    return f"{shape_text(shape)} {dtype} {format}".strip()

@@ -111,6 +111,25 @@ torch.npu.synchronize()
     ]
 
 
+def test_collectives_are_written_down(fake: FakeCann, tmp_path: Path):
+    program = """
+import os, torch.distributed as dist
+dist.init_process_group("hccl", init_method="file://" + os.environ["MEETING"], rank=0, world_size=1)
+dist.all_reduce(x)
+dist.broadcast(x, 0)
+torch.npu.synchronize()
+os._exit(0)
+"""
+    log = tmp_path / "log"
+    env = environment(fake, log=log) | {"MEETING": str(tmp_path / "meeting")}
+    done = run(env, program)
+    assert done.returncode == 0, done.stderr
+    assert texts(log) == [
+        "HCCL HcclAllReduce(bf16[32]:ND, 0)",
+        "HCCL HcclBroadcast(bf16[32]:ND, 0)",
+    ]
+
+
 def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(fake: FakeCann, tmp_path):
     program = "\nfor n in range(20): torch.neg(torch.empty(n + 1, 8, device='npu:0'))\n"
     done = run(environment(fake), program, "msprof", f"--output={tmp_path}")

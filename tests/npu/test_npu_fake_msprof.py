@@ -5,8 +5,10 @@ The application is a script that writes lines of the log by itself, so that no t
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,11 @@ class Profiler:
         command = [sys.executable, str(MSPROF), *arguments]
         return subprocess.run(command, env=env, capture_output=True, timeout=60).returncode
 
+    def start(self, *calls: str) -> "subprocess.Popen[bytes]":
+        application = [sys.executable, str(self.folder / "application.py"), "0", *calls]
+        command = [sys.executable, str(MSPROF), f"--output={self.folder / 'prof'}", *application]
+        return subprocess.Popen(command)
+
     def runs(self) -> list[Path]:
         return sorted((self.folder / "prof").glob("PROF_*"))
 
@@ -104,6 +111,14 @@ def test_a_row_shows_shapes_dtypes_formats_and_core(msprof):
     }
 
 
+def test_a_collective_has_no_shapes_and_no_counters(msprof):
+    msprof(calls=("HCCL HcclAllReduce(f32[32]:ND, 0)", ADD))
+    collective, _ = msprof.launches()
+    assert (collective.op_type, collective.task_type) == ("hcom_allReduce_", "COMMUNICATION")
+    assert collective.cells["Input Shapes"] == collective.stream_id == "N/A"
+    assert collective.counters == {}
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_counters_are_those_of_the_group(msprof, group):
     msprof(f"--aic-metrics={group}", calls=(ADD,))
@@ -136,6 +151,23 @@ def test_level_0_names_nothing(msprof):
 def test_the_status_is_the_applications(msprof):
     assert msprof(status=7) == 7
     assert msprof.types() == kernels()
+
+
+def test_a_signal_ends_the_application_and_what_ran_is_exported(msprof):
+    program = APPLICATION.replace(
+        "sys.exit(", "log.close(); import time; time.sleep(60); sys.exit("
+    )
+    (msprof.folder / "application.py").write_text(program)
+    process = msprof.start(ADD)
+    deadline = time.monotonic() + 30
+    logs = msprof.folder / "prof"
+    while time.monotonic() < deadline and not any(
+        log.stat().st_size for log in logs.glob("PROF_*/device_0/data/launches.txt")
+    ):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert msprof.types() == kernels([ADD])
 
 
 def test_an_application_may_be_named_by_an_option(msprof):

@@ -2,8 +2,8 @@
 
     {ns} {device} {stream} {KIND} {name}({arguments}; {numbers})
 
-KIND       ACLNN (aclnn... and Atb... calls), ACLOP (a GE type), ATB (an operation of ATB), HCCL,
-           CUSTOM (a kernel that a test registered)
+KIND       ACLNN (aclnn... and Atb... calls), ACLOP (a GE type), ATB (an operation of ATB, without
+           its parameters), HCCL, CUSTOM (a kernel that a test registered)
 arguments  separated by `, `, in the order of the C function, outputs included:
            bf16[4,2]:ND      a dense tensor: dtype, view shape, format; where it is not that,
                              `/8,1` strides, `+2` offset, `<4,2,16,16>` storage shape (of a plain
@@ -13,7 +13,7 @@ arguments  separated by `, `, in the order of the C function, outputs included:
            ints(1,2) floats(0.5) bools(1,0) scalars(i64=1,i64=2)
                              arrays; of more than 64 values the rest is counted: `,+936`
            "BNSD" 8 0        text and numbers; 0 is also an absent tensor
-           a -> b            only of ACLOP: inputs before it, outputs behind it; then name=value
+           a -> b            of ACLOP and ATB: inputs before it, outputs behind it; then name=value
 numbers    the double and float arguments. They travel in registers of their own, so where they
            stood among the others is not known; equal neighbours are written once
 
@@ -77,7 +77,7 @@ class RecordedTensor:
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """One launch. `arguments` are their texts, in order; `text` is everything that tells the
-    call, without when and where it ran; `outputs_from` is known of ACLOP alone."""
+    call, without when and where it ran; `outputs_from` is known of ACLOP and ATB alone."""
 
     kind: str
     name: str
@@ -96,7 +96,7 @@ class Recorded:
 
     @property
     def outputs(self) -> tuple[RecordedTensor, ...]:
-        """The tensors behind the arrow of an ACLOP call."""
+        """The tensors behind the arrow of an ACLOP or ATB call."""
         return tuple(_tensors(self.arguments[self.outputs_from or 0 :]))
 
 

@@ -20,6 +20,9 @@ _FOLDER = Path(__file__).parents[1] / "kernels"
 
 def kernel_of(call: Recorded) -> str:
     """The OP Type of a call; of one that no table knows, its name without `aclnn`."""
+    if call.kind == "HCCL":
+        name = call.name.removeprefix("Hccl")
+        return f"hcom_{name[0].lower()}{name[1:]}_"
     known = tables().get(call.name)
     if known is None:
         return call.name.removeprefix("aclnn").removesuffix("Param")

@@ -114,11 +114,12 @@ static void put_integer(struct text *line, uint64_t value) {
   }
 }
 
-/* A float or double argument leaves the upper half of its register zero; what moved memory does
-   not, nor does what handles.c marked. A zero may be either: it counts between two numbers. */
+/* A float or double argument leaves the upper half of its register zero, and is no subnormal
+   number; what moved memory or integers is otherwise, and handles.c marked the rest. A zero may
+   be either: it counts between two numbers. */
 static int holds_number(uint64_t low, uint64_t high) {
   if (high || low == 0x7ff8dead0badf00dULL) return 0;
-  return low == 0 || low >> 52 || low < 1ULL << 32;
+  return low == 0 || low >> 52 || (low < 1ULL << 32 && low >> 23);
 }
 
 static void put_vectors(struct text *line, const struct registers *given) {
