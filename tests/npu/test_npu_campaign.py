@@ -1,0 +1,167 @@
+"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault.
+
+The fake's durations follow from the call alone. What a case has to measure is found by launching
+it once, alone, outside of every session; the campaign must come to the same number or to none.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.commits import find_head
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.verify import verify
+from collector.ops.registry import all_ops
+from collector.record import write_table
+from collector.store import open_store
+from jobs.sources import completed_records
+from tests.fixtures import op_rows
+from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.calls import Recorded
+from tests.npu.fakecann.faults import Fault, struck, write_faults
+from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.fakecann.truth import truth_us
+from tests.npu.many_cases import many
+from tests.npu.replayed import replay
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+CASES = int(os.environ.get("OPMETER_NPU_CASES") or 2000)
+_ROOT = Path(__file__).parents[2]
+_CAMPAIGN = """\
+campaign: faulty
+sources: [{{cases: {table}}}]
+target: here
+backend: npu
+devices: 2
+measure: {{repeats: 3}}
+shards: {{target_s: 240, session_s: 60}}
+limits: {{case_s: 3, memory_gb: 8}}
+"""
+_OF_FAULTS = ("crashed", "hung", "profiler_lost")
+FAULTS = (
+    Fault("lose_head", count=4),
+    Fault("lose", share=0.01),
+    Fault("rename", share=0.004, to="SomethingElse"),
+    Fault("hide_shapes", share=0.002),
+    Fault("crash", call="aclnnRmsNorm(", nth=20, times=2),
+    Fault("crash", call="aclnnSort(", nth=9, times=2),
+    Fault("hang", call="aclnnSoftmax(", nth=15, times=1),
+    Fault("no_export", times=2),
+    Fault("status", count=139, times=3),
+)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_of(op.kernel)]
+    return list(completed_records(many(rows, CASES)))
+
+
+@pytest.fixture(scope="module")
+def truths(fake, cases, tmp_path_factory):
+    """case id -> what it takes, or None where torch_npu refuses the call."""
+    folder = tmp_path_factory.mktemp("rows")
+    by_kernel = {}
+    for row in cases:
+        by_kernel.setdefault(row.kernel_type, []).append(row)
+    for kernel, rows in by_kernel.items():
+        (folder / f"{kernel}.csv").write_bytes(write_table(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op_rows, "FOLDER", folder)
+        patch.setenv("OPMETER_OP_ROWS", str(folder))
+        replayed = replay(fake, by_kernel)
+    return {
+        row.case_id: None if answer.error else _own_us(row.kernel_type, answer.calls)
+        for kernel, rows in by_kernel.items()
+        for row, answer in zip(rows, replayed[kernel], strict=True)
+    }
+
+
+def _own_us(kernel: str, calls: tuple[Recorded, ...]) -> float | None:
+    own = [call for call in calls if kernel_of(call) == kernel]
+    return truth_us(own[0], kernel) if len(own) == 1 else None
+
+
+@pytest.fixture(scope="module")
+def state(fake, cases, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campaign")
+    store, table = open_store(str(folder / "data")), write_table(cases)
+    store.put(keys.source("faulty", sha256_hex(table)), table)
+    (folder / "campaign.yaml").write_text(_CAMPAIGN.format(table=sha256_hex(table)))
+    cann = folder / "cann"
+    cann.mkdir()
+    (cann / "version.info").write_text("version=8.5.0\n")
+    faults = write_faults(folder / "faults.json", *FAULTS, seed=5)
+    env = environment(fake, devices=2, faults=faults) | {
+        "ASCEND_TOOLKIT_HOME": str(cann),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        "OPMETER_LOCKS": str(folder / "locks"),
+        "TMPDIR": str(folder),
+    }
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    program = "import sys; from jobs.cli import main; sys.exit(main())"
+    command = ["run", "campaign.yaml", "--root", str(folder / "data")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *command],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    print(done.stdout)
+    assert len(struck(faults)) > 0
+    assert not verify(store)
+    return load_state(store, find_head(store))
+
+
+@pytest.fixture(scope="module")
+def answered(state):
+    (version,) = state.versions
+    return answers(state, version)
+
+
+def test_every_case_has_an_answer(answered, cases):
+    assert answered.keys() >= {case.case_id for case in cases}
+    outcomes = Counter(answered[case.case_id].outcome.value for case in cases)
+    print(dict(outcomes))
+    assert outcomes["ok"] > 0.9 * len(cases)
+
+
+def test_what_is_measured_is_the_truth(answered, truths):
+    measured = {case: found.mean_us for case, found in answered.items() if found.is_good}
+    wrong = {
+        case: (measured[case], us)
+        for case, us in truths.items()
+        if case in measured and measured[case] != pytest.approx(us, abs=1e-6)
+    }
+    assert not wrong
+    assert len(measured.keys() & truths.keys()) > 0.9 * len(truths)
+
+
+def test_what_torch_npu_refuses_is_not_measured(answered, truths):
+    assert not [case for case, us in truths.items() if us is None and answered[case].is_good]
+
+
+def test_faults_met_one_case_in_twenty(state, cases):
+    failed = {
+        row["case"]
+        for row in state.measurements.to_pylist()
+        if row["outcome"] not in ("ok", "gated")
+    }
+    assert len(failed) >= 0.05 * len(cases)
+
+
+def test_all_of_it_says_that_the_runtime_is_fake(state):
+    assert state.runtimes == {"fake"}
