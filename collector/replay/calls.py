@@ -21,6 +21,7 @@ from collector.ops.spec import Call, Need, OpSpec, TensorMaker
 
 STATIC = "static"
 _ATB_LIBRARY = "libatb.so"
+_LONGEST_REASON = 400
 _FROM = {
     "torch": "another version of torch is installed than this operator needs",
     "torch_npu": "pip install a torch_npu that has it (the post number of a version matters)",
@@ -88,7 +89,7 @@ class NpuCalls:
         try:
             _NEEDS[need](self._environment)
         except (ImportError, OSError, AttributeError, NoOperator) as error:
-            return f"{need.value} is needed: {' '.join(str(error).split())}"
+            return f"{need.value} is needed: {' '.join(str(error).split())[:_LONGEST_REASON]}"
         return ""
 
 
@@ -103,7 +104,7 @@ def resolve(op: OpSpec, roots: Mapping[str, Any]) -> Callable[..., Any]:
         for name in rest:
             found = getattr(found, name)
     except (AttributeError, ImportError, OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise NoOperator(f"{op.call} is not there ({reason}): {_FROM[op.library]}") from error
     if not callable(found):
         raise NoOperator(f"{op.call} is no function: {_FROM[op.library]}")

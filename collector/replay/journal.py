@@ -111,7 +111,7 @@ class WindowEntry:
 class Journal:
     """Everything a journal says, folded as its lines come."""
 
-    pid: int | None = None  # of the session's own process
+    process: tuple[int, int] | None = None  # the session's own: its id, and when it started
     refused: str = ""  # why the session would not begin
     runtime: str = "real"
     start: SessionStart | None = None
@@ -146,7 +146,7 @@ class Journal:
             step(self, line)
 
     def _process(self, line: Mapping[str, Any]) -> None:
-        self.pid = line["pid"]
+        self.process = (line["pid"], line["started"])
 
     def _refuse(self, line: Mapping[str, Any]) -> None:
         self.refused = line["reason"]

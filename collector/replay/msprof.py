@@ -66,8 +66,6 @@ def record_command(msprof: Path, output: Path, group: str, application: Sequence
         f"--aic-metrics={group}",
         # `on` is l1: with l0 the rows have neither types nor shapes.
         "--task-time=on",
-        # Where an older default was to leave them out, op_summary would lack AI CPU's rows.
-        "--ascendcl=on",
         *application,
     ]
 

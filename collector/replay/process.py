@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import OpmeterError
@@ -18,8 +19,43 @@ from collector.host.stack import CPU_ALLOCATOR
 from collector.replay.msprof import OUTPUT, find_msprof, record_command
 from collector.replay.spec import SessionSpec
 
+_START_TICKS = 19  # of /proc/PID/stat, counted from the state
 _DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
 _POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process by its id and by when it started: ids come again."""
+
+    pid: int
+    started: int  # in ticks of the kernel's clock since it booted
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId | None":
+        """The process that has this id now; None where nobody runs under it, or is a zombie that
+        nobody has waited for."""
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, *fields = text.rpartition(")")[2].split()
+        return None if state in ("Z", "X") else cls(pid, int(fields[_START_TICKS - 1]))
+
+    @property
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def kill(self) -> None:
+        """End it, if it is still there."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def this_process() -> ProcessId:
+    """The process that asks."""
+    return ProcessId.of(os.getpid()) or ProcessId(os.getpid(), 0)
 
 
 class SessionStuck(OpmeterError):
@@ -58,7 +94,9 @@ def session_environment(backend: str) -> dict[str, str]:
 
 
 def end_group(
-    process: "subprocess.Popen[bytes]", session: int | None = None, patience_s: float = _DYING_S
+    process: "subprocess.Popen[bytes]",
+    session: ProcessId | None = None,
+    patience_s: float = _DYING_S,
 ) -> None:
     """Leave nothing of the session behind, also what its operators may have started. `session`
     is its own process, where that is another: it may have left the group.
@@ -67,29 +105,14 @@ def end_group(
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if session is not None and session != process.pid:
-        kill(session)
+    if session is not None:
+        session.kill()
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired as error:
         raise _stuck(process.pid, patience_s) from error
     if session is not None and not _is_gone_within(session, patience_s):
-        raise _stuck(session, patience_s)
-
-
-def kill(process: int) -> None:
-    """End one process, which may be gone already."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(process, signal.SIGKILL)
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process still runs; one that nobody has waited for yet does not."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+        raise _stuck(session.pid, patience_s)
 
 
 def describe_end(code: int) -> str:
@@ -105,9 +128,9 @@ def describe_end(code: int) -> str:
     return f"killed by {name}{hint}"
 
 
-def _is_gone_within(process: int, patience_s: float) -> bool:
+def _is_gone_within(process: ProcessId, patience_s: float) -> bool:
     end = time.monotonic() + patience_s
-    while is_alive(process):
+    while process.is_alive:
         if time.monotonic() > end:
             return False
         time.sleep(_POLL_S)

@@ -11,12 +11,14 @@ import os
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from collector.errors import OpmeterError
 from collector.host.parent import die_with_parent, obey_parent
 from collector.replay.control import STOP, open_control
 from collector.replay.journal import JOURNAL, JournalWriter
+from collector.replay.process import this_process
 from collector.replay.spec import read_spec
 
 # Twice the supervisor's own limit: it ends a session whose supervisor is gone while an operator
@@ -33,7 +35,7 @@ def main(directory: Path, parent: int | None) -> None:
     obey_parent(open_control(directory), lambda line: stop.set() if line == STOP else None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal = JournalWriter(directory / JOURNAL)
-    journal.write("start", pid=os.getpid())
+    journal.write("start", **asdict(this_process()))
     journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
     try:
         _run(directory, journal, stop)

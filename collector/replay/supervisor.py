@@ -26,7 +26,7 @@ from collector.replay.msprof import (
     find_msprof,
     parse_limit_s,
 )
-from collector.replay.process import SessionStuck, describe_end, end_group, is_alive, kill, start
+from collector.replay.process import ProcessId, SessionStuck, describe_end, end_group, start
 from collector.replay.spec import SessionSpec, write_spec
 
 __all__ = [
@@ -108,7 +108,7 @@ def run_session(
             if spec.backend == "npu":
                 _await_parsing(process, tail.journal, directory)
         finally:
-            end_group(process, tail.read().pid)
+            end_group(process, _session_of(tail.read()))
     if spec.backend == "npu":
         limit_s = parse_limit_s(tail.journal.launches)
         export_missing(find_msprof(), directory, directory / LOG, limit_s)
@@ -120,15 +120,21 @@ def run_session(
 
 def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directory: Path) -> None:
     """Let msprof parse what was recorded, once the session is ended; not for ever."""
-    if journal.pid is None:
+    session = _session_of(journal)
+    if session is None:
         return
-    kill(journal.pid)
+    session.kill()
     try:
         process.wait(parse_limit_s(journal.launches))
     except subprocess.TimeoutExpired:
         logger.warning("msprof has not parsed %s in time: once more without it", directory)
-        end_group(process, journal.pid)
+        end_group(process, session)
         discard_exports(directory)
+
+
+def _session_of(journal: Journal) -> ProcessId | None:
+    """The session's own process, by what it said of itself first."""
+    return None if journal.process is None else ProcessId(*journal.process)
 
 
 _Verdict = tuple[Ending, str, int | None]
@@ -174,11 +180,12 @@ class _Watch:
 
     def _is_gone(self) -> bool:
         """Whether the session's own process has ended, where msprof is between us."""
-        pid = self._tail.journal.pid
-        return pid is not None and pid != self._process.pid and not is_alive(pid)
+        session = _session_of(self._tail.journal)
+        return session is not None and session.pid != self._process.pid and not session.is_alive
 
-    def _outlives_msprof(self, pid: int | None) -> bool:
-        return pid is not None and pid != self._process.pid and is_alive(pid)
+    def _outlives_msprof(self, journal: Journal) -> bool:
+        session = _session_of(journal)
+        return session is not None and session.pid != self._process.pid and session.is_alive
 
     def _ended(self, code: int | None, journal: Journal) -> _Verdict:
         if journal.ended:  # whatever torch's own clean-up, or msprof, did after that
@@ -186,7 +193,7 @@ class _Watch:
             return (Ending.COMPLETE if complete else Ending.STOPPED), "", None
         if journal.refused:
             return Ending.CRASHED, journal.refused, None
-        if code is not None and self._outlives_msprof(journal.pid):
+        if code is not None and self._outlives_msprof(journal):
             return Ending.CRASHED, f"msprof {describe_end(code)} before its session", None
         case = journal.in_flight
         where = f"while {case.phase}" if case is not None else "outside of every case"
@@ -215,7 +222,7 @@ class _Watch:
         return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
 
     def _too_much(self, journal: Journal) -> _Verdict | None:
-        held = resident_bytes(journal.pid or self._process.pid)
+        held = resident_bytes(journal.process[0] if journal.process else self._process.pid)
         if held <= self._spec.limits.memory_gb * _GIB:
             return None
         reason = f"the session holds {gib(held)}, the limit is {self._spec.limits.memory_gb:g} GiB"

@@ -33,21 +33,25 @@ MEASURED = {
     "look_s": 0.3,
     "compute_dtype": "float32",
     "doubt": "",
+    "family": ["Add", "AddAiCore"],
     "opened": [2600.0, None],
     "closed": [2500.0, 61.5],
 }
-READY = {"import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
+START = {"pid": 123, "started": 456}
+READY = {"runtime": "fake", "import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
 
 
 def test_a_journal_is_read_as_it_was_written(tmp_path):
     path = tmp_path / JOURNAL
     writer = JournalWriter(path)
+    writer.write("start", **START)
     writer.write("ready", **READY)
     writer.write("begin", ordinal=0, case="c0", time="t0")
     writer.write("phase", ordinal=0, phase="launching")
     tail = JournalTail(path)
     journal = tail.read()
     assert journal.start.total_s == 3.25
+    assert (journal.process, journal.runtime) == ((123, 456), "fake")
     assert (journal.in_flight.ordinal, journal.in_flight.phase) == (0, "launching")
     writer.write("end", ordinal=0, time="t1", **MEASURED)
     writer.write("heartbeat")
@@ -63,10 +67,17 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     assert journal.ended
     case = journal.cases[0]
     assert (case.launches, case.repeats, case.phase) == (14, 10, "launching")
+    assert case.family == ("Add", "AddAiCore") and journal.launches == 14
     assert (case.opened, case.closed) == (DeviceState(2600.0, None), DeviceState(2500.0, 61.5))
     assert (case.began_time, case.ended_time) == ("t0", "t1")
     assert journal.cases[1].reason == "it raised"
     assert journal.recorded == {0}
+
+
+def test_a_session_that_will_not_begin_says_why(tmp_path):
+    writer = JournalWriter(tmp_path / JOURNAL)
+    writer.write("refused", reason="no device")
+    assert read_journal(tmp_path / JOURNAL).refused == "no device"
 
 
 def test_a_torn_last_line_was_never_begun(tmp_path):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from collector.replay.msprof import (
     record_command,
 )
 from collector.replay.op_summary import join_summaries
-from collector.replay.process import describe_end, is_alive
+from collector.replay.process import ProcessId, describe_end, this_process
 
 pytestmark = pytest.mark.fast
 
@@ -142,12 +143,22 @@ def test_an_end_is_told_in_words(code, words):
 
 
 def test_a_process_that_nobody_has_waited_for_is_not_alive():
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        known = ProcessId.of(process.pid)
+        assert known is not None and known.is_alive
+        known.kill()
         end = time.monotonic() + 30
-        while is_alive(process.pid):
+        while known.is_alive:
             assert time.monotonic() < end
             time.sleep(0.01)
-    assert not is_alive(process.pid) and is_alive(os.getpid())
+    assert ProcessId.of(process.pid) is None
+
+
+def test_a_process_that_came_later_under_the_same_id_is_left_alone():
+    me = this_process()
+    another = replace(me, started=me.started - 1)
+    assert me.is_alive and not another.is_alive
+    another.kill()
 
 
 def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):

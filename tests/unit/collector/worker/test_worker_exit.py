@@ -13,6 +13,7 @@ import zstandard
 
 from collector import keys
 from collector.errors import BadInput, NotFound, OpmeterError, StoreUnavailable
+from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
@@ -39,6 +40,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (StoreUnavailable("away"), ExitCode.STORE),
         (OSError(errno.ENOSPC, "full"), ExitCode.SPACE),
         (OSError(errno.EDQUOT, "full"), ExitCode.SPACE),
+        (NoSpace("no room for a profile"), ExitCode.SPACE),
         (PermissionError(errno.EACCES, "not yours"), ExitCode.NODE),
     ],
 )
