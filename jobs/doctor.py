@@ -41,7 +41,6 @@ def check_machine() -> Iterator[Check]:
     yield Check("processor", True, f"{cpu.device} ({' '.join(cpu.flags) or 'no flags known'})")
     yield _check_memory()
     yield _check_disk(Path(tempfile.gettempdir()))
-    yield _check_msprof()
 
 
 def check_store(url: str) -> Iterator[Check]:
@@ -94,14 +93,9 @@ def _check_disk(folder: Path) -> Check:
     return Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
 
 
-def _check_msprof() -> Check:
-    path = shutil.which("msprof")
-    return Check("msprof", True, path or "not on PATH; only the npu backend needs it")
-
-
 def describe_stack() -> Iterator[str]:
     """The stacks that this machine could measure on."""
-    for backend in ("cpu", "cuda"):
+    for backend in ("cpu", "cuda", "npu"):
         try:
             yield f"{backend}: {local_stack(backend).version_path}"
         except BadInput as error:

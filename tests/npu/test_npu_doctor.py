@@ -1,0 +1,57 @@
+"""What `opmeter doctor` says on a host with NPUs, and beside a CUDA build of torch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.npu.fakecann.build import environment
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu]
+
+_ROOT = Path(__file__).parents[2]
+
+
+def doctor(env, folder):
+    env = env | {"PYTHONPATH": os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))}
+    program = "import sys; from jobs.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "doctor", "--root", str(folder / "data")],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_an_npu_host_hears_of_its_devices_driver_cann_and_profiler(fake, tmp_path):
+    (tmp_path / "version.info").write_text("version=8.5.0\n")
+    env = environment(fake, devices=2) | {"ASCEND_TOOLKIT_HOME": str(tmp_path)}
+    _, said = doctor(env, tmp_path)
+    assert "ok    npu        2 x 910B3, 64 GB each" in said
+    assert "ok    driver     24.1.rc2, firmware 7.3.0.1.231 (Ascend910B3)" in said
+    assert "ok    cann       8.5.0" in said
+    assert f"ok    msprof     {fake.tools / 'msprof'}" in said
+    assert "ASCEND_CUSTOM_OPP_PATH is not set; export ASCEND_CUSTOM_OPP_PATH=" in said
+    assert "npu: ATLAS_800_A2_313T_64G/vllm_ascend/vllm0_torch2.13.0_cann8.5.0" in said
+
+
+def test_a_host_without_cann_hears_how_to_have_it(fake, tmp_path):
+    _, said = doctor(environment(fake), tmp_path)
+    assert "FAIL  cann       no version file of CANN's is found" in said
+    assert "fix: source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said
+
+
+def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(fake, tmp_path):
+    from collector.host.stack import installed_torch
+
+    code, said = doctor(environment(fake), tmp_path)
+    if "+cu" not in (installed_torch() or ""):
+        pytest.skip("this torch is no CUDA build: pip install torch==2.13.0 from PyPI provides one")
+    assert code == 1
+    assert "FAIL  torch_npu" in said and "install the CPU build of torch" in said
