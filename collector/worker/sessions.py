@@ -80,9 +80,10 @@ class ReplayInstrument:
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)
-        if result.unread:
+        if result.unread:  # the profile is left for whoever looks into it
             logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
-        discard_profile(folder)
+        else:
+            discard_profile(folder)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
         return report, result, usage
 

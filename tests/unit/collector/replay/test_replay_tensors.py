@@ -124,6 +124,14 @@ def test_numbers_that_are_not_finite_are_found():
     assert find_doubt([torch.ones(3), bad]) == "output 1 holds numbers that are not finite"
 
 
+def test_what_a_device_cannot_look_at_is_not_doubted():
+    odd = torch.ones(4).to(torch.float8_e4m3fn)
+    with pytest.raises(NotImplementedError):
+        torch.isfinite(odd)
+    assert find_doubt((odd, torch.ones(3))) == ""
+    assert find_doubt((odd, torch.tensor([float("inf")]))).startswith("output 1 holds")
+
+
 def test_only_operators_that_no_other_called_are_events():
     tensor = torch.ones(4, 4)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
