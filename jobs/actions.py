@@ -23,9 +23,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
+    """`hold`: for a while, whatever is seen next: pods that could not start are gone then."""
+
     job: str
     on: bool
     why: str
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,26 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell people, once: an Event of this reason on the campaign."""
+    """Tell people, once: an Event of this reason on the campaign. `about` is what it is about: the
+    same reason for the same thing is no news, though its words may differ."""
 
     reason: str
     message: str
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Create the Job that merges what is committed."""
+    """Create the Job that merges what is committed, `partial` where shards are left. `key` says
+    what it merges."""
+
+    key: str
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Everything is committed and merged."""
+    """Everything is committed and merged, and no worker's Job is left."""
 
 
 Action = Launch | Scale | Suspend | Delete | GiveUp | Remember | Announce | Merge | Finish

@@ -65,7 +65,7 @@ def advance(
                 )
             if own:
                 publish(store, name, own, guard(), wish, allow_missing=True)
-                situation = survey(situation.campaign, store, situation.stack)
+                situation = survey(situation.campaign, store, situation.stack, situation.op_mapping)
             planned = next_round(
                 situation, number, again=wish.again, retry_failed=wish.retry_failed
             )

@@ -11,9 +11,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from collector import __version__
+from collector.canonical import short_hash
 from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
-from jobs.podspec import LABEL, Deployment, Manifest
+from jobs.deployment import LABEL, Deployment, Manifest
 from jobs.site import Site, load_site, site_from_text
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
@@ -21,6 +23,7 @@ CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "o
 _SITE_CHANGE = "site."
 PAUSED = LABEL + "paused"
 ALLOW_MISSING = LABEL + "allow-missing"
+MERGED = LABEL + "merged"
 SELECTOR = LABEL + "campaign"
 _DEPLOYMENT_KEYS = tuple(
     field.name for field in fields(Deployment) if field.name not in ("namespace", "owner")
@@ -30,13 +33,20 @@ _REQUIRED = ("image", "controller_image", "root")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a ConfigMap says. `object` is the ConfigMap itself, for Events and ownership."""
+    """What a ConfigMap says. `object` is the ConfigMap itself, for Events and ownership.
+
+    `fingerprint` is what decides the campaign's plan; a controller that has merged all of it
+    writes it down, and so tells whoever waits, and whoever leads next.
+    """
 
     campaign: Campaign
     site: Site
     deployment: Deployment
+    op_mapping: str | None
     paused: bool
     allow_missing: bool
+    fingerprint: str
+    is_merged: bool
     object: Manifest
 
 
@@ -49,12 +59,16 @@ def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
     campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
     _check_keys(name, data)
     notes = metadata.get("annotations") or {}
+    fingerprint = short_hash([dict(data), __version__], 16)
     return Applied(
         campaign=campaign,
         site=_site(name, data, campaign),
         deployment=_deployment(config_map),
+        op_mapping=data.get(OP_MAPPING),
         paused=notes.get(PAUSED) == "true",
         allow_missing=notes.get(ALLOW_MISSING) == "true",
+        fingerprint=fingerprint,
+        is_merged=notes.get(MERGED) == fingerprint,
         object=config_map,
     )
 
@@ -64,9 +78,10 @@ def config_map_name(campaign: str) -> str:
 
 
 def config_map(
-    campaign: str, text: str, site: Mapping[str, str], deployment: Deployment
+    campaign: str, text: str, more: Mapping[str, str], deployment: Deployment
 ) -> Manifest:
-    """The ConfigMap of a campaign; `site` is its one key and text."""
+    """The ConfigMap of a campaign; `more` is the key of its site and, where there is one, that of
+    its op_mapping."""
     said = {
         key: "true" if value is True else str(value)
         for key in _DEPLOYMENT_KEYS
@@ -84,7 +99,7 @@ def config_map(
                 SELECTOR: campaign,
             },
         },
-        "data": {CAMPAIGN: text, **site, **said},
+        "data": {CAMPAIGN: text, **more, **said},
     }
 
 

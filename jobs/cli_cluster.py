@@ -51,7 +51,7 @@ def launch(
 
     A controller in the cluster does the rest; with --watch this command is one.
     """
-    from jobs.podspec import Deployment
+    from jobs.deployment import Deployment
     from jobs.verbs.launch import launch_verb
 
     deployment = Deployment(

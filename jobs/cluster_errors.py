@@ -1,14 +1,22 @@
 """What an API server may answer, as a controller tells it apart."""
 
+from http import HTTPStatus
+
 from collector.errors import OpmeterError
 
 
 class ClusterError(OpmeterError):
     """The API server refuses, in its own words."""
 
+    is_expired = False
+
 
 class ClusterAway(ClusterError):
-    """The API server cannot be reached, or cannot answer now."""
+    """The API server cannot be reached, or cannot answer now; it may say when to ask again."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ObjectMissing(ClusterError):
@@ -17,3 +25,24 @@ class ObjectMissing(ClusterError):
 
 class ObjectConflict(ClusterError):
     """There is one of that name already, or it has changed since it was read."""
+
+
+class TooOld(ClusterError):
+    """What was asked for lies too far back: the question must be put anew."""
+
+    is_expired = True
+
+
+def cluster_error(status: int, message: str, retry_after: str = "") -> ClusterError:
+    """What a status code means; 0 is no answer at all."""
+    text = f"{status}: {message}"
+    if status == HTTPStatus.NOT_FOUND:
+        return ObjectMissing(text)
+    if status == HTTPStatus.CONFLICT:
+        return ObjectConflict(text)
+    if status == HTTPStatus.GONE:
+        return TooOld(text)
+    overloaded = status in (0, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+    if overloaded or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ClusterAway(text, float(retry_after) if retry_after.isdigit() else 0.0)
+    return ClusterError(text)

@@ -5,48 +5,33 @@ is under way by live Jobs, what is done by commits; so a controller may be kille
 started again anywhere.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from collector.measurement import Outcome
+from collector.canonical import short_hash
 from collector.plan import Plan
-from collector.worker.exit_codes import ExitCode
-from jobs.actions import (
-    Action,
-    Announce,
-    Delete,
-    Finish,
-    GiveUp,
-    Launch,
-    Merge,
-    Remember,
-    Scale,
-    Suspend,
-)
-from jobs.nodes import Strike
-from jobs.observed import MERGE, WORKER, JobView, Observed, PodView
+from jobs.actions import Action, Announce, Delete, Finish, Launch, Merge, Remember
+from jobs.failures import given_up
+from jobs.observed import MERGE, WORKER, JobView, Observed
+from jobs.steering import steering
+from jobs.troubles import lost_indexes, refused_by_store, strikes, warnings
 from jobs.waves import Wave, cut, parallelism, wave_size
-
-_WAVES = 2  # that may fail a shard before it is given up
-_LOST_S = 60.0  # beyond its grace, for a pod that nobody reports the end of
-_GRACE_S = 120.0
-_STUCK_S = 600.0
-_REFUSALS = 3  # pods of one Job that could not reach the store, before it is paused
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
     """What is wanted of a plan. `workers` is how many pods may run at once; with `kueue` both
-    parallelism and suspend belong to Kueue."""
+    parallelism and suspend belong to Kueue. `made_of` is what workers' pods are made of now."""
 
     plan: Plan
+    plan_hash: str  # of the plan, which takes a while to compute
     workers: int
     per_index: int  # shards that one pod gets
     paused: bool = False
     cancelled: bool = False
     allow_missing: bool = False
     kueue: bool = False
+    made_of: str = ""
 
 
 def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
@@ -66,48 +51,78 @@ class _Round:
         self._jobs = [
             job
             for job in observed.jobs
-            if job.component == WORKER and job.plan_hash == desired.plan.plan_hash
+            if job.component == WORKER and not _is_obsolete(job, desired)
         ]
         self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
-        self._strikes = observed.strikes.plus(_strikes(observed))
-        nodes = [node.name for node in observed.nodes]
-        self._avoid = self._strikes.quarantined(nodes)
-        self._lost = frozenset(_lost_indexes(observed))
+        self._strikes = observed.strikes.plus(strikes(observed))
+        self._avoid = self._strikes.quarantined(self._nodes())
+        self._lost = lost_indexes(observed)
+        self._plan_shards = [shard.shard_id for shard in desired.plan.shards]
 
     def actions(self) -> Iterator[Action]:
+        if not self._observed.store_works:
+            # What is committed cannot be seen, so nothing else can be judged.
+            yield from self._steering()
+            return
         if self._strikes != self._observed.strikes:
             yield Remember(self._strikes)
+        yield from self._warnings()
         yield from self._obsolete()
-        for node in sorted(self._avoid - self._observed.strikes.quarantined(self._nodes())):
-            shards = len(self._strikes.against()[node])
-            yield Announce("NodeQuarantined", f"{node}: {shards} shards failed there alone")
-        failure = next((job for job in self._jobs if job.reason == "PodFailurePolicy"), None)
-        if failure is not None:
-            yield Announce("WrongImage", f"{failure.name}: {failure.message}")
-            return
-        given_up = list(self._given_up())
-        yield from given_up
-        handled = {action.shard for action in given_up}
         yield from self._retired()
-        yield from self._launches(handled)
-        yield from self._steering()
-        if not self._open(handled):
-            yield from self._ending()
+        image = next((job for job in self._jobs if job.reason == "PodFailurePolicy"), None)
+        done: set[str] = set()
+        launches: list[Launch] = []
+        if image is not None:
+            yield Announce("WrongImage", f"{image.name}: {image.message}", image.name)
+        else:
+            for action in given_up(self._observed, self._jobs, self._avoid, self._open()):
+                done.add(action.shard)
+                yield action
+            launches = list(self._launches(done))
+            yield from launches
+            yield from self._steering()
+        yield from self._ending(self._open(done), bool(launches or done))
 
-    def _nodes(self) -> list[str]:
-        return [node.name for node in self._observed.nodes]
+    def _nodes(self) -> set[str]:
+        """Those that may be listed, else those that were met."""
+        named = {node.name for node in self._observed.nodes}
+        return named or {pod.node for pod in self._observed.pods if pod.node} | {
+            strike.node for strike in self._strikes.seen
+        }
+
+    def _warnings(self) -> Iterator[Announce]:
+        for node in sorted(self._avoid):
+            shards = len(self._strikes.against()[node])
+            yield Announce(
+                "NodeQuarantined", f"{node}: {shards} shards failed there and nowhere else", node
+            )
+        yield from warnings(self._observed)
+        for job in self._live:
+            refused = refused_by_store(p for p in self._observed.pods if p.job == job.name)
+            wave = self._observed.by_hash[job.wave]
+            if refused and self._observed.committed.isdisjoint(wave.shards):
+                yield Announce(
+                    "StoreRefusesWorkers",
+                    f"{refused} pods of {job.name} waited for the store in vain, and this "
+                    "controller reaches it: look at their Secret and at network policies",
+                    job.name,
+                )
 
     def _obsolete(self) -> Iterator[Action]:
-        """Jobs of older plans: what they committed was merged before this plan was made."""
+        """Jobs of older plans: what they committed was merged before this plan was made. And Jobs
+        of another image or site than the campaign's now: they are made anew."""
         for job in self._observed.jobs:
-            of_plan = job.plan_hash == self._desired.plan.plan_hash
-            if job.component == WORKER and not of_plan and not job.deleting:
+            if job.component != WORKER or job.deleting:
+                continue
+            if job.plan_hash != self._desired.plan_hash:
                 yield Delete(job.name, "its plan is no longer the campaign's")
+            elif _is_obsolete(job, self._desired):
+                yield Delete(job.name, "the campaign's image, store or site has changed")
 
     def _open(self, handled: Iterable[str] = ()) -> list[str]:
         """The shards that nobody has committed, in the plan's order."""
-        done = self._observed.committed | frozenset(handled)
-        return [s.shard_id for s in self._desired.plan.shards if s.shard_id not in done]
+        committed, done = self._observed.committed, frozenset(handled)
+        return [s for s in self._plan_shards if s not in committed and s not in done]
 
     def _open_indexes(self, job: JobView) -> list[int]:
         """The indexes of a live Job that can still bring something."""
@@ -128,37 +143,6 @@ class _Round:
     def _keeps_away(self, wave: Wave) -> bool:
         return self._avoid <= frozenset(wave.avoid)
 
-    def _in_hand(self) -> frozenset[str]:
-        return frozenset(
-            shard
-            for job in self._live
-            if not self._is_retired(job)
-            for index in self._open_indexes(job)
-            for shard in self._observed.by_hash[job.wave].indexes[index]
-        )
-
-    def _given_up(self) -> Iterator[GiveUp]:
-        """Shards that failed in as many waves as may be; a quarantined node's failures are not
-        the shard's."""
-        tries = Counter(shard for wave in self._observed.waves for shard in wave.shards)
-        still = set(self._open())
-        for job in self._jobs:
-            wave = self._observed.by_hash.get(job.wave)
-            if wave is None:
-                continue
-            for index in sorted(job.failed):
-                for shard in wave.indexes[index]:
-                    if shard in still and tries[shard] >= _WAVES:
-                        still.discard(shard)
-                        yield GiveUp(shard, *self._blame(job.name, index))
-
-    def _blame(self, job: str, index: int) -> tuple[Outcome, str]:
-        pods = [p for p in self._observed.pods if p.job == job and p.index == index]
-        hung = any(pod.exit_code == ExitCode.HANG for pod in pods)
-        ends = sorted({f"{p.reason or 'exit'} {p.exit_code}" for p in pods if p.exit_code})
-        reason = f"workers of {_WAVES} waves ended in it ({', '.join(ends) or 'no word'})"
-        return (Outcome.HUNG if hung else Outcome.CRASHED), reason
-
     def _retired(self) -> Iterator[Action]:
         """Jobs that nothing is to be expected of: ended, stuck with nothing left to commit, or
         drawn to a node that is quarantined since. Nothing is force-deleted."""
@@ -172,37 +156,40 @@ class _Round:
             elif not done and job.is_live and self._is_retired(job):
                 yield Delete(job.name, f"it may use {', '.join(sorted(self._avoid))}")
 
-    def _launches(self, handled: set[str]) -> Iterator[Action]:
+    def _launches(self, handled: set[str]) -> Iterator[Launch]:
         desired = self._desired
-        if desired.paused or not self._observed.store_works:
+        if desired.paused:
             return
-        in_hand = self._in_hand()
+        at_work = [
+            (self._observed.by_hash[job.wave], self._open_indexes(job))
+            for job in self._live
+            if not self._is_retired(job)
+        ]
+        in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
         todo = [shard for shard in self._open(handled) if shard not in in_hand]
-        waiting = sum(len(self._open_indexes(j)) for j in self._live if not self._is_retired(j))
+        waiting = sum(len(indexes) for _, indexes in at_work)
         if not todo or waiting >= desired.workers:
             return
-        cap = max(1, desired.workers - waiting)
-        if (wave := self._half_made()) is not None:
-            yield Launch(wave, parallelism(len(wave.indexes), cap))
-            return
-        indexes = cut(todo, desired.per_index, wave_size(desired.workers))
-        plan = desired.plan
-        yield Launch(
-            Wave(
-                campaign=plan.campaign,
-                plan=plan.number,
-                plan_hash=plan.plan_hash,
-                serial=len(self._observed.waves),
-                indexes=indexes,
-                avoid=tuple(sorted(self._avoid)),
-            ),
-            parallelism(len(indexes), cap),
+        # Kueue gives what it has; a cap set now could not be raised later.
+        cap = desired.workers if desired.kueue else max(1, desired.workers - waiting)
+        wave = self._half_made() or self._next_wave(todo)
+        yield Launch(wave, parallelism(len(wave.indexes), cap))
+
+    def _next_wave(self, todo: list[str]) -> Wave:
+        plan = self._desired.plan
+        return Wave(
+            campaign=plan.campaign,
+            plan=plan.number,
+            plan_hash=self._desired.plan_hash,
+            serial=len(self._observed.waves),
+            indexes=cut(todo, self._desired.per_index, wave_size(self._desired.workers)),
+            avoid=tuple(sorted(self._avoid)),
         )
 
     def _half_made(self) -> Wave | None:
         """The newest wave, where nobody came as far as its Job, or somebody took it away."""
         waves = self._observed.waves
-        newest = max(waves, key=lambda wave: wave.serial, default=None)
+        newest = max(waves, key=lambda wave: (wave.serial, wave.wave_hash), default=None)
         if newest is None or newest.wave_hash in {job.wave for job in self._observed.jobs}:
             return None
         is_open = not newest.shards <= self._observed.committed
@@ -210,72 +197,47 @@ class _Round:
 
     def _steering(self) -> Iterator[Action]:
         """Who runs, and how many at once; all of it is Kueue's where Kueue has the Jobs."""
-        if self._desired.kueue:
+        desired, observed = self._desired, self._observed
+        jobs = [
+            (job, len(self._open_indexes(job)))
+            for job in sorted(self._live, key=lambda job: observed.by_hash[job.wave].serial)
+            if not self._is_retired(job)
+        ]
+        if not desired.kueue:
+            yield from steering(jobs, observed, desired.workers, paused=desired.paused)
+        elif desired.paused and jobs:
+            yield Announce(
+                "Paused",
+                "no wave is added; what runs belongs to Kueue: to stop it, set `active: false` in "
+                "its Workloads",
+            )
+
+    def _ending(self, left: list[str], is_moving: bool) -> Iterator[Action]:
+        """The merge: when all is committed, or, where shards may be missing, when nothing moves."""
+        working = any(job.active or not job.suspended for job in self._live)
+        if left and (not self._desired.allow_missing or is_moving or working):
             return
-        left = self._desired.workers
-        for job in sorted(self._live, key=self._serial):
-            if self._is_retired(job):
-                continue
-            why = self._why_suspended(job)
-            if why and not job.suspended:
-                yield Suspend(job.name, True, why)
-                yield Announce("Suspended", f"{job.name}: {why}")
-            elif not why and job.suspended:
-                yield Suspend(job.name, False, "nothing stands against it any more")
-            wanted = parallelism(job.completions, left)
-            # Never lowered below what runs: the Job controller would kill pods at work.
-            wanted = max(wanted, parallelism(job.completions, job.active))
-            if not why and wanted != job.parallelism:
-                yield Scale(job.name, wanted)
-            left = max(0, left - min(len(self._open_indexes(job)), wanted))
-
-    def _serial(self, job: JobView) -> int:
-        return self._observed.by_hash[job.wave].serial
-
-    def _why_suspended(self, job: JobView) -> str:
-        if self._desired.paused:
-            return "the campaign is paused"
-        pods = [pod for pod in self._observed.pods if pod.job == job.name]
-        if not self._observed.store_works:
-            refused = sum(pod.exit_code == ExitCode.STORE for pod in pods)
-            if refused >= _REFUSALS or job.suspended:
-                return f"the store cannot be reached: {refused} workers waited in vain"
-        stuck = [p for p in pods if p.waiting and p.in_state_s > _STUCK_S and not p.deleting]
-        if stuck:
-            return f"{stuck[0].name} does not start: {stuck[0].waiting}"
-        return ""
-
-    def _ending(self) -> Iterator[Action]:
         if self._observed.merged:
-            yield Finish()
+            if not left and not any(job.component == WORKER for job in self._observed.jobs):
+                yield Finish()
             return
+        done = [shard for shard in self._plan_shards if shard in self._observed.committed]
+        if is_moving or not done:
+            return
+        key = short_hash([self._desired.plan_hash, sorted(done)], 12)
         merges = [job for job in self._observed.jobs if job.component == MERGE]
-        if any(job.is_live for job in merges):
+        same = next((job for job in merges if job.merges == key), None)
+        if any(job.is_live for job in merges) or (same is not None and same.deleting):
             return
-        yield Merge()
+        if same is None:
+            yield Merge(key, partial=bool(left))
+        elif same.state == "Failed":
+            yield Announce(
+                "MergeFailed",
+                f"{same.name}: {same.message}; it is tried again when that Job is gone",
+                same.name,
+            )
 
 
-def _strikes(observed: Observed) -> Iterator[Strike]:
-    """What pods that ended say against the nodes they ran on."""
-    waves = {job.name: observed.by_hash.get(job.wave) for job in observed.jobs}
-    for pod in observed.pods:
-        wave = waves.get(pod.job)
-        if wave is None or pod.exit_code not in (ExitCode.NODE, ExitCode.HANG) or not pod.node:
-            continue
-        for shard in wave.indexes[pod.index]:
-            if shard not in observed.committed:
-                yield Strike(pod.node, shard)
-
-
-def _lost_indexes(observed: Observed) -> Iterator[tuple[str, int]]:
-    """The indexes whose pod stands on a node that does not answer: Kubernetes waits for it."""
-    ready = {node.name for node in observed.nodes if node.ready}
-    for pod in observed.pods:
-        if _is_lost(pod, ready):
-            yield pod.job, pod.index
-
-
-def _is_lost(pod: PodView, ready: set[str]) -> bool:
-    ended = pod.phase in ("Succeeded", "Failed")
-    away = bool(pod.node) and pod.node not in ready
-    return pod.deleting and away and not ended and pod.in_state_s > _GRACE_S + _LOST_S
+def _is_obsolete(job: JobView, desired: Desired) -> bool:
+    return job.plan_hash != desired.plan_hash or job.made_of != desired.made_of

@@ -6,10 +6,14 @@ for all of them cannot also wait for its own, so the work is forked away.
 
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
-_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
+_STOPPED_EARLY = 75
 
 
 def run_as_init(work: Callable[[], int]) -> int:
@@ -19,15 +23,19 @@ def run_as_init(work: Callable[[], int]) -> int:
     """
     if os.getpid() != 1:
         return work()
+    # A signal that comes now must reach the child: the kernel drops what process 1 has no handler
+    # for, so they wait until there is one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
-        os._exit(_worked(work))
+        _be_child(work)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.kill(child, number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     while True:
         ended, status = os.wait()
         if ended == child:
@@ -35,11 +43,18 @@ def run_as_init(work: Callable[[], int]) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _worked(work: Callable[[], int]) -> int:
+def _be_child(work: Callable[[], int]) -> NoReturn:
+    for number in _FORWARDED:  # until the work has handlers of its own
+        signal.signal(number, lambda *_: os._exit(_STOPPED_EARLY))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    code = 1
     try:
-        return work()
+        code = work()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
     except BaseException:
-        import traceback
-
         traceback.print_exc()
-        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -31,7 +31,12 @@ class Leases(Protocol):
 
 
 class Election:
-    """One candidate. `hold` is called again and again; it says whether we lead now."""
+    """One candidate. `hold` is called again and again, before every act: it asks the cluster only
+    now and then, and says whether we lead now.
+
+    We lead for two thirds of the Lease's duration from before our last renewal was sent; others
+    wait a whole one from when they saw it. So clocks may run at different speeds, up to that.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Election:
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
         self._renewed_at: float | None = None
+        self._asked_at: float | None = None
 
     @property
     def leads(self) -> bool:
@@ -56,12 +62,15 @@ class Election:
 
     def hold(self) -> bool:
         """Take or renew the Lease where that is ours to do."""
-        started = self._clock()
+        now = self._clock()
+        if self._asked_at is not None and now - self._asked_at < self._duration_s / 6:
+            return self.leads
+        self._asked_at = now
         try:
-            if self._try():
-                self._renewed_at = started
+            self._renewed_at = now if self._try() else None
         except ObjectConflict:
             logger.info("another controller was faster")
+            self._renewed_at = None
         except ClusterError as error:
             logger.warning("the Lease cannot be renewed: %s", error)
         return self.leads
@@ -70,14 +79,14 @@ class Election:
         """Let the next one take over at once."""
         if not self.leads:
             return
-        lease = self._leases.lease(self._name)
-        if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
-            lease["spec"]["holderIdentity"] = ""
-            self._renewed_at = None
-            try:
+        self._renewed_at = self._asked_at = None
+        try:
+            lease = self._leases.lease(self._name)
+            if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"]["holderIdentity"] = ""
                 self._leases.replace_lease(lease)
-            except ClusterError as error:
-                logger.info("the Lease was not given back: %s", error)
+        except ClusterError as error:
+            logger.info("the Lease was not given back: %s", error)
 
     def _try(self) -> bool:
         lease = self._leases.lease(self._name)

@@ -1,27 +1,62 @@
 """Live objects of a cluster as the values that decisions are made from. Pure, but for a clock that
 remembers since when a pod has been seen as it is."""
 
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobs.observed import JobView, NodeView, PodView
-from jobs.podspec import LABEL
-from jobs.site import Site
+from jobs.deployment import LABEL
+from jobs.observed import JobView, PodView
+from jobs.podspec import MADE_OF, MERGE_INPUT
 from jobs.waves import parse_indexes
 
 _COMPONENT = "app.kubernetes.io/component"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _JOB_NAME = "batch.kubernetes.io/job-name"
+HELD = LABEL + "held"
 # Reasons of a waiting container that pass by themselves.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+
+
+class Since:
+    """How long each thing has been seen in its state, by our own clock: clocks of a cluster
+    differ."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._seen: dict[str, tuple[Hashable, float]] = {}
+
+    def look(self, states: Mapping[str, Hashable]) -> dict[str, float]:
+        """Thing -> seconds. What is not told this time is forgotten."""
+        now = self._clock()
+        seen = {}
+        for thing, state in states.items():
+            held, since = self._seen.get(thing, (None, now))
+            seen[thing] = (state, since if held == state else now)
+        self._seen = seen
+        return {thing: now - since for thing, (_, since) in seen.items()}
+
+
+def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView, ...]:
+    """The Jobs of a campaign."""
+    views = [job_view(job) for job in jobs]
+    ages = since.look({view.uid: view.suspended for view in views})
+    return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
+
+
+def pod_views(pods: Iterable[Mapping[str, Any]], since: Since) -> tuple[PodView, ...]:
+    """The pods of a campaign."""
+    views = [_pod_view(pod) for pod in pods]
+    ages = since.look({view.uid: view for view in views})
+    return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
 def job_view(job: Mapping[str, Any]) -> JobView:
     """A Job of a campaign."""
     metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
-    labels = metadata.get("labels") or {}
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     ending = _ending(status.get("conditions") or ())
     return JobView(
         name=metadata["name"],
@@ -39,32 +74,16 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         reason=ending.get("reason", ""),
         message=ending.get("message", ""),
         deleting="deletionTimestamp" in metadata,
+        made_of=notes.get(MADE_OF, ""),
+        merges=labels.get(MERGE_INPUT, ""),
+        held=notes.get(HELD) == "true",
     )
 
 
 def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
-    """The condition that ends a Job; a Job that is about to fail says why in FailureTarget."""
+    """The condition that ended a Job: all its pods have ended then."""
     found = {c["type"]: c for c in conditions if c.get("status") == "True"}
     return found.get("Complete") or found.get("Failed") or {}
-
-
-class PodWatch:
-    """Pods as values. How long each has been seen in its state is told by our own clock: clocks
-    of a cluster differ."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._since: dict[str, tuple[PodView, float]] = {}
-
-    def views(self, pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
-        now = self._clock()
-        seen = {}
-        for pod in pods:
-            view = _pod_view(pod)
-            held, since = self._since.get(view.uid, (None, now))
-            seen[view.uid] = (view, since if held == view else now)
-        self._since = seen
-        return tuple(replace(view, in_state_s=now - since) for view, since in seen.values())
 
 
 def _pod_view(pod: Mapping[str, Any]) -> PodView:
@@ -85,7 +104,17 @@ def _pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting=_words(waiting) if waiting.get("reason", "") not in _STARTING else "",
         unschedulable=_unschedulable(status.get("conditions") or ()),
         deleting="deletionTimestamp" in metadata,
+        shard=_shard_in(ended.get("message") or ""),
     )
+
+
+def _shard_in(last_words: str) -> str:
+    """The shard that a worker's termination message names."""
+    try:
+        value = json.loads(last_words)
+        return str(value["shard"])
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 def _words(waiting: Mapping[str, str]) -> str:
@@ -98,36 +127,3 @@ def _unschedulable(conditions: Iterable[Mapping[str, str]]) -> str:
         if condition["type"] == "PodScheduled" and condition.get("status") == "False":
             return condition.get("message") or condition.get("reason") or ""
     return ""
-
-
-def node_views(
-    nodes: Iterable[Mapping[str, Any]], pods: Iterable[PodView], site: Site
-) -> tuple[NodeView, ...]:
-    """The nodes of a site's selector, with the devices that nobody of ours holds."""
-    held: dict[str, int] = {}
-    for pod in pods:
-        if pod.node and pod.phase in ("Pending", "Running"):
-            held[pod.node] = held.get(pod.node, 0) + site.devices_per_worker
-    return tuple(
-        _node_view(node, held, site) for node in nodes if _is_selected(node, site.node_selector)
-    )
-
-
-def _node_view(node: Mapping[str, Any], held: Mapping[str, int], site: Site) -> NodeView:
-    name, status = node["metadata"]["name"], node.get("status") or {}
-    ready = {c["type"]: c["status"] for c in status.get("conditions") or ()}.get("Ready") == "True"
-    devices = site.devices_per_node
-    if site.resource:
-        devices = int((status.get("allocatable") or {}).get(site.resource, 0))
-    return NodeView(
-        name=name,
-        ready=ready,
-        schedulable=not (node.get("spec") or {}).get("unschedulable", False),
-        devices=devices,
-        free_devices=max(0, devices - held.get(name, 0)),
-    )
-
-
-def _is_selected(node: Mapping[str, Any], selector: Iterable[tuple[str, str]]) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    return all(labels.get(key) == value for key, value in selector)

@@ -27,16 +27,19 @@ from collector.worker.exit_codes import ExitCode
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+_OF_ALL_SHARDS = (ExitCode.IMAGE, ExitCode.STORE, ExitCode.SPACE)
 _LOOK_S = 0.5
 _GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uploads
 
 
 class LocalRunFailed(OpmeterError):
-    """A worker says that no further worker could do better; the message holds its last words."""
+    """A worker says that no further worker could do better; the message holds its last words.
+    `shard` is the one it failed in."""
 
-    def __init__(self, message: str, code: int = ExitCode.NODE):
+    def __init__(self, message: str, code: int = ExitCode.NODE, shard: str = ""):
         super().__init__(message)
         self.code = code
+        self.shard = shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ class LocalRun:
     """How a plan is measured here: which store, which devices, where workers may write.
 
     `watched` is the same store, not waited for: pictures of the progress are read there. Without
-    `gives_up` a shard whose worker dies is left to whoever started this run. `prefix` begins the
-    names of attempts.
+    `gives_up` a shard whose worker dies is left to whoever started this run. With `tries_all` a
+    failure that may be the shard's own does not keep the other shards from being tried. `prefix`
+    begins the names of attempts.
     """
 
     store: Store
@@ -67,12 +71,13 @@ class LocalRun:
     on_finished: Callable[[str], None]
     single_writer: bool = False
     gives_up: bool = True
+    tries_all: bool = False
     prefix: str = ""
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
 
-        Raises LocalRunFailed where a worker blames the machine or the store.
+        Raises LocalRunFailed, the first, where a worker blames the machine or the store.
         """
         todo: queue.SimpleQueue[str] = queue.SimpleQueue()
         for shard in shards:
@@ -93,7 +98,7 @@ class LocalRun:
     def _serve(
         self, device: int, todo: "queue.SimpleQueue[str]", failures: list[OpmeterError]
     ) -> None:
-        while not self.stop.is_set() and not failures:
+        while not self.stop.is_set() and not any(map(self._ends_all, failures)):
             try:
                 shard = todo.get_nowait()
             except queue.Empty:
@@ -103,7 +108,12 @@ class LocalRun:
             except OpmeterError as error:
                 failures.append(error)
             except OSError as error:  # a full disk, no more processes
-                failures.append(LocalRunFailed(f"shard {shard}: {error}", ExitCode.SPACE))
+                failures.append(LocalRunFailed(f"shard {shard}: {error}", ExitCode.SPACE, shard))
+
+    def _ends_all(self, failure: OpmeterError) -> bool:
+        """Whether no other shard could fare better."""
+        code = failure.code if isinstance(failure, LocalRunFailed) else ExitCode.STORE
+        return not self.tries_all or code in _OF_ALL_SHARDS
 
     def _finish(self, shard: str, device: int) -> None:
         died = 0
@@ -118,7 +128,8 @@ class LocalRun:
             if _has_died(code) and self.gives_up:
                 died += 1
             elif code != ExitCode.TEMPORARY:
-                raise LocalRunFailed(words or f"a worker ended with exit code {code}", code)
+                words = words or f"a worker ended with exit code {code}"
+                raise LocalRunFailed(words, code, shard)
         self._abandon(shard, device)
 
     def _abandon(self, shard: str, device: int) -> None:

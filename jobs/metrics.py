@@ -50,13 +50,21 @@ class Metrics:
             labels = {"campaign": name, "node": node}
             self.set("opmeter_node_strikes", len(shards_of), labels)
 
+    def forget(self, campaign: str) -> None:
+        """A campaign that is no longer applied."""
+        label = ("campaign", campaign)
+        with self._lock:
+            self._values = {key: v for key, v in self._values.items() if label not in key[1]}
+
     def text(self) -> str:
         """Prometheus' text format, version 0.0.4."""
         with self._lock:
             values = sorted(self._values.items())
         lines: list[str] = []
+        last = ""
         for (name, labels), value in values:
-            if f"# TYPE {name} gauge" not in lines and f"# TYPE {name} counter" not in lines:
+            if name != last:
+                last = name
                 kind = "counter" if name.endswith("_total") else "gauge"
                 lines += [f"# HELP {name} {_HELP.get(name, '')}", f"# TYPE {name} {kind}"]
             inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)

@@ -48,9 +48,6 @@ class Strikes:
         bad.sort(key=lambda node: (-len(against[node]), node))
         return frozenset(bad[: len(nodes) // 2])
 
-    def shards_on(self, node: str) -> frozenset[str]:
-        return frozenset(strike.shard for strike in self.seen if strike.node == node)
-
 
 def strikes_to_json(strikes: Strikes) -> bytes:
     return readable_json({"strikes": [[s.node, s.shard] for s in sorted(strikes.seen)]})

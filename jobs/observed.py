@@ -11,7 +11,12 @@ WORKER, MERGE = "worker", "merge"
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One live Job. `state` is its last word: `Complete`, `Failed`, or empty while it lives."""
+    """One live Job. `state` is its last word: `Complete`, `Failed`, or empty while it lives.
+
+    `made_of` is what its pods were made of; `merges` the input of a merge. `held` says that it was
+    suspended for a while, and `in_state_s` how long this controller has seen it suspended or not,
+    by its own monotonic clock.
+    """
 
     name: str
     uid: str
@@ -28,6 +33,10 @@ class JobView:
     reason: str = ""
     message: str = ""
     deleting: bool = False
+    made_of: str = ""
+    merges: str = ""
+    held: bool = False
+    in_state_s: float = 0.0
 
     @property
     def is_live(self) -> bool:
@@ -38,7 +47,8 @@ class JobView:
 class PodView:
     """One pod of a Job. `in_state_s` is how long this controller has seen it like this, by its own
     monotonic clock; `waiting` is why a container does not start, `unschedulable` why no node
-    takes the pod, each in the words of who says so."""
+    takes the pod, each in the words of who says so. `shard` is the one that a pod which ended
+    says it failed in."""
 
     name: str
     uid: str
@@ -51,7 +61,12 @@ class PodView:
     waiting: str = ""
     unschedulable: str = ""
     deleting: bool = False
+    shard: str = ""
     in_state_s: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything at one moment. `merged` says that the head holds all that is committed."""
+    """Everything at one moment. `merged` says that the head holds all of the plan that is
+    committed. Where the store does not answer, its side is what was last seen of it."""
 
     committed: frozenset[str]
     waves: tuple[Wave, ...]

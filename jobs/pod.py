@@ -6,65 +6,39 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from collector import keys
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
+from collector.plan import Plan
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.single_writer import SingleWriterStore
 from collector.worker.exit_codes import ExitCode
 from jobs.local import LocalRun, LocalRunFailed, Progress
+from jobs.podtask import PodTask, task_of
 from jobs.rounds import read_plan
 from jobs.waves import Wave, wave_from_json
 
 logger = logging.getLogger(__name__)
 
 _TERMINATION_LOG = Path("/dev/termination-log")
-_HOLD_S = 120.0
 _PATIENCE_S = 600.0
+_LONGEST_REASON = 1000
+
+Measure = Callable[[LocalRun, Sequence[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class PodTask:
-    """What a pod was told by its environment."""
+class End:
+    """How a pod ends: its exit code, why, and the shard that it is about."""
 
-    root: str
-    campaign: str
-    wave: str
-    plan_hash: str
-    index: int
-    devices: int
-    single_writer: bool
-    pod: str
-    scratch: Path
-    hold_s: float
-
-
-def task_of(environment: Mapping[str, str]) -> PodTask:
-    """The task in a pod's environment. Raises BadInput, naming the variable, where it has none."""
-
-    def said(name: str) -> str:
-        text = environment.get(name, "")
-        if not text:
-            raise BadInput(f"{name} is not set: `opmeter work` runs in a pod that a wave started")
-        return text
-
-    return PodTask(
-        root=said("OPMETER_ROOT"),
-        campaign=said("OPMETER_CAMPAIGN"),
-        wave=said("OPMETER_WAVE"),
-        plan_hash=said("OPMETER_PLAN_HASH"),
-        index=int(said("JOB_COMPLETION_INDEX")),
-        devices=int(environment.get("OPMETER_DEVICES") or 1),
-        single_writer=bool(environment.get("OPMETER_SINGLE_WRITER")),
-        pod=(environment.get("POD_UID") or "local")[:8],
-        scratch=Path(environment.get("TMPDIR") or "/tmp"),
-        hold_s=float(environment.get("OPMETER_HOLD_S") or _HOLD_S),
-    )
+    code: int
+    reason: str = ""
+    shard: str = ""
 
 
 def work_in_pod() -> int:
@@ -77,45 +51,60 @@ def work_in_pod() -> int:
         task = task_of(os.environ)
         for folder in (task.scratch, Path(os.environ.get("HOME") or task.scratch)):
             folder.mkdir(parents=True, exist_ok=True)
-    except (OpmeterError, OSError) as error:
-        return _last_words(ExitCode.IMAGE, str(error))
-    code, reason = work(task, stop)
-    if code in (ExitCode.NODE, ExitCode.HANG):
+    except OpmeterError as error:
+        return last_words(End(ExitCode.IMAGE, str(error)))
+    except OSError as error:
+        return last_words(End(ExitCode.SPACE, str(error)))
+    end = work(task, stop)
+    if end.code in (ExitCode.NODE, ExitCode.HANG):
         # A broken node that lets go at once would be given the whole queue.
         stop.wait(task.hold_s)
-    return _last_words(code, reason)
+    return last_words(end)
 
 
-def work(task: PodTask, stop: threading.Event) -> tuple[int, str]:
-    """Have the shards of this index committed: the exit code that says how far it came, and why."""
+def work(task: PodTask, stop: threading.Event, measure: Measure = LocalRun.measure) -> End:
+    """Have the shards of this index committed, and tell how far that came. What is committed
+    counts, by whomever: not what a worker says of itself."""
     try:
         store: Store = open_store(task.root)
         if task.single_writer:
             store = SingleWriterStore(store)
         patient = PatientStore(store, _PATIENCE_S, wait_for_refusals=True, stop=stop)
         wave = _read_wave(patient, task)
-        shards = _uncommitted(patient, task, wave)
-        if shards:
-            _measure(patient, store, task, wave, shards, stop)
-        left = _uncommitted(patient, task, wave)
-    except LocalRunFailed as error:
-        return _code_of(error.code), str(error)
+        failure = None
+        if shards := _uncommitted(patient, task, wave):
+            failure = _failure(lambda: _measure(patient, store, task, wave, shards, stop, measure))
+        left = _uncommitted(patient, task, wave) if shards else []
     except (BadInput, NotFound) as error:
-        return ExitCode.IMAGE, str(error)
+        return End(ExitCode.IMAGE, str(error))
     except StoreError as error:
-        return (ExitCode.TEMPORARY if stop.is_set() else ExitCode.STORE), str(error)
+        return End(ExitCode.TEMPORARY if stop.is_set() else ExitCode.STORE, str(error))
     except (OpmeterError, OSError) as error:
-        return ExitCode.NODE, str(error)
+        return End(ExitCode.NODE, str(error))
     if not left:
-        return ExitCode.DONE, ""
-    return ExitCode.TEMPORARY, f"stopped; {len(left)} shards are left"
+        return End(ExitCode.DONE)
+    if stop.is_set():
+        return End(ExitCode.TEMPORARY, f"stopped; {len(left)} shards are left")
+    if failure is None:
+        return End(ExitCode.TEMPORARY, f"{len(left)} shards are left")
+    return End(_code_of(failure.code), str(failure), failure.shard)
+
+
+def _failure(measure: Callable[[], None]) -> LocalRunFailed | None:
+    try:
+        measure()
+    except LocalRunFailed as error:
+        return error
+    return None
 
 
 def _read_wave(store: Store, task: PodTask) -> Wave:
     key = keys.wave(task.campaign, task.wave)
     wave = wave_from_json(store.get(key), key=key)
-    if wave.plan_hash != task.plan_hash or task.index >= len(wave.indexes):
+    if wave.plan_hash != task.plan_hash:
         raise BadInput(f"{key} is of plan {wave.plan_hash}, and this pod is for {task.plan_hash}")
+    if not 0 <= task.index < len(wave.indexes):
+        raise BadInput(f"{key} has {len(wave.indexes)} indexes, and this pod is for {task.index}")
     return wave
 
 
@@ -137,26 +126,33 @@ def _measure(
     store: Store,
     task: PodTask,
     wave: Wave,
-    shards: list[str],
+    shards: Sequence[str],
     stop: threading.Event,
+    measure: Measure,
 ) -> None:
-    plan = read_plan(patient, task.campaign, wave.plan)
-    if plan.plan_hash != task.plan_hash:
-        raise BadInput(f"plan {wave.plan} is {plan.plan_hash}, {task.plan_hash} is wanted")
+    plan = _read_plan(patient, task, wave)
     run = LocalRun(
         store=patient,
         watched=store,
         plan=plan,
         scratch=task.scratch,
-        devices=range(task.devices),
+        devices=range(min(task.devices, task.concurrency)),
         stop=stop,
         on_progress=_log_progress,
         on_finished=lambda shard: logger.info("shard %s is committed", shard),
         single_writer=task.single_writer,
-        gives_up=False,
-        prefix=f"{task.pod}-",
+        gives_up=task.gives_up,
+        tries_all=True,
+        prefix=f"{task.pod}-{task.index}-",
     )
-    run.measure(shards)
+    measure(run, shards)
+
+
+def _read_plan(store: Store, task: PodTask, wave: Wave) -> Plan:
+    plan = read_plan(store, task.campaign, wave.plan)
+    if (found := plan.plan_hash) != task.plan_hash:
+        raise BadInput(f"plan {wave.plan} is {found}, {task.plan_hash} is wanted")
+    return plan
 
 
 def _log_progress(progress: Progress) -> None:
@@ -167,14 +163,19 @@ def _code_of(code: int) -> int:
     """What a worker's end means for the pod: one that was killed may have run out of memory."""
     if code == -signal.SIGKILL:
         return ExitCode.SPACE
-    return ExitCode.NODE if code < 0 else code
+    known = code in set(ExitCode)
+    return code if known else ExitCode.NODE
 
 
-def _last_words(code: int, reason: str) -> int:
-    """Leave one line where `kubectl describe` shows it."""
-    if reason:
-        logger.error("%s", reason)
-    line = json.dumps({"code": int(code), "reason": reason[:1000]})
-    if _TERMINATION_LOG.exists():
-        _TERMINATION_LOG.write_text(line + "\n")
-    return int(code)
+def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
+    """Leave one line where `kubectl describe` shows it, and give the exit code."""
+    if end.reason:
+        logger.error("%s", end.reason)
+    said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON]}
+    line = json.dumps(said | ({"shard": end.shard} if end.shard else {}))
+    try:
+        if log.exists():
+            log.write_text(line + "\n")
+    except OSError as error:
+        logger.info("no last words: %s", error)
+    return int(end.code)

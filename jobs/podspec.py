@@ -6,7 +6,7 @@ pod security level wherever the Ascend runtime mounts drivers itself.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 from collector import __version__
@@ -14,47 +14,32 @@ from collector.canonical import canonical_json as _json
 from collector.canonical import sha256_hex, short_hash
 from collector.plan import Plan
 from collector.worker.exit_codes import ExitCode
-from jobs.podvolumes import WORK, Mounts, mounts
+from jobs.deployment import LABEL, PART_OF, Deployment, Manifest
+from jobs.features import ALL_FEATURES, Features
+from jobs.podtemplate import place, pod_annotations, pod_spec, resources, texts
+from jobs.podvolumes import mounts
 from jobs.site import Site
 from jobs.waves import Wave, parallelism
 
-Manifest = dict[str, Any]
-
-LABEL = "opmeter.io/"
-PART_OF = "app.kubernetes.io/part-of"
 SPEC_HASH = LABEL + "spec-sha256"
-_USER = 1000  # HwHiAiUser: /dev/davinci* belong to it
-_GRACE_S = 120
+MADE_OF = LABEL + "made-of"
+MERGE_INPUT = LABEL + "merge"
 _RETRIES = 3
 _KEEP_S = 86400
+# A merge that failed is tried again when its Job is gone.
+_KEEP_MERGE_S = 1800
 _DEADLINE_FACTOR, _DEADLINE_EXTRA_S = 3, 1800
-_TOLERATED_S = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """A cluster's side of a campaign: what is neither plan nor machine type.
-
-    `root` is the store as pods reach it; `store_secret` names a Secret of AWS's files
-    (`credentials`, `config`), `store_claim` a volume for a `file://` store under /store.
-    `site_packages` names a read-only claim that holds torch, for images that have none. `owner`
-    is the ConfigMap (name, uid) with which everything goes.
-    """
-
-    namespace: str
-    image: str
-    controller_image: str
-    root: str
-    store_secret: str = ""
-    store_claim: str = ""
-    site_packages: str = ""
-    owner: tuple[str, str] | None = None
-    single_writer: bool = False
-    pull_policy: str = "IfNotPresent"
 
 
 def worker_job(
-    wave: Wave, plan: Plan, site: Site, deployment: Deployment, *, cap: int, suspend: bool = False
+    wave: Wave,
+    plan: Plan,
+    site: Site,
+    deployment: Deployment,
+    *,
+    cap: int,
+    suspend: bool = False,
+    features: Features = ALL_FEATURES,
 ) -> Manifest:
     """The Indexed Job of a wave. With a Kueue queue it is created suspended: Kueue admits it."""
     count = len(wave.indexes)
@@ -63,6 +48,7 @@ def worker_job(
         LABEL + "wave": wave.wave_hash,
     }
     job = _job(wave.job_name, labels, deployment)
+    job["metadata"]["annotations"][MADE_OF] = made_of(site, deployment)
     if site.kueue_queue:
         job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = site.kueue_queue
     if site.scheduler == "volcano":
@@ -73,44 +59,45 @@ def worker_job(
         "completions": count,
         "parallelism": parallelism(count, cap),
         "suspend": suspend or bool(site.kueue_queue),
-        "backoffLimitPerIndex": _RETRIES,
-        "maxFailedIndexes": count,
-        "podReplacementPolicy": "Failed",
+        **_patience(count, features),
         "ttlSecondsAfterFinished": _KEEP_S,
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
             "metadata": {
                 "labels": labels | dict(site.pod_labels),
-                "annotations": _pod_annotations(site),
+                "annotations": pod_annotations(site),
             },
-            "spec": _worker_pod(wave, plan, site, deployment),
+            "spec": _worker_pod(wave, plan, site, deployment, features),
         },
     }
     return _sealed(job)
 
 
 def merge_job(
-    campaign: str, plan: Plan, committed: frozenset[str], deployment: Deployment
+    plan: Plan, plan_hash: str, key: str, deployment: Deployment, *, partial: bool
 ) -> Manifest:
-    """The Job that merges what is committed: its name says what, so that one input is one Job."""
-    key = short_hash([plan.plan_hash, sorted(committed)], 12)
-    labels = _labels(campaign, "merge") | {LABEL + "plan": plan.plan_hash}
+    """The Job that merges what is committed: `key` says what, so that one input is one Job."""
+    campaign = plan.campaign
+    labels = _labels(campaign, "merge") | {LABEL + "plan": plan_hash, MERGE_INPUT: key}
     job = _job(f"opmeter-{campaign[:27].strip('-')}-merge-{key}", labels, deployment)
     arguments = ["merge", campaign, "--plan", str(plan.number), "--root", deployment.root]
-    arguments += ["--allow-missing"] + (["--single-writer"] if deployment.single_writer else [])
+    arguments += ["--allow-missing"] if partial else []
+    arguments += ["--single-writer"] if deployment.single_writer else []
+    mounted = mounts(deployment, work="4Gi")
+    wanted = {"cpu": "1", "memory": "2Gi"}
     job["spec"] = {
         "backoffLimit": 4,
         "activeDeadlineSeconds": 3600,
-        "ttlSecondsAfterFinished": _KEEP_S,
+        "ttlSecondsAfterFinished": _KEEP_MERGE_S,
         "template": {
             "metadata": {"labels": labels, "annotations": {}},
-            "spec": _pod(
+            "spec": pod_spec(
                 "merge",
                 deployment.controller_image,
                 ["opmeter", *arguments],
                 deployment,
-                mounts(deployment, work="4Gi"),
-                {"cpu": "1", "memory": "2Gi"},
+                mounted,
+                wanted,
             ),
         },
     }
@@ -121,15 +108,15 @@ def probe_job(site: Site, deployment: Deployment, name: str) -> Manifest:
     """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it."""
     labels = _labels("", "probe")
     job = _job(name, labels, deployment)
-    pod = _pod(
+    pod = pod_spec(
         "probe",
         deployment.image,
         ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root],
         deployment,
         mounts(deployment, site, work="1Gi"),
-        _resources(site, devices=min(1, site.devices_per_worker)),
+        resources(site, devices=min(1, site.devices_per_worker)),
     )
-    _place(pod, site, ())
+    place(pod, site, ())
     job["spec"] = {
         "backoffLimit": 2,
         "activeDeadlineSeconds": 600,
@@ -137,7 +124,7 @@ def probe_job(site: Site, deployment: Deployment, name: str) -> Manifest:
         "template": {
             "metadata": {
                 "labels": labels | dict(site.pod_labels),
-                "annotations": _pod_annotations(site),
+                "annotations": pod_annotations(site),
             },
             "spec": pod,
         },
@@ -151,12 +138,32 @@ def is_same(job: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     return bool(annotations.get(SPEC_HASH) == job["metadata"]["annotations"][SPEC_HASH])
 
 
-def _worker_pod(wave: Wave, plan: Plan, site: Site, deployment: Deployment) -> Manifest:
+def made_of(site: Site, deployment: Deployment) -> str:
+    """What of a campaign decides how its workers run, in short: where it changes, Jobs are made
+    anew."""
+    told = asdict(deployment)
+    for name in ("namespace", "owner", "controller_image"):
+        del told[name]
+    return short_hash([asdict(site), told], 12)
+
+
+def _patience(count: int, features: Features) -> Manifest:
+    """How often an index may fail: by itself, or, before 1.29, all of them together."""
+    found: Manifest = {"backoffLimit": _RETRIES * count}
+    if features.per_index:
+        found = {"backoffLimitPerIndex": _RETRIES, "maxFailedIndexes": count}
+    return found | ({"podReplacementPolicy": "Failed"} if features.replacement else {})
+
+
+def _worker_pod(
+    wave: Wave, plan: Plan, site: Site, deployment: Deployment, features: Features
+) -> Manifest:
     mounted = mounts(deployment, site, work=site.ephemeral_storage, shared=site.shared_memory)
-    resources = _resources(site, devices=site.devices_per_worker)
-    resources["ephemeral-storage"] = site.ephemeral_storage
-    pod = _pod("worker", deployment.image, ["opmeter", "work"], deployment, mounted, resources)
-    pod["containers"][0]["env"] += _texts(
+    wanted = resources(site, devices=site.devices_per_worker)
+    wanted["ephemeral-storage"] = site.ephemeral_storage
+    pod = pod_spec("worker", deployment.image, ["opmeter", "work"], deployment, mounted, wanted)
+    digest = deployment.image.partition("@")[2]
+    pod["containers"][0]["env"] += texts(
         OPMETER_ROOT=deployment.root,
         OPMETER_CAMPAIGN=wave.campaign,
         OPMETER_WAVE=wave.wave_hash,
@@ -164,90 +171,12 @@ def _worker_pod(wave: Wave, plan: Plan, site: Site, deployment: Deployment) -> M
         OPMETER_DEVICES=str(site.devices_per_worker),
         OPMETER_MEASURE_CONCURRENCY=str(site.measure_concurrency),
         **({"OPMETER_SINGLE_WRITER": "1"} if deployment.single_writer else {}),
+        **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
+        **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )
     pod["activeDeadlineSeconds"] = _deadline_s(wave, plan, site)
-    _place(pod, site, wave.avoid)
+    place(pod, site, wave.avoid)
     return pod
-
-
-def _place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
-    """Where the pod may run, and by whose scheduler."""
-    if site.node_selector:
-        pod["nodeSelector"] = dict(site.node_selector)
-    if avoid:
-        expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(avoid)}
-        pod["affinity"] = {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": [expression]}]
-                }
-            }
-        }
-    lost = [f"node.kubernetes.io/{state}" for state in ("unreachable", "not-ready")]
-    pod["tolerations"] = [
-        *(
-            {
-                "key": k,
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _TOLERATED_S,
-            }
-            for k in lost
-        ),
-        *(_toleration(pairs) for pairs in site.tolerations),
-    ]
-    if site.scheduler == "volcano":
-        pod["schedulerName"] = "volcano"
-    if site.priority_class:
-        pod["priorityClassName"] = site.priority_class
-    if site.runtime_class:
-        pod["runtimeClassName"] = site.runtime_class
-    if site.network == "host":
-        pod["hostNetwork"] = True
-        pod["dnsPolicy"] = "ClusterFirstWithHostNet"
-
-
-def _pod(
-    name: str,
-    image: str,
-    command: list[str],
-    deployment: Deployment,
-    mounted: Mounts,
-    resources: Mapping[str, str],
-) -> Manifest:
-    container = {
-        "name": name,
-        "image": image,
-        "imagePullPolicy": deployment.pull_policy,
-        "workingDir": WORK,
-        "command": command,
-        "env": [*_place_names(), *_texts(**mounted.environment)],
-        "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounted.mounts,
-    }
-    return {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": _GRACE_S,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "serviceAccountName": "opmeter-merge" if name == "merge" else "opmeter-worker",
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": mounted.volumes,
-    }
 
 
 def _failure_rules() -> list[Manifest]:
@@ -268,33 +197,11 @@ def _failure_rules() -> list[Manifest]:
 
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
     """When a pod is given up: shards of an index share its devices."""
-    predicted = {shard.shard_id: shard.predicted_s for shard in plan.shards}
+    wanted = wave.shards
+    predicted = {s.shard_id: s.predicted_s for s in plan.shards if s.shard_id in wanted}
     at_once = max(1, min(site.devices_per_worker, site.measure_concurrency))
     longest = max(sum(predicted.get(s, 0.0) for s in shards) for shards in wave.indexes)
     return int(_DEADLINE_FACTOR * longest / at_once) + _DEADLINE_EXTRA_S
-
-
-def _resources(site: Site, devices: int) -> dict[str, str]:
-    wanted = {"cpu": site.cpu, "memory": site.memory}
-    return wanted | ({site.resource: str(devices)} if site.resource else {})
-
-
-def _pod_annotations(site: Site) -> dict[str, str]:
-    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    if site.schedule_policy:
-        annotations["huawei.com/schedule_policy"] = site.schedule_policy
-    if site.accelerator_type.endswith("super-pod"):
-        annotations["sp-block"] = str(site.devices_per_worker)
-    if site.volcano_queue:
-        annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue
-    return annotations
-
-
-def _toleration(pairs: tuple[tuple[str, str], ...]) -> Manifest:
-    toleration: Manifest = dict(pairs)
-    if "tolerationSeconds" in toleration:
-        toleration["tolerationSeconds"] = int(toleration["tolerationSeconds"])
-    return toleration
 
 
 def _labels(campaign: str, component: str) -> dict[str, str]:
@@ -331,17 +238,3 @@ def _sealed(job: Manifest) -> Manifest:
     spec = {k: v for k, v in job["spec"].items() if k not in ("parallelism", "suspend")}
     job["metadata"]["annotations"][SPEC_HASH] = sha256_hex(_json(spec))
     return job
-
-
-def _place_names() -> list[Manifest]:
-    fields = {
-        "NODE_NAME": "spec.nodeName",
-        "POD_NAME": "metadata.name",
-        "POD_UID": "metadata.uid",
-        "HOST_IP": "status.hostIP",
-    }
-    return [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": p}}} for n, p in fields.items()]
-
-
-def _texts(**values: str) -> list[Manifest]:
-    return [{"name": name, "value": value} for name, value in values.items()]

@@ -5,12 +5,10 @@ work volume by its environment variable.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobs.deployment import Deployment
 from jobs.site import Site
-
-if TYPE_CHECKING:
-    from jobs.podspec import Deployment
 
 WORK = "/work"
 STORE = "/store"
@@ -52,7 +50,7 @@ class Mounts:
 
 
 def mounts(
-    deployment: "Deployment", site: Site | None = None, *, work: str, shared: str = ""
+    deployment: Deployment, site: Site | None = None, *, work: str, shared: str = ""
 ) -> Mounts:
     """The volumes of a pod: `work` and `shared` are the sizes of what it may write."""
     found = Mounts([], [], dict(_WRITTEN))
@@ -74,7 +72,7 @@ def mounts(
     return found
 
 
-def _add_of_site(found: Mounts, deployment: "Deployment", site: Site) -> None:
+def _add_of_site(found: Mounts, deployment: Deployment, site: Site) -> None:
     if deployment.site_packages:
         claim = {"claimName": deployment.site_packages, "readOnly": True}
         volume = {"persistentVolumeClaim": claim}

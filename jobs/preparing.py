@@ -38,9 +38,12 @@ class Situation:
     state: State
 
 
-def survey(campaign: Campaign, store: Store, stack: Stack | None = None) -> Situation:
+def survey(
+    campaign: Campaign, store: Store, stack: Stack | None = None, op_mapping: str | None = None
+) -> Situation:
     """Read the sources, the stack, the campaign's earlier plans and the database's head. `stack`
-    is that of the machines that will measure, where they are not this one."""
+    is that of the machines that will measure, where they are not this one; `op_mapping` the text
+    where it came with the campaign, not in a file."""
     stack = stack or resolve_stack(campaign)
     sources = load_sources(campaign, store)
     head = find_head(store)
@@ -48,7 +51,7 @@ def survey(campaign: Campaign, store: Store, stack: Stack | None = None) -> Situ
         campaign=campaign,
         sources=sources,
         stack=stack,
-        op_mapping=_op_mapping(campaign),
+        op_mapping=_checked(op_mapping) if op_mapping else op_mapping_of(campaign),
         plans=tuple(read_plans(store, campaign.name)),
         committed=committed_shards(store, campaign.name),
         head=head,
@@ -109,7 +112,12 @@ def write(store: Store, situation: Situation, planned: PlannedRound) -> None:
     write_round(store, planned.plan, planned.shards, [source.table for source in situation.sources])
 
 
-def _op_mapping(campaign: Campaign) -> str | None:
+def _checked(op_mapping: str) -> str:
+    check_op_mapping(op_mapping, path=OP_MAPPING)
+    return op_mapping
+
+
+def op_mapping_of(campaign: Campaign) -> str | None:
     """The text that the version gets: of the file that the campaign names, else of its trees."""
     path = campaign.op_mapping or _op_mapping_of_trees(campaign)
     if path is None:

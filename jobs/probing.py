@@ -1,17 +1,15 @@
 """The stack of the machines that will measure, asked of one of their pods."""
 
 import json
-import logging
 
-from collector.canonical import short_hash
 from collector.errors import BadInput
 from collector.stack import Stack
 from jobs.applied import Applied
 from jobs.cluster import Cluster
 from jobs.live import job_view
-from jobs.podspec import SPEC_HASH, probe_job
+from jobs.rendering import named_probe
 
-logger = logging.getLogger(__name__)
+_PROBES = "app.kubernetes.io/component=probe"
 
 
 def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
@@ -19,18 +17,18 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 
     Raises BadInput, with the pod's last words, where it fails.
     """
-    job = probe_job(applied.site, applied.deployment, "probe")
-    kept = short_hash([applied.campaign.name, job["metadata"]["annotations"][SPEC_HASH]], 12)
-    job["metadata"]["name"] = name = f"opmeter-probe-{kept}"
-    cluster.create_or_adopt(job)
-    selector = f"batch.kubernetes.io/job-name={name}"
-    live = [job_view(found) for found in cluster.jobs("app.kubernetes.io/component=probe")]
-    state = next((view.state for view in live if view.name == name), "")
-    if not state:
+    job = named_probe(applied.campaign.name, applied.site, applied.deployment)
+    name = job["metadata"]["name"]
+    live = {view.name: view for view in map(job_view, cluster.jobs(_PROBES))}
+    if name not in live:
+        cluster.create_or_adopt(job)
         return None
-    pods = sorted(cluster.pods(selector), key=lambda pod: pod["metadata"]["creationTimestamp"])
+    if not live[name].state:
+        return None
+    pods = cluster.pods(f"batch.kubernetes.io/job-name={name}")
+    pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
-    return _stack_in(log, name, complete=state == "Complete")
+    return _stack_in(log, name, complete=live[name].state == "Complete")
 
 
 def _stack_in(log: str, name: str, *, complete: bool) -> Stack:
@@ -38,7 +36,7 @@ def _stack_in(log: str, name: str, *, complete: bool) -> Stack:
     if complete and lines:
         try:
             return Stack.from_json(json.loads(lines[-1]))
-        except ValueError as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"Job {name} printed no stack: {lines[-1][:300]}") from error
     last = lines[-1] if lines else "it printed nothing"
     raise BadInput(f"Job {name} found no stack on a worker's node: {last[:500]}")

@@ -1,5 +1,6 @@
 """From a campaign's target to a whole stack: every field filled, or refused by name."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 from collector.errors import BadInput
@@ -34,6 +35,16 @@ def resolve_stack(campaign: Campaign) -> Stack:
             "can fill them; name them in the campaign"
         )
     return _filled(target, Stack(device=target.device or "", torch=target.torch or ""))
+
+
+def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> Stack | None:
+    """The stack of a campaign that is measured elsewhere. `find` asks the machines there, where
+    the campaign leaves anything open; None while they have not answered."""
+    target = campaign.target
+    if target is not None and all(getattr(target, n) for n in _WANTED[campaign.backend]):
+        return _filled(target, Stack(device=target.device or "", torch=target.torch or ""))
+    found = find()
+    return found if found is None or target is None else _filled(target, found)
 
 
 def _filled(target: Target, base: Stack) -> Stack:

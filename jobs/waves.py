@@ -7,6 +7,7 @@ again creates the same one. Pure: what is committed and what runs is told.
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from collector.canonical import readable_json, short_hash
 from collector.errors import BadInput
@@ -15,7 +16,7 @@ _LEAST, _MOST = 64, 1000
 _INDEXES_PER_WORKER = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wave:
     """`indexes[i]` are the shards of index i. `serial` counts the plan's waves, so that shards
     that are launched again make another wave; `avoid` are nodes that it keeps away from."""
@@ -27,7 +28,7 @@ class Wave:
     indexes: tuple[tuple[str, ...], ...]
     avoid: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def wave_hash(self) -> str:
         return short_hash(_as_json(self), 12)
 
@@ -36,7 +37,7 @@ class Wave:
         """At most 52 characters: Kubernetes appends `-{index}` and a suffix of its own."""
         return f"opmeter-{self.campaign[:27].strip('-')}-{self.wave_hash}"
 
-    @property
+    @cached_property
     def shards(self) -> frozenset[str]:
         return frozenset(shard for index in self.indexes for shard in index)
 

@@ -12,16 +12,22 @@ import typer
 from collector.database.merge import Guard
 from collector.errors import BadInput
 from collector.store.base import Store
+from collector.store.patient import PatientStore
 from jobs.applied import PAUSED, SELECTOR, Applied, config_map_name
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ObjectMissing
-from jobs.controller import Controller, run_forever
+from jobs.controller import Controller
 from jobs.leader import Election
 from jobs.logformat import log_as_json
+from jobs.loop import Changes, run_forever
 from jobs.metrics import Metrics
-from jobs.verbs.opening import choose_guard, open_root
+from jobs.verbs.opening import choose_guard, open_bare
 
 logger = logging.getLogger(__name__)
+
+# A store that is away for longer than this is looked for again at the next look: other campaigns,
+# the Lease and the Jobs of this one do not wait for it.
+_PATIENCE_S = 10.0
 
 
 def controller_verb(namespace: str | None, metrics_port: int, interval_s: float) -> int:
@@ -38,10 +44,11 @@ def controller_verb(namespace: str | None, metrics_port: int, interval_s: float)
         metrics.set("opmeter_is_leader", found)
         return found
 
-    logger.info("controller of namespace %s, %s", cluster.namespace, cluster.version())
-    run_forever(
-        Controller(cluster, store_of_pods, guard_of, metrics), leads, stop, interval_s=interval_s
-    )
+    logger.info("controller of namespace %s", cluster.namespace)
+    changes = Changes(cluster, SELECTOR).start()
+    controller = Controller(cluster, store_of_pods, guard_of, metrics, leads)
+    run_forever(controller, leads, stop, changes=changes, interval_s=interval_s)
+    changes.stop()
     election.release()
     return 0
 
@@ -68,7 +75,13 @@ def pause_verb(campaign: str, namespace: str | None, *, on: bool) -> None:
 def store_of_pods(applied: Applied) -> Store:
     """The store of a campaign at the address that pods use."""
     deployment = applied.deployment
-    return open_root(deployment.root, single_writer=deployment.single_writer)
+    store = open_bare(deployment.root, single_writer=deployment.single_writer)
+    return impatient(store)
+
+
+def impatient(store: Store) -> Store:
+    """The same store, not waited for longer than a look may take."""
+    return PatientStore(store, _PATIENCE_S)
 
 
 def guard_of(applied: Applied, store: Store) -> Guard:

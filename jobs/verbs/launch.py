@@ -9,17 +9,21 @@ import yaml
 
 from collector import keys
 from collector.errors import BadInput
+from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_once
-from jobs.applied import SITE, SITE_YAML, config_map
+from jobs.applied import OP_MAPPING, SELECTOR, SITE, SITE_YAML, config_map
 from jobs.campaign import BundledSource, Campaign, CasesSource
 from jobs.cluster import Cluster
-from jobs.controller import Controller, run_forever
+from jobs.controller import Controller
+from jobs.deployment import Deployment, Manifest
 from jobs.leader import Election
-from jobs.podspec import Deployment, Manifest
+from jobs.loop import Changes, run_forever
+from jobs.preparing import op_mapping_of
+from jobs.rendering import first_objects
 from jobs.site import load_site
-from jobs.sources import load_sources
-from jobs.verbs.controller import guard_of, identity, stop_on_signals
-from jobs.verbs.opening import open_campaign, open_root
+from jobs.sources import LoadedSource, load_sources
+from jobs.verbs.controller import guard_of, identity, impatient, stop_on_signals
+from jobs.verbs.opening import open_bare, open_campaign, patient
 
 _NOT_FINISHED = 3
 
@@ -38,27 +42,35 @@ def launch_verb(
     campaign = open_campaign(name)
     chosen = load_site(site)
     _check(campaign, chosen.backend, deployment, unpinned=unpinned)
-    store = open_root(root or deployment.root, single_writer=deployment.single_writer)
+    store = open_bare(root or deployment.root, single_writer=deployment.single_writer)
+    loaded = load_sources(campaign, patient(store))
     if dry_run:
         shown = replace(deployment, namespace=deployment.namespace or "default")
-        typer.echo(_yaml([_object(campaign, name, site, shown, store, upload=False)]))
+        manifest = _object(campaign, name, site, shown, loaded)
+        typer.echo(_yaml([manifest, *first_objects(campaign, chosen, shown, store)]))
         return 0
     cluster = Cluster.connect(deployment.namespace or None)
     there = replace(deployment, namespace=cluster.namespace)
-    manifest = _object(campaign, name, site, there, store, upload=True)
+    manifest = _object(campaign, name, site, there, loaded)
+    _upload(campaign, loaded, patient(store))
     cluster.apply_config_map(manifest)
     typer.echo(f"{campaign.name} is applied in namespace {cluster.namespace}")
     if not watch:
         typer.echo(f"follow it with: opmeter status {campaign.name} --root {deployment.root}")
         return 0
-    return _watch(cluster, campaign.name, store)
+    return _watch(cluster, campaign.name, impatient(store))
 
 
 def _watch(cluster: Cluster, campaign: str, store: Store) -> int:
+    """Lead where nobody does, else wait for who leads."""
     logging.getLogger("jobs").setLevel(logging.INFO)
     stop, election = stop_on_signals(), Election(cluster, identity())
-    controller = Controller(cluster, lambda applied: store, guard_of)
-    finished = run_forever(controller, election.hold, stop, only=campaign, until_finished=True)
+    changes = Changes(cluster, f"{SELECTOR}={campaign}").start()
+    controller = Controller(cluster, lambda applied: store, guard_of, may_act=election.hold)
+    finished = run_forever(
+        controller, election.hold, stop, changes=changes, only=campaign, until_finished=True
+    )
+    changes.stop()
     election.release()
     typer.echo("merged" if finished else "stopped; launching it again goes on")
     return 0 if finished else _NOT_FINISHED
@@ -78,37 +90,46 @@ def _check(campaign: Campaign, backend: str, deployment: Deployment, *, unpinned
 
 
 def _object(
-    campaign: Campaign, name: str, site: str, deployment: Deployment, store: Store, *, upload: bool
+    campaign: Campaign,
+    name: str,
+    site: str,
+    deployment: Deployment,
+    loaded: tuple[LoadedSource, ...],
 ) -> Manifest:
-    text = _portable_text(campaign, name, store, upload=upload)
     path = Path(site)
     is_file = path.suffix in (".yaml", ".yml")
-    kept = {SITE_YAML: path.read_text(encoding="utf-8")} if is_file else {SITE: site}
-    return config_map(campaign.name, text, kept, deployment)
+    more = {SITE_YAML: path.read_text(encoding="utf-8")} if is_file else {SITE: site}
+    op_mapping = op_mapping_of(campaign)
+    if op_mapping is not None:
+        more[OP_MAPPING] = op_mapping
+    return config_map(campaign.name, _portable_text(campaign, name, loaded), more, deployment)
 
 
-def _portable_text(campaign: Campaign, name: str, store: Store, *, upload: bool) -> str:
+def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ...]) -> str:
     """The campaign file with sources that mean the same in the cluster: what lies in a file here
     is parsed here, and named by its key."""
     document = yaml.safe_load(_text_of(name))
-    loaded = load_sources(campaign, store)
     sources: list[dict[str, str]] = []
     for said, source, found in zip(document["sources"], campaign.sources, loaded, strict=True):
         if isinstance(source, BundledSource | CasesSource):
             sources.append(said)
             continue
-        if upload:
-            create_once(store, keys.source(campaign.name, found.planned.sha256), found.table)
         stack = {"stack": "target"} if found.planned.same_stack else {}
         sources.append({"cases": found.planned.sha256, **stack})
     document["sources"] = sources
-    document.pop("store", None)
+    for of_this_machine in ("store", "op_mapping"):
+        document.pop(of_this_machine, None)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-def _text_of(name: str) -> str:
-    from collector.profiles.bundled import bundled_file
+def _upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
+    """Tables first: a ConfigMap that names one is read at once."""
+    for source, found in zip(campaign.sources, loaded, strict=True):
+        if not isinstance(source, BundledSource | CasesSource):
+            create_once(store, keys.source(campaign.name, found.planned.sha256), found.table)
 
+
+def _text_of(name: str) -> str:
     path = Path(name)
     if path.exists():
         return path.read_text(encoding="utf-8-sig")

@@ -62,7 +62,8 @@ def plan_of(shards):
 
 
 def desired(shards, workers=4, **more):
-    return Desired(plan_of(shards), workers, per_index=1, **more)
+    plan = plan_of(shards)
+    return Desired(plan, plan.plan_hash, workers, per_index=1, **more)
 
 
 class PlayedCluster:
@@ -89,7 +90,7 @@ class PlayedCluster:
             pods=tuple(self.pods),
             nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
             strikes=self.strikes,
-            merged=self.merged,
+            merged=bool(self.merged),
         )
 
     def look(self):
@@ -119,10 +120,10 @@ class PlayedCluster:
                 self.committed[shard] = outcome
             case Remember(strikes):
                 self.strikes = strikes
-            case Announce(reason, message):
+            case Announce(reason, message, _):
                 self.announced.append((reason, message))
-            case Merge():
-                self.merged = True
+            case Merge(key):
+                self.merged = key
             case Finish():
                 self.finished = True
 
@@ -274,7 +275,7 @@ def test_another_image_ends_the_launching_with_a_word():
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
     )
-    assert cluster.look() == (Announce("WrongImage", f"{name}: exit code 43"),)
+    assert cluster.look() == (Announce("WrongImage", f"{name}: exit code 43", name),)
 
 
 def test_pause_suspends_and_resumes_without_a_loss():
@@ -309,7 +310,7 @@ def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
     why = "ImagePullBackOff: no such image"
     cluster.pods.append(PodView("p", "u", name, 0, "n1", "Pending", waiting=why, in_state_s=601))
     actions = cluster.look()
-    assert Suspend(name, True, f"p does not start: {why}") in actions
+    assert Suspend(name, True, f"p does not start: {why}", hold=True) in actions
     assert any(isinstance(a, Announce) and why in a.message for a in actions)
 
 

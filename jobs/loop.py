@@ -1,0 +1,106 @@
+"""When a controller looks again: soon after something changes, never too often, and now and then
+anyway, since not everything that matters is told by a watch."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from jobs.cluster_errors import ClusterError
+from jobs.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 240
+_LONGEST_S = 15.0  # between two looks
+_SLICE_S = 0.5
+_BUSY_SHARE = 0.25  # of the time may go into looking
+
+
+class JobWatch(Protocol):
+    """What of a cluster tells changes."""
+
+    def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]: ...
+
+
+class Changes:
+    """Whether any Job of a selector has changed, told by a watch in a thread of its own. A watch
+    that breaks counts as a change, and is begun again after a pause."""
+
+    def __init__(self, jobs: JobWatch, selector: str, pause_s: float = 5.0):
+        self._jobs, self._selector, self._pause_s = jobs, selector, pause_s
+        self._changed, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def start(self) -> "Changes":
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether something changed since the last call that said so."""
+        changed = self._changed.wait(seconds)
+        self._changed.clear()
+        return changed
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            try:
+                for _ in self._jobs.watch_jobs(self._selector, _WATCH_S):
+                    self._changed.set()
+                    if self._ended.is_set():
+                        return
+            except ClusterError as error:
+                logger.info("Jobs cannot be watched: %s", error)
+            self._changed.set()
+            self._ended.wait(self._pause_s)
+
+
+def run_forever(
+    controller: Controller,
+    leads: Callable[[], bool],
+    stop: threading.Event,
+    *,
+    changes: Changes | None = None,
+    only: str = "",
+    interval_s: float = 5.0,
+    until_finished: bool = False,
+) -> bool:
+    """Look again and again while we lead. Says whether the campaign `only` is finished, where that
+    is waited for, whoever leads."""
+    while not stop.is_set():
+        started = time.monotonic()
+        try:
+            if leads():
+                finished = controller.look(only).get(only, False)
+            else:
+                finished = until_finished and controller.has_finished(only)
+        except ClusterError as error:
+            logger.warning("%s", error)
+            finished = False
+        if until_finished and finished:
+            return True
+        took_s = time.monotonic() - started
+        soonest = started + max(interval_s, took_s / _BUSY_SHARE)
+        _wait(leads, stop, changes, soonest, max(soonest, started + _LONGEST_S))
+    return False
+
+
+def _wait(
+    leads: Callable[[], bool],
+    stop: threading.Event,
+    changes: Changes | None,
+    soonest: float,
+    latest: float,
+) -> None:
+    """Until something changes, but not before `soonest`; the Lease is kept meanwhile."""
+    while (now := time.monotonic()) < soonest and not stop.is_set():
+        stop.wait(min(_SLICE_S, soonest - now))
+        leads()
+    while changes is not None and time.monotonic() < latest and not stop.is_set():
+        if changes.wait(_SLICE_S):
+            return
+        leads()

@@ -1,0 +1,63 @@
+"""What a controller remembers of a campaign between two looks: only what saves it a second look.
+
+Nothing here may decide anything that the store and the live objects would not decide again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from collector.plan import Plan
+from collector.store.base import Store
+from jobs.features import Features
+from jobs.live import Since
+from jobs.waves import Wave
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPlan:
+    """A plan, and its hash: of a large one it takes a second."""
+
+    plan: Plan
+    plan_hash: str
+
+
+@dataclass
+class Aged:
+    """A value that is asked for again when it is older than `every_s`."""
+
+    every_s: float
+    value: Any = None
+    at: float | None = None
+
+    def get(self, ask: Callable[[], Any]) -> Any:
+        now = time.monotonic()
+        if self.at is None or now - self.at >= self.every_s:
+            self.value, self.at = ask(), now
+        return self.value
+
+
+@dataclass
+class Memory:
+    """Of one campaign. `made_for` is what the plan was made for; `committed` was last seen."""
+
+    made_for: str = ""
+    plan: KnownPlan | None = None
+    waves: dict[str, Wave] = field(default_factory=dict)
+    committed: frozenset[str] = frozenset()
+    merged: tuple[tuple[int, int], bool] = ((-1, -1), False)  # head and commits -> whether
+    features: Features | None = None
+    store_of: str = ""
+    store: Store | None = None
+    jobs: Since = field(default_factory=Since)
+    pods: Since = field(default_factory=Since)
+    nodes: Aged = field(default_factory=lambda: Aged(15.0))
+    others: Aged = field(default_factory=lambda: Aged(60.0))
+    announced: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def forget_plan(self) -> None:
+        """Everything that belongs to a plan."""
+        self.plan, self.made_for = None, ""
+        self.waves.clear()
+        self.committed, self.merged = frozenset(), ((-1, -1), False)

@@ -1,0 +1,168 @@
+"""Doing what was decided. Each act may be done again, by anyone, without harm."""
+
+import logging
+import time
+import uuid
+
+from collector import keys
+from collector.store.base import Store, create_once
+from collector.worker.assignment import Assignment, abandon
+from jobs.actions import (
+    Action,
+    Announce,
+    Delete,
+    Finish,
+    GiveUp,
+    Launch,
+    Merge,
+    Remember,
+    Scale,
+    Suspend,
+)
+from jobs.applied import MERGED, Applied
+from jobs.cluster import Cluster
+from jobs.cluster_errors import ClusterAway, ClusterError
+from jobs.features import Features, features_of, unknown_fields
+from jobs.live import HELD
+from jobs.memory import KnownPlan, Memory
+from jobs.nodes import strikes_to_json
+from jobs.observed import JobView, Observed
+from jobs.podspec import merge_job, worker_job
+from jobs.waves import Wave, wave_to_json
+
+logger = logging.getLogger(__name__)
+
+_SAY_AGAIN_S = 1800.0  # an Event is gone after an hour
+_NEWS = frozenset({"Planned", "WaveCreated", "Merged"})
+
+
+class Performer:
+    """The hands of a controller, for one campaign at one look."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        applied: Applied,
+        known: KnownPlan,
+        store: Store,
+        memory: Memory,
+    ):
+        self._cluster, self._applied, self._known = cluster, applied, known
+        self._store, self._memory = store, memory
+
+    def perform(self, action: Action, observed: Observed) -> None:
+        """Do one thing; what the cluster refuses is announced. Raises ClusterAway and StoreError
+        where the rest had better wait."""
+        if not isinstance(action, Announce | Finish):
+            logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
+        try:
+            self._do(action, observed)
+        except ClusterAway:
+            raise
+        except ClusterError as error:
+            what = type(action).__name__
+            self.say("Refused", f"{what}: {error}", about=what)
+
+    def say(self, reason: str, message: str, about: str = "") -> None:
+        announce(self._cluster, self._applied.object, self._memory, reason, message, about)
+
+    def _do(self, action: Action, observed: Observed) -> None:
+        name, cluster = self._applied.campaign.name, self._cluster
+        match action:
+            case Launch(wave, cap):
+                self._launch(wave, cap)
+            case Scale(job_name, number):
+                job = _job(observed, job_name)
+                self._patch(job, number, on=job.suspended, hold=job.held)
+            case Suspend(job_name, on, _, hold):
+                job = _job(observed, job_name)
+                self._patch(job, job.parallelism, on=on, hold=hold)
+            case Delete(job_name, _):
+                cluster.delete_job(job_name)
+            case GiveUp(shard, outcome, reason):
+                attempt = f"controller-{uuid.uuid4().hex[:12]}"
+                plan, plan_hash = self._known.plan, self._known.plan_hash
+                assignment = Assignment(name, plan.number, plan_hash, shard, attempt, 0)
+                abandon(self._store, assignment, outcome, reason)
+                self.say("ShardFailed", f"{shard}: {reason}", shard)
+            case Remember(strikes):
+                self._store.put(keys.nodes(name), strikes_to_json(strikes))
+            case Announce(reason, message, about):
+                self.say(reason, message, about)
+            case Merge(key, partial):
+                plan, plan_hash = self._known.plan, self._known.plan_hash
+                there = self._applied.deployment
+                cluster.create_or_adopt(merge_job(plan, plan_hash, key, there, partial=partial))
+            case Finish():
+                owner = self._applied.object["metadata"]["name"]
+                cluster.annotate_config_map(owner, {MERGED: self._applied.fingerprint})
+                self.say("Merged", f"plan {self._known.plan.number}")
+
+    def _launch(self, wave: Wave, cap: int) -> None:
+        """First the wave, then its Job: a Job always finds what its indexes are."""
+        site, deployment = self._applied.site, self._applied.deployment
+        create_once(self._store, keys.wave(wave.campaign, wave.wave_hash), wave_to_json(wave))
+        plan = self._known.plan
+        if self._memory.features is None:
+            job = worker_job(wave, plan, site, deployment, cap=cap)
+            self._memory.features = self._features(job)
+        features = self._memory.features
+        job = worker_job(wave, plan, site, deployment, cap=cap, features=features)
+        if self._cluster.create_or_adopt(job):
+            self.say("WaveCreated", f"{wave.job_name}: {len(wave.indexes)} indexes")
+
+    def _features(self, job: dict[str, object]) -> Features:
+        """What this cluster keeps of a Job's fields."""
+        try:
+            found = features_of(job, self._cluster.dry_run(job))
+        except ClusterAway:
+            raise
+        except ClusterError as error:
+            degraded = unknown_fields(str(error))
+            if degraded is None:
+                raise
+            found = degraded
+        if not found.per_index:
+            self.say("Degraded", "before Kubernetes 1.29 an index has no retries of its own")
+        return found
+
+    def _patch(self, job: JobView, parallelism: int, *, on: bool, hold: bool) -> None:
+        """All that is ours to change: an apply takes back what it does not name."""
+        spec = {"parallelism": parallelism, "suspend": on}
+        self._cluster.patch_job(job.name, spec, {HELD: "true"} if on and hold else {})
+
+
+def announce(
+    cluster: Cluster,
+    owner: dict[str, object],
+    memory: Memory,
+    reason: str,
+    message: str,
+    about: str = "",
+) -> None:
+    """An Event, where this account may write one; people read it, nothing depends on it. The same
+    news is told once, and again when its Event must be gone."""
+    key, now = (reason, about or message), time.monotonic()
+    if key in memory.announced and now - memory.announced[key] < _SAY_AGAIN_S:
+        return
+    level = logging.INFO if reason in _NEWS else logging.WARNING
+    logger.log(level, "%s: %s", reason, message)
+    try:
+        cluster.announce(owner, reason, message, about=about, warning=reason not in _NEWS)
+    except ClusterError as error:
+        logger.warning("no Event of it: %s", error)
+    memory.announced[key] = now
+
+
+def _described(action: Action) -> str:
+    """In a line: a wave may hold a thousand indexes."""
+    match action:
+        case Launch(wave, cap):
+            return f"Launch {wave.job_name}: {len(wave.indexes)} indexes, {cap} at once"
+        case Remember(strikes):
+            return f"Remember {len(strikes.seen)} strikes"
+    return str(action)
+
+
+def _job(observed: Observed, name: str) -> JobView:
+    return next(job for job in observed.jobs if job.name == name)

@@ -1,0 +1,46 @@
+"""The objects that a campaign begins with, before anything is created: for `launch --dry-run`."""
+
+from collector.canonical import short_hash
+from collector.store.base import Store
+from jobs.campaign import Campaign
+from jobs.deployment import Deployment, Manifest
+from jobs.lifecycle import Finished, NewPlan
+from jobs.podspec import SPEC_HASH, probe_job, worker_job
+from jobs.preparing import decide, next_round, survey
+from jobs.site import Site
+from jobs.target import resolve_stack_of
+from jobs.waves import Wave, cut, wave_size
+
+
+def first_objects(
+    campaign: Campaign, site: Site, deployment: Deployment, store: Store
+) -> list[Manifest]:
+    """The Job of the first wave; that of the probe, where the campaign leaves its stack open, so
+    that no plan can be made yet; none where nothing is left to measure. Reads the store, and
+    writes nothing."""
+    stack = resolve_stack_of(campaign, lambda: None)
+    if stack is None:
+        return [named_probe(campaign.name, site, deployment)]
+    situation = survey(campaign, store, stack)
+    match decide(situation, again=False, retry_failed=False):
+        case Finished():
+            return []
+        case NewPlan(number):
+            plan = next_round(situation, number, again=False, retry_failed=False).plan
+        case step:
+            plan = step.plan
+    todo = [s.shard_id for s in plan.shards if s.shard_id not in situation.committed]
+    if not todo:
+        return []
+    workers = max(1, campaign.devices // site.devices_per_worker)
+    indexes = cut(todo, site.devices_per_worker, wave_size(workers))
+    wave = Wave(campaign.name, plan.number, plan.plan_hash, 0, indexes)
+    return [worker_job(wave, plan, site, deployment, cap=workers)]
+
+
+def named_probe(campaign: str, site: Site, deployment: Deployment) -> Manifest:
+    """The Job that asks for the stack: its name tells of whom, and by what."""
+    job = probe_job(site, deployment, "probe")
+    kept = short_hash([campaign, job["metadata"]["annotations"][SPEC_HASH]], 12)
+    job["metadata"]["name"] = f"opmeter-probe-{kept}"
+    return job
