@@ -94,13 +94,17 @@ class NpuCalls:
 
 
 def resolve(op: OpSpec, roots: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function that a call names, attribute by attribute (`torch.ops` included).
+    """The function that a call names, attribute by attribute (`torch.ops` included); of another
+    package, as vLLM-Ascend's own functions are, out of its module.
 
     Raises NoOperator where there is none.
     """
     first, *rest = op.call.split(".")
     found: Any = roots.get(first)
     try:
+        if found is None:
+            module, _, name = op.call.rpartition(".")
+            found, rest = importlib.import_module(module), [name]
         for name in rest:
             found = getattr(found, name)
     except (AttributeError, ImportError, OSError, RuntimeError) as error:

@@ -1,0 +1,61 @@
+"""The functions that declarations name, as an NPU host has them."""
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+
+from collector.ops.registry import all_ops, find
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """A function two packages down, in modules that nobody has looked into yet."""
+    names = ("made_up", "made_up.ops", "made_up.ops.rope")
+    modules = [types.ModuleType(name) for name in names]
+    for module in modules:
+        module.__path__ = []
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    modules[-1].turn = lambda x: x + 1
+
+
+def resolved(call, roots):
+    from collector.replay.calls import resolve
+
+    return resolve(replace(find("Add"), call=call), roots)
+
+
+def test_a_function_is_found_attribute_by_attribute(torch):
+    assert resolved("torch.nn.functional.silu", {"torch": torch}) is torch.nn.functional.silu
+    assert resolved("torch.ops.aten.index", {"torch": torch}) is torch.ops.aten.index
+
+
+def test_a_function_of_another_package_comes_out_of_its_module(torch, package):
+    assert resolved("made_up.ops.rope.turn", {"torch": torch})(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("torch.no_such_thing", "no_such_thing"),
+        ("no_such_package.ops.rope.turn", "No module named 'no_such_package'"),
+        ("made_up.ops.rope.no_such_thing", "no_such_thing"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_to_install(torch, package, call, reason):
+    from collector.replay.calls import NoOperator
+
+    with pytest.raises(NoOperator, match=f"{call} is not there .*{reason}.*: "):
+        resolved(call, {"torch": torch})
+
+
+def test_every_call_starts_in_a_package_that_can_be_looked_into():
+    assert {op.call.split(".")[0] for op in all_ops()} <= {"torch", "torch_npu", "vllm_ascend"}
