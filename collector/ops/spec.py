@@ -109,6 +109,7 @@ class OpSpec:
     build        (case, make) -> Call; the default makes one tensor a slot
     optional     the slots that an empty cell leaves out; in the others it is a scalar
     optional_outputs  the same for outputs
+    infinite     the outputs in which infinities are right, as scores that were masked out
     variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
     flops        floating-point operations of one launch
@@ -131,6 +132,7 @@ class OpSpec:
     traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
     optional: frozenset[int] = frozenset()
     optional_outputs: frozenset[int] = frozenset()
+    infinite: frozenset[int] = frozenset()
     variadic: bool = False
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()

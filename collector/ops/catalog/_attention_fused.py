@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from collector.ops.catalog._attention import Attention
 from collector.ops.catalog._attention_layouts import LAYOUTS, Request, letters_in
-from collector.ops.catalog._attention_lengths import Pages, running
+from collector.ops.catalog._attention_lengths import Pages
+from collector.ops.catalog._shares import running
 from collector.ops.slots import Shape
 
 RIGHT_DOWN_CAUSAL = 3

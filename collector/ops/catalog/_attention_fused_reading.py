@@ -25,12 +25,12 @@ from collector.ops.catalog._attention_lengths import (
     NoNumber,
     Pages,
     each,
-    even,
     named,
     number,
     numbers,
     paged_keys,
 )
+from collector.ops.catalog._shares import even
 from collector.ops.slots import Shape, agrees, given, input_shape
 from collector.vocabulary import RUNTIME_PREFIX
 

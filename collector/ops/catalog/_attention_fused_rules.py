@@ -29,6 +29,7 @@ NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
 _LATENT = 512
 _ROPE = 64
+_ROW = 65535
 
 
 def _limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
@@ -75,8 +76,15 @@ def _block_size_fits(call: FusedCall) -> bool:
 
 def _cache_fits(call: FusedCall) -> bool:
     if not call.pages or call.pages.is_flat:
-        return not call.pages or call.kv_heads * call.size <= 65535
+        return not call.pages or call.kv_heads * call.size <= _ROW
     return bool(call.rope_size) or letters_in(call.layout) not in ("BSH", "BSND")
+
+
+def _rows_fit(call: FusedCall) -> bool:
+    """A token's heads lie in one row in BSH and BSND; one query a request has another kernel."""
+    if letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
+        return True
+    return call.heads * call.size < _ROW
 
 
 def _latent_fits(call: FusedCall) -> bool:
@@ -129,6 +137,10 @@ FUSED_RULES = (
         "a page (block_size,kv_heads*d) wants at most 65535 numbers a token; queries in BSH "
         "or BSND want such pages",
         _cache_fits,
+    ),
+    _limit(
+        f"several queries in BSH or BSND want fewer than {_ROW} numbers a token",
+        _rows_fit,
     ),
     _limit(
         f"rope parts want {_ROPE} numbers",

@@ -8,9 +8,10 @@ columns were filled in from a reading reads the same again.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from collector.case import Case
+from collector.ops.catalog._shares import even, running
 from collector.ops.slots import Shape
 from collector.vocabulary import RUNTIME_PREFIX
 
@@ -46,17 +47,6 @@ def mean(case: Case) -> float | None:
     if value is not None and not 0 <= value < _NO_LENGTH:
         raise NoNumber(text)
     return value
-
-
-def even(total: int, parts: int) -> Shape:
-    """A sum in equal parts, the first ones larger by one where it does not divide."""
-    share, larger = divmod(total, parts)
-    return tuple(share + (part < larger) for part in range(parts))
-
-
-def running(lengths: Sequence[int]) -> Shape:
-    """Where each request ends when all lie one behind the other."""
-    return tuple(accumulate(lengths))
 
 
 def each(ends: Sequence[int]) -> Shape:

@@ -16,13 +16,12 @@ from collector.ops.catalog._attention_lengths import (
     NoNumber,
     Pages,
     each,
-    even,
     named,
     number,
     numbers,
     paged_keys,
-    running,
 )
+from collector.ops.catalog._shares import even, running
 from collector.ops.slots import Shape, input_shape
 from collector.ops.spec import Constraint
 from collector.vocabulary import RUNTIME_PREFIX

@@ -7,7 +7,6 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.slots import Shape, input_shape
-from collector.ops.spec import TensorMaker
 
 
 def capacity(cache: Shape) -> int:
@@ -15,19 +14,17 @@ def capacity(cache: Shape) -> int:
     return cache[0] * cache[1]
 
 
-def make_places(make: TensorMaker, count: int, capacity: int, dtype: str) -> Any:
-    """Places all over a cache in random order, none twice, at a cost that its size does not
-    change: one somewhere in each of `count` equal parts."""
-    part = capacity // count
-    parts = make.permutation(count, "INT64")
-    within = make.integers((count,), "INT64", 0, part)
-    return (parts * part + within).to(make.dtype(dtype))
-
-
 def write(cache: Any, places: Any, rows: Any) -> Any:
     """The cache, with these rows at these places."""
     cache.flatten(0, 1).index_put_((places,), rows)
     return cache
+
+
+def write_both(
+    torch: Any, key: Any, value: Any, key_cache: Any, value_cache: Any, places: Any
+) -> tuple[Any, Any]:
+    """Both caches, with the keys and the values of each token at its place."""
+    return write(key_cache, places, key), write(value_cache, places, value)
 
 
 def is_cache_of(case: Case, cache: int, tokens: int, places: int) -> bool:

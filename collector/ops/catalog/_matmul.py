@@ -11,6 +11,7 @@ from collector.ops.catalog._product import Product, read_product
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.vocabulary import FRACTAL_NZ
 
 _A, _B, _BIAS, _OFFSET = range(4)
 _OPTIONAL = frozenset({_BIAS, _OFFSET})
@@ -81,6 +82,13 @@ def _bias_fits(case: Case) -> bool:
     return not bias or (product is not None and bias.shape in ((product.n,), (1, product.n)))
 
 
+def _blocks_fit(case: Case) -> bool:
+    """aclnnMatmulWeightNz takes no weight of one row or column."""
+    product, weight = product_of(case), given(case, _B)
+    is_stored = weight is not None and weight.format == FRACTAL_NZ
+    return not is_stored or product is None or min(product.k, product.n) > 1
+
+
 _CONSTRAINTS = (
     Constraint(
         "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
@@ -88,6 +96,7 @@ _CONSTRAINTS = (
     ),
     floating((_A, _B)),
     one_dtype((_A, _B)),
+    Constraint("a FRACTAL_NZ weight wants more than one row and column", _blocks_fit),
     Constraint("the bias wants one number a column of the output", _bias_fits),
     Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
 )

@@ -7,14 +7,17 @@ from typing import Any
 
 from collector.ops.slots import Shape
 from collector.ops.spec import TensorMaker
+from collector.vocabulary import dtype_of
 
 # A sum of K products of numbers up to 127 is about 5400 * sqrt(K).
-_LOW, _HIGH = 1e-5, 1e-4
+_RANGE = (1e-5, 1e-4)
+_HALF_RANGE = (1e-4, 1e-3)  # FLOAT16 has only subnormal numbers below 6.1e-5
 
 
 def small_scale(shape: Shape, dtype: str, make: TensorMaker) -> Any:
-    """A scale for each column, which brings sums of products near 1."""
-    return make.uniform(shape, dtype, _LOW, _HIGH)
+    """A scale for each column, which brings sums of products near 1, and for FLOAT16 near 10."""
+    low, high = _HALF_RANGE if dtype_of(dtype) is dtype_of("FLOAT16") else _RANGE
+    return make.uniform(shape, dtype, low, high)
 
 
 def packed_scale(shape: Shape, make: TensorMaker) -> Any:

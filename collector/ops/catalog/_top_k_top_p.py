@@ -24,6 +24,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         call=call,
         slots=("sorted_value", "sorted_indices", "p", "k"),
         optional=_OPTIONAL,
+        infinite=frozenset({0}),  # what is filtered away
         reference=_reference,
         build=_build,
         flops=lambda case: 5 * elements(input_shape(case, 0)),

@@ -54,8 +54,9 @@ def _scales_fit(case: Case) -> bool:
 
 
 def _dtypes_fit(case: Case) -> bool:
+    x, scale = (spelling((case.inputs or ())[i]) for i in (_X, _SCALE))
     offset = given(case, _OFFSET)
-    return offset is None or spelling(offset) == spelling((case.inputs or ())[_SCALE])
+    return x in ("FLOAT", scale) and (offset is None or spelling(offset) == scale)
 
 
 OP = OpSpec(
@@ -76,7 +77,9 @@ OP = OpSpec(
             "a scale wants one number for each of a row or one in all; an offset has its shape",
             _scales_fit,
         ),
-        Constraint("an offset wants the dtype of the scale", _dtypes_fit),
+        Constraint(
+            "a scale wants the dtype of x, unless that is FLOAT; an offset its own", _dtypes_fit
+        ),
         Constraint(
             "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, _X))
         ),

@@ -7,9 +7,10 @@ The gate is the first half, as layers have it; a profile does not tell.
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._groups import even_counts, group_counts
+from collector.ops.catalog._groups import group_counts
 from collector.ops.catalog._int8 import quantise_rows
 from collector.ops.catalog._quant_scale import small_scale
+from collector.ops.catalog._shares import even
 from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import outputs_are
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
@@ -22,13 +23,13 @@ _SLOTS = (
 )
 _OPTIONAL = frozenset(range(1, len(_SLOTS)))
 _DYNAMIC = 1
+_MULTIPLE = 64
 _GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
-_HALVES = ("FLOAT16", "DT_BF16")
 
 
 def _counts(case: Case) -> tuple[int, ...]:
     groups = given(case, _GROUPS)
-    return even_counts(input_shape(case, _X)[0], groups.numel) if groups else ()
+    return even(input_shape(case, _X)[0], groups.numel) if groups else ()
 
 
 def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
@@ -108,16 +109,16 @@ def _flops(case: Case) -> int:
 def _dtypes_fit(case: Case) -> bool:
     slots = [given(case, i) for i in range(len(_SLOTS))]
     x, weight, activation, bias, quant, _, groups = (spelling(slot) for slot in slots)
-    if groups not in ("", "INT64") or quant not in ("", "FLOAT", *_HALVES):
+    if groups not in ("", "INT64") or quant not in ("", "FLOAT", "FLOAT16", "DT_BF16"):
         return False
-    if x in _HALVES:
+    if x == "DT_BF16":
         return not (weight or activation or bias)
     return (x, weight, activation) == ("INT32", "FLOAT", "FLOAT") and bias in ("", "INT32")
 
 
 def _sizes_fit(case: Case) -> bool:
     x, groups = input_shape(case, _X), input_shape(case, _GROUPS)
-    if len(x) != 2 or not x[1] or x[1] % 2 or given(case, _QUANT_OFFSET):
+    if len(x) != 2 or not x[1] or x[1] % _MULTIPLE or given(case, _QUANT_OFFSET):
         return False
     rows, half = x[0], x[1] // 2
     if given(case, _GROUPS):
@@ -151,14 +152,14 @@ OP = OpSpec(
     npu=NpuCall(build=_build_for_npu),
     constraints=(
         Constraint(
-            "INT32 x wants FLOAT scales of weights and of rows, and maybe an INT32 bias; FLOAT16 "
-            "or BF16 x wants none of them",
+            "INT32 x wants FLOAT scales of weights and of rows, and maybe an INT32 bias; BF16 x "
+            "wants none of them",
             _dtypes_fit,
         ),
         Constraint(
-            "(T,2H) is wanted, scales of weights (2H) and of quantisation (H), or one for each of "
-            "a group index (G INT64), where H is a multiple of 64 up to 10496; no offset, and a "
-            "bias only without groups",
+            "(T, 2H) is wanted, 2H a multiple of 64, scales of weights (2H) and of quantisation "
+            "(H), or one for each of a group index (G INT64), where H is a multiple of 64 up to "
+            "10496; no offset, and a bias only without groups",
             _sizes_fit,
         ),
         outputs_are(("INT8",), (0,)),

@@ -6,8 +6,9 @@ Where tokens belong to experts, each expert has smoothing scales of its own.
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._groups import even_counts, group_ends
+from collector.ops.catalog._groups import group_ends
 from collector.ops.catalog._int8 import quantise_rows
+from collector.ops.catalog._shares import even
 from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are, outputs_are
 from collector.ops.slots import agrees, elements, given, input_shape
@@ -20,7 +21,7 @@ _OPTIONAL = frozenset({_SMOOTH, _GROUPS})
 def _counts(case: Case) -> tuple[int, ...]:
     """The rows of each expert."""
     groups = given(case, _GROUPS)
-    return even_counts(input_shape(case, _X)[0], groups.numel) if groups else ()
+    return even(input_shape(case, _X)[0], groups.numel) if groups else ()
 
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:

@@ -9,13 +9,15 @@ from collector.ops.catalog._grouped import (
     read_grouped_product,
     stored_weight,
 )
-from collector.ops.catalog._groups import even_counts, group_ends
+from collector.ops.catalog._groups import group_ends
 from collector.ops.catalog._int8 import int8_product, restored, to_int8
 from collector.ops.catalog._matmul import group_by_weight
 from collector.ops.catalog._quant_scale import decoded, packed_scale, small_scale
+from collector.ops.catalog._shares import even
 from collector.ops.catalog._spelling import spelling
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import FRACTAL_NZ
 
 _X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
@@ -34,7 +36,7 @@ def _sizes(case: Case) -> GroupedProduct | None:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     sizes = _sizes(case)
-    counts = even_counts(sizes.tokens, sizes.experts) if sizes else ()
+    counts = even(sizes.tokens, sizes.experts) if sizes else ()
     out = output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight = _operands(case, make)
@@ -209,6 +211,13 @@ def _options_fit(case: Case) -> bool:
     )
 
 
+def _blocks_fit(case: Case) -> bool:
+    """aclnnGroupedMatmulWeightNz takes no FLOAT, and gives no INT8."""
+    is_stored = (case.inputs or ())[_WEIGHT].format == FRACTAL_NZ
+    x, out = spelling(given(case, _X)), spelling(output_slot(case))
+    return not is_stored or (x != "FLOAT" and out != "INT8")
+
+
 OP = OpSpec(
     kernel="GroupedMatmul",
     call="torch_npu.npu_grouped_matmul",
@@ -230,6 +239,7 @@ OP = OpSpec(
         Constraint(
             "the dtypes of x, weight, bias, scales and output do not go together", _dtypes_are_legal
         ),
+        Constraint("FRACTAL_NZ weights want no FLOAT, and no INT8 out", _blocks_fit),
         Constraint(
             "a group list (E INT64) is wanted; bias and scales want (E,N), a scale of tokens (T)",
             _options_fit,

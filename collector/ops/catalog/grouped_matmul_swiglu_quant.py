@@ -8,16 +8,18 @@ from collector.ops.catalog._grouped import (
     grouped_traffic,
     read_grouped_product,
 )
-from collector.ops.catalog._groups import even_counts, group_ends
+from collector.ops.catalog._groups import group_ends
 from collector.ops.catalog._int8 import int8_product, quantise_rows
 from collector.ops.catalog._matmul import group_by_weight
 from collector.ops.catalog._quant_scale import small_scale
+from collector.ops.catalog._shares import even
 from collector.ops.dtypes import inputs_are, outputs_are
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 from collector.vocabulary import FRACTAL_NZ
 
 _X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE, _GROUPS = range(5)
+_MOST_COLUMNS = 10240
 _GATE_FLOPS = 8  # an element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
@@ -29,7 +31,7 @@ def _sizes(case: Case) -> GroupedProduct | None:
 
 def _counts(case: Case) -> tuple[int, ...]:
     sizes = _sizes(case)
-    return even_counts(sizes.tokens, sizes.experts) if sizes else ()
+    return even(sizes.tokens, sizes.experts) if sizes else ()
 
 
 def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
@@ -88,6 +90,7 @@ def _sizes_fit(case: Case) -> bool:
     sizes = _sizes(case)
     return (
         sizes is not None
+        and sizes.n <= _MOST_COLUMNS
         and input_shape(case, _WEIGHT_SCALE) == (sizes.experts, sizes.n)
         and input_shape(case, _X_SCALE) == (sizes.tokens,)
         and input_shape(case, _GROUPS) == (sizes.experts,)
@@ -117,7 +120,8 @@ OP = OpSpec(
             lambda case: _sizes(case) is not None,
         ),
         Constraint(
-            "a weight scale (E,N) is wanted, a scale of tokens (T) in and out, a group list (E)",
+            f"a weight scale (E, N up to {_MOST_COLUMNS}) is wanted, a scale of tokens (T) in and "
+            "out, and a group list (E)",
             _sizes_fit,
         ),
     ),

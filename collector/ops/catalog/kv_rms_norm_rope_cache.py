@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._cache import capacity, make_places, write
+from collector.ops.catalog._cache import capacity, write
+from collector.ops.catalog._positions import distinct
 from collector.ops.catalog._rotary import halves_first, make_positions, rotate
 from collector.ops.catalog._serving import HALVES, left_out, nothing_empty, outputs_agree
 from collector.ops.dtypes import inputs_are, one_dtype
@@ -17,6 +18,7 @@ from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 _LATENT, _ROTARY = 512, 64  # the only sizes that the kernel knows on A2 and A3
 _NZ_COLUMNS = 16
+_BLOCK_MULTIPLE = 16  # tokens of a block, where numbers have 2 bytes
 _QUANTISED = frozenset(range(7, 12))
 _MODE = "Runtime cache_mode"
 _MODES = ("PA_BNSD", "PA", "PA_NZ")
@@ -34,7 +36,7 @@ def _runtime(case: Case) -> Mapping[str, str]:
 def _build(case: Case, make: TensorMaker) -> Call:
     kv, gamma, cos, _, index, *caches = (case.inputs or ())[:7]
     count = elements(input_shape(case, 4))
-    places = make_places(make, count, capacity(input_shape(case, 5)), index.dtype)
+    places = distinct(make, count, capacity(input_shape(case, 5)), index.dtype)
     return Call(
         (
             make.normal(kv.shape or (), kv.dtype),
@@ -98,9 +100,11 @@ def _fits(case: Case) -> bool:
     rows = kv[:3]
     return (
         (kv[3], gamma) == (_LATENT + _ROTARY, (_LATENT,))
-        and cos == sin == (*rows, _ROTARY)
+        and cos == sin
+        and cos in ((*rows, _ROTARY), (rows[0], 1, 1, _ROTARY))
         and index == (elements(rows),)
         and (keys[3], latents) == (_ROTARY, (*keys[:3], _LATENT))
+        and keys[1] % _BLOCK_MULTIPLE == 0
         and elements(rows) <= capacity(keys)
         and outputs_agree(case, keys, latents, (*rows, _ROTARY), (*rows, _LATENT))
     )
@@ -122,8 +126,8 @@ OP = OpSpec(
     constraints=(
         left_out(_QUANTISED, "scales, offsets and values"),
         Constraint(
-            "kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64), a place for each row, and caches "
-            "(blocks, block size, 1, 64 and 512) with room for them are wanted",
+            "kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a place for each "
+            "row, and caches (blocks, a multiple of 16, 1, 64 and 512) with room are wanted",
             _fits,
         ),
         Constraint(f"{_MODE} wants {', '.join(_MODES)}", lambda case: _mode(case) in _MODES),

@@ -6,7 +6,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._attention import named_output
-from collector.ops.catalog._attention_lengths import NoNumber, number, running
+from collector.ops.catalog._attention_lengths import NoNumber, number
 from collector.ops.catalog._attention_pages import held_keys, make_table
 from collector.ops.catalog._attention_sparse import (
     CAUSAL,
@@ -19,6 +19,7 @@ from collector.ops.catalog._attention_sparse import (
     sparse_limit,
     sparse_rules,
 )
+from collector.ops.catalog._shares import running
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._cache import capacity, make_places, write
+from collector.ops.catalog._cache import capacity, write
+from collector.ops.catalog._positions import distinct
 from collector.ops.catalog._rotary import make_positions, rotate
 from collector.ops.catalog._serving import dtypes, nothing_empty, outputs_agree
 from collector.ops.dtypes import one_dtype
@@ -108,7 +109,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         tensors[position] = make.full((1,), slots[position].dtype, 1 / 16)
     tensors[8:10] = make_positions(make, slots[8].shape or (), slots[8].dtype)
     places = capacity(input_shape(case, 11))
-    tensors[13] = make_places(make, sizes.tokens, places, slots[13].dtype)
+    tensors[13] = distinct(make, sizes.tokens, places, slots[13].dtype)
     queries, _, rotated, _, inner = sizes.outputs()
     outs = [make.empty(shape, slots[0].dtype) for shape in (queries, rotated, inner)]
     return Call(

@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._int8 import quantise_rows
 from collector.ops.catalog._moe import by_expert, counts_of, make_choices, unwritten
 from collector.ops.catalog._moe_exchange import (
     INFO,
@@ -23,7 +24,6 @@ _UNUSED = frozenset({2, 3, 5, 6})
 _COUNTS = 3
 _RECEIVED_FROM_TP = 5
 _DYNAMIC = 2
-_TOP = 127.0  # INT8's
 
 
 def _quantises(case: Case) -> bool:
@@ -71,8 +71,7 @@ def _reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
     sent = x.index_select(0, tokens)
     scales = x.new_ones(len(order), dtype=torch.float32)
     if how["quant_mode"] == _DYNAMIC:
-        scales = sent.float().abs().amax(-1) / _TOP
-        sent = (sent.float() / scales.unsqueeze(-1)).round_().to(torch.int8)
+        sent, scales = quantise_rows(torch, sent.float())
     counts = counts_of(torch, ids, how["moe_expert_num"])
     info = ids.new_zeros(len(order) * INFO)
     triples = torch.stack((torch.zeros_like(tokens), tokens, choices), -1).flatten()

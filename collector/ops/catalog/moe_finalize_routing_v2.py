@@ -5,12 +5,14 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog._moe import make_choices
 from collector.ops.catalog._serving import FLOATS, nothing_empty, outputs_agree
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import Shape, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _SKIP1, _SKIP2, _BIAS, _SCALES, _EXPERTS = 2, 3, 4, 5, 6
 _OPTIONAL = frozenset(range(2, 7))
+_MIXED = {("DT_BF16", "FLOAT")}
 _BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices lie together, as vLLM has it
 
 
@@ -100,6 +102,11 @@ def _bias_fits(bias: Shape | None, rows: Shape, choices: int) -> bool:
     return bias is not None and len(bias) == 2 and bias[1:] == rows[1:] and bias[0] >= choices
 
 
+def _scales_fit(case: Case) -> bool:
+    rows, scales = given(case, 0), given(case, _SCALES)
+    return scales is None or (spelling(rows), spelling(scales)) in _MIXED | {(spelling(rows),) * 2}
+
+
 OP = OpSpec(
     kernel="MoeFinalizeRoutingV2",
     call="torch_npu.npu_moe_finalize_routing",
@@ -117,13 +124,13 @@ OP = OpSpec(
             _fits,
         ),
         Constraint(
-            "a first addend wants a second",
-            lambda case: given(case, _SKIP1) is None or given(case, _SKIP2) is not None,
+            "two addends are wanted, or none",
+            lambda case: (given(case, _SKIP1) is None) == (given(case, _SKIP2) is None),
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, _SCALES)),
         inputs_are(("INT32",), (1, _EXPERTS)),
         one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
-        one_dtype((0, _SCALES), ()),
+        Constraint("scales want the dtype of the rows, or FLOAT beside DT_BF16", _scales_fit),
     ),
 )

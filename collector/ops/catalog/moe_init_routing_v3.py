@@ -4,6 +4,7 @@ output of INT8 they are quantised on the way. All experts of the row are taken t
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._int8 import quantise_rows
 from collector.ops.catalog._moe import by_expert, counts_of, make_choices, unwritten
 from collector.ops.catalog._serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
 from collector.ops.dtypes import inputs_are
@@ -15,7 +16,6 @@ _COUNTS = 2
 _MOST_EXPERTS = 10240
 _COUNT_MODE, _GATHER = 1, 0
 _NOT, _DYNAMIC = -1, 1
-_TOP = 127.0  # INT8's
 
 
 def _experts(case: Case) -> int:
@@ -75,8 +75,8 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
     wide = expanded.float()
     if scale is not None:
         wide = wide * scale.index_select(0, choices.flatten().index_select(0, order))
-    scales = wide.abs().amax(-1) / _TOP
-    return (wide / scales.unsqueeze(-1)).round_().to(torch.int8), places.int(), counts, scales
+    quantised, scales = quantise_rows(torch, wide)
+    return quantised, places.int(), counts, scales
 
 
 def _scale_fits(case: Case) -> bool:

@@ -3,9 +3,10 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._cache import make_places
 from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._positions import distinct
 from collector.ops.catalog._serving import HALVES, nothing_empty, outputs_agree
+from collector.ops.catalog._shares import even, running
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import Shape, given, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
@@ -13,25 +14,18 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 
 
-def even_lengths(tokens: int, requests: int) -> list[int]:
-    """The tokens of a row, spread evenly: a profile does not tell who has how many."""
-    each, more = divmod(tokens, requests)
-    return [each + (i < more) for i in range(requests)]
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     key_cache, value_cache, table, lengths, key, value, *_ = case.inputs or ()
     requests = input_shape(case, _TABLE)[0]
-    counts = even_lengths(input_shape(case, _KEY)[0], requests)
+    counts = even(input_shape(case, _KEY)[0], requests)
     blocks = _block_table(input_shape(case, 0), input_shape(case, _TABLE), max(counts), make)
     summed = input_shape(case, _LENGTHS) != (requests,)
-    ends = [sum(counts[:i]) for i in range(requests + 1)]
     return Call(
         (
             make.normal(key_cache.shape or (), key_cache.dtype),
             make.normal(value_cache.shape or (), value_cache.dtype),
             blocks.to(make.dtype(table.dtype)),
-            make.tensor(ends if summed else counts, lengths.dtype),
+            make.tensor((0, *running(counts)) if summed else counts, lengths.dtype),
         ),
         {
             "seq_starts": make.full((requests,), "INT32", 0) if given(case, _STARTS) else None,
@@ -48,16 +42,12 @@ def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) ->
     enough; what a request does not need is block 0, as an engine pads."""
     requests, width = table
     used = -(-longest // cache[1])
-    count = requests * used
-    if count <= cache[0]:
-        blocks = make_places(make, count, cache[0], "INT64")
-    else:
-        blocks = make.integers((count,), "INT64", 0, cache[0])
+    blocks = distinct(make, requests * used, cache[0], "INT64")
     padding = make.full((requests, width - used), "INT64", 0)
     return make.torch.cat((blocks.view(requests, used), padding), 1)
 
 
-def _places(blocks: Any, counts: list[int], block_size: int, make: TensorMaker) -> Any:
+def _places(blocks: Any, counts: Shape, block_size: int, make: TensorMaker) -> Any:
     """Where in the cache each row lies: the reference gathers by these."""
     ids = make.tensor([i for count in counts for i in range(count)], "INT64")
     owners = make.tensor([n for n, count in enumerate(counts) for _ in range(count)], "INT64")

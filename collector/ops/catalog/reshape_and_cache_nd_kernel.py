@@ -3,8 +3,9 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._cache import capacity, is_cache_of, make_places, write
+from collector.ops.catalog._cache import capacity, is_cache_of, write_both
 from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._positions import distinct
 from collector.ops.catalog._serving import HALVES, nothing_empty, outputs_agree
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import input_shape
@@ -17,15 +18,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             *(make.normal(slot.shape or (), slot.dtype) for slot in tensors),
-            make_places(make, count, held, places.dtype),
+            distinct(make, count, held, places.dtype),
         )
     )
-
-
-def _reference(
-    torch: Any, key: Any, value: Any, key_cache: Any, value_cache: Any, places: Any
-) -> Any:
-    return write(key_cache, places, key), write(value_cache, places, value)
 
 
 def _npu_run(api: Any, *args: Any) -> Any:
@@ -55,7 +50,7 @@ OP = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
     call="torch_npu._npu_reshape_and_cache",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
-    reference=_reference,
+    reference=write_both,
     build=_build,
     flops=no_flops,
     traffic=_traffic,

@@ -11,7 +11,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog._attention import Attention, named_output
 from collector.ops.catalog._attention_blocks import attend
-from collector.ops.catalog._attention_lengths import even, running
+from collector.ops.catalog._shares import even, running
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 from collector.vocabulary import dtype_of

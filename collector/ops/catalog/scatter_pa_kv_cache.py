@@ -6,8 +6,9 @@ Compressed tokens (lengths, offsets) and caches in FRACTAL_NZ are not replayed.
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog._cache import capacity, is_cache_of, make_places, write
+from collector.ops.catalog._cache import capacity, is_cache_of, write_both
 from collector.ops.catalog._copy import no_flops
+from collector.ops.catalog._positions import distinct
 from collector.ops.catalog._serving import HALVES, left_out, nothing_empty, outputs_agree
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import input_shape
@@ -23,15 +24,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             *(make.normal(s.shape or (), s.dtype) for s in (key, value, key_cache, value_cache)),
-            make_places(make, count, held, places.dtype),
+            distinct(make, count, held, places.dtype),
         )
     )
-
-
-def _reference(
-    torch: Any, key: Any, value: Any, key_cache: Any, value_cache: Any, places: Any
-) -> Any:
-    return write(key_cache, places, key), write(value_cache, places, value)
 
 
 def _npu_run(api: Any, *args: Any) -> Any:
@@ -65,7 +60,7 @@ OP = OpSpec(
         *("compress_lens", "compress_seq_offsets", "seq_lens"),
     ),
     optional=_COMPRESSED,
-    reference=_reference,
+    reference=write_both,
     build=_build,
     flops=no_flops,
     traffic=_traffic,

@@ -18,6 +18,7 @@ from collector.ops.catalog._attention_sparse import (
     sparse_limit,
     sparse_rules,
 )
+from collector.ops.catalog._shares import running
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -45,12 +46,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
         make.normal(input_shape(case, i), dtype) for i in (_QUERY, _KEY, _QUERY_ROPE, _KEY_ROPE)
     )
     owners = [request.index for request in call.requests() for _ in range(request.queries)]
-    ends = tuple(sum(call.queries[: i + 1]) for i in range(len(call.queries)))
     return Call(
         (
             *(query, key, make_indices(make, call), query_rope, key_rope),
             make_table(make, call.pages),
-            make.tensor(ends, "INT32"),
+            make.tensor(running(call.queries), "INT32"),
             make.tensor(call.keys, "INT32"),
             make.tensor(owners, "INT64"),
         ),

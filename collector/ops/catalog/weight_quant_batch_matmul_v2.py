@@ -72,7 +72,7 @@ def _sizes_fit(case: Case) -> bool:
         return False
     columns, bias = ((product.n,), (1, product.n)), given(case, _BIAS)
     return (
-        scale in ((1,), *columns)
+        scale in ((1,), (1, 1), *columns)
         and (offset is None or offset.shape == scale)
         and (bias is None or bias.shape in columns)
     )

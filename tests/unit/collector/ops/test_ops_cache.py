@@ -3,32 +3,34 @@
 import pytest
 
 from collector.case import Case
-from collector.ops.catalog.paged_cache_load_nd_kernel import even_lengths
+from collector.errors import CaseRejected
+from collector.ops.catalog._shares import even
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
 
 BLOCK = 4
+MLA_BLOCK = 16
 
 
 def place(cache, number):
-    return cache[number // BLOCK, number % BLOCK]
+    return cache[number // cache.shape[1], number % cache.shape[1]]
 
 
 def written(torch, cache, before, places, rows):
     """Whether the cache has these rows at these places, and is as it was elsewhere."""
     expected = before.clone()
     for number, row in zip(places.tolist(), rows, strict=True):
-        expected[number // BLOCK, number % BLOCK] = row
+        place(expected, number)[:] = row
     return torch.equal(cache, expected)
 
 
 @pytest.mark.parametrize("count", [1, 7, 24])
 def test_places_are_within_the_cache_and_none_is_taken_twice(torch, count):
-    from collector.ops.catalog._cache import make_places
+    from collector.ops.catalog._positions import distinct
 
-    places = make_places(CpuMaker(torch), count, 24, "INT32")
+    places = distinct(CpuMaker(torch), count, 24, "INT32")
     assert places.dtype == torch.int32
     numbers = places.tolist()
     assert len(set(numbers)) == count
@@ -102,17 +104,17 @@ def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launc
 @pytest.mark.fast
 @pytest.mark.parametrize(("tokens", "requests"), [(20, 3), (2, 3), (6, 6)])
 def test_tokens_are_spread_evenly(tokens, requests):
-    counts = even_lengths(tokens, requests)
+    counts = even(tokens, requests)
     assert sum(counts) == tokens and len(counts) == requests
     assert max(counts) - min(counts) <= 1
 
 
-def mla_case(case_of, mode=""):
+def mla_case(case_of, mode="", angles="2,1,3,64", block=MLA_BLOCK):
     case = case_of(
         "KvRmsNormRopeCache",
-        f"2,1,3,576;512;2,1,3,64;2,1,3,64;6;4,{BLOCK},1,64;4,{BLOCK},1,512;;;;;",
+        f"2,1,3,576;512;{angles};{angles};6;4,{block},1,64;4,{block},1,512;;;;;",
         ";".join([*["FLOAT16"] * 4, "INT64", *["FLOAT16"] * 2, *["DT_UNDEFINED"] * 5]),
-        f"4,{BLOCK},1,64;4,{BLOCK},1,512;2,1,3,64;2,1,3,512",
+        f"4,{block},1,64;4,{block},1,512;2,1,3,64;2,1,3,512",
         "FLOAT16;FLOAT16;FLOAT16;FLOAT16",
     )
     if not mode:
@@ -132,8 +134,9 @@ def mla_rows(torch, call):
     return torch.cat((turned.real, turned.imag), -1), normal
 
 
-def test_new_keys_are_normalised_rotated_and_cached(torch, case_of, build, launch):
-    case = mla_case(case_of)
+@pytest.mark.parametrize("angles", ["2,1,3,64", "2,1,1,64"], ids=["each", "one a request"])
+def test_new_keys_are_normalised_rotated_and_cached(torch, case_of, build, launch, angles):
+    case = mla_case(case_of, angles=angles)
     call = build(case, wide=True)
     wanted = mla_rows(torch, call)
     before = [cache.clone() for cache in call.args[5:7]]
@@ -150,9 +153,15 @@ def test_a_cache_in_columns_of_16_has_the_same_rows(torch, case_of, build, launc
     call = build(case, wide=True)
     assert call.kwargs["cache_mode"] == "PA_NZ"
     keys, _, key, _ = launch(case, call)
-    columns = keys.view(4, 4, BLOCK, 16).permute(0, 2, 1, 3).reshape(4, BLOCK, 64)
+    columns = keys.view(4, 4, MLA_BLOCK, 16).permute(0, 2, 1, 3).reshape(4, MLA_BLOCK, 64)
     for number, row in zip(call.args[4].tolist(), key.flatten(0, 2), strict=True):
         assert torch.equal(place(columns, number), row)
+
+
+@pytest.mark.fast
+def test_a_block_of_the_latent_cache_holds_a_multiple_of_16_tokens(case_of):
+    with pytest.raises(CaseRejected, match="a multiple of 16"):
+        find("KvRmsNormRopeCache").check(mla_case(case_of, block=24), "npu")
 
 
 @pytest.mark.fast

@@ -181,7 +181,7 @@ def test_known_scales_multiply(torch, case_of, build, launch, kernel, cells):
 def test_sums_are_given_back_as_numbers_gated_and_quantised(
     torch, case_of, build, launch, activation
 ):
-    cells = (f"6,32;32;{activation};32;16", "INT32;FLOAT;FLOAT;INT32;FLOAT", "6,16;6", "INT8;FLOAT")
+    cells = (f"6,64;64;{activation};64;32", "INT32;FLOAT;FLOAT;INT32;FLOAT", "6,32;6", "INT8;FLOAT")
     case = case_of("DequantSwigluQuant", *cells)
     call = build(case)
     (x,), given = call.args, call.kwargs
@@ -219,14 +219,14 @@ def check_gated(torch, wide, smooth, y, scale):
         (("DynamicQuant", "6,16", "DT_BF16", "6,16;6", "INT8;FLOAT"), 288, 312),
         # 96 elements, 3 each; (96 + 16 + 16) * 2 in, 96 out
         (("AscendQuantV2", "6,16;16;16", ";".join(["DT_BF16"] * 3), "6,16", "INT8"), 288, 352),
-        # 192 of x with 2 scales each, 96 of y with 8; (192 + 32 + 6) * 4 in, 96 + 6 * 4 out
+        # 384 of x with 2 scales each, 192 of y with 8; (384 + 64 + 6) * 4 in, 192 + 6 * 4 out
         (
             (
-                *("DequantSwigluQuant", "6,32;1,32;6,1;;;;"),
-                *(";".join(["INT32", "FLOAT", "FLOAT", *[NONE] * 4]), "6,16;6", "INT8;FLOAT"),
+                *("DequantSwigluQuant", "6,64;1,64;6,1;;;;"),
+                *(";".join(["INT32", "FLOAT", "FLOAT", *[NONE] * 4]), "6,32;6", "INT8;FLOAT"),
             ),
-            1152,
-            1040,
+            2304,
+            2032,
         ),
         # 2 * 10 * 32 * 6; (320 + 192) + 6 * 4 + 10 * 4 in, 60 * 2 out
         (
