@@ -4,8 +4,7 @@ A private mount namespace keeps what is hard-coded in those programs to the node
 which two kubelets would clean up for each other, the folder of device plugins, and /run.
 """
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.cluster.testbed.processes import Daemon, kill_members, wait_until
 from tests.cluster.testbed.settings import Settings
 
 _OWN = ("/run", "/var/lib", "/var/log")  # the node's own; settings.py refuses to live there
+_LOST_WITH_POWER = ("own/run", "containerd/state", "addresses")
 _START_S = 60.0
 
 
@@ -113,14 +113,8 @@ class Node:
         self._mount_namespace.unlink(missing_ok=True)
         network.leave(self.settings, self.number)
         cgroups.remove(self._group)
-
-    def pause(self) -> None:
-        """Freeze the kubelet: the node is lost to the API server, and its pods go on."""
-        self.kubelet.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let the kubelet go on."""
-        self.kubelet.signal(signal.SIGCONT)
+        for part in _LOST_WITH_POWER:
+            command(["rm", "-rf", "--one-file-system", self.folder / part])
 
     @property
     def _pid(self) -> int:
@@ -149,8 +143,8 @@ class Node:
     def _unhealthy(self) -> Path:
         return self.folder / "unhealthy"
 
-    def _daemon(self, name: str, words: object) -> Daemon:
-        return Daemon(f"{self.name}-{name}", self.settings.run, words)  # type: ignore[arg-type]
+    def _daemon(self, name: str, words: Callable[[], Sequence[str | Path]]) -> Daemon:
+        return Daemon(f"{self.name}-{name}", self.settings.run, words)
 
     def _inside(self, words: Sequence[str | Path]) -> list[str | Path]:
         # Not `ip netns exec`: that mounts /sys anew, and hides the control groups.

@@ -1,0 +1,99 @@
+# Images of opmeter; images/README.md says how they are built, for which stacks.
+#
+#   controller      plans, launches and merges; no torch
+#   collector-cpu   the worker for clusters without NPUs: the controller, and torch
+#   collector       the worker for NPUs: BASE is a CANN or vLLM-Ascend image, whose torch it uses
+#
+# Two secrets, both optional, stay out of the images: `pip` is a pip.conf (another index, its
+# credentials), `ca` a bundle of certificates for it to name, at /run/secrets/ca.
+#
+# No entry point: the command of a pod says `opmeter work`, which becomes PID 1 and minds its
+# children itself. Everything is written below /work; the root file system may be read-only.
+
+ARG BASE=python:3.11-slim-bookworm
+
+
+FROM ${BASE} AS wheel
+COPY images/requirements-build.txt /src/images/
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+    python3 -m venv /build && \
+    /build/bin/pip install --no-cache-dir --require-hashes -r /src/images/requirements-build.txt
+COPY pyproject.toml README.md LICENSE /src/
+COPY collector /src/collector
+COPY jobs /src/jobs
+RUN /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist /src
+
+
+FROM ${BASE} AS controller
+# Number 1000 is HwHiAiUser on NPU hosts, whom the devices belong to; libraries look its name up.
+RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-home \
+        --shell /usr/sbin/nologin opmeter; \
+    install --directory --owner=1000 --group=1000 /work
+COPY images/requirements-controller.txt /opt/
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+    python3 -m venv /opt/opmeter && \
+    /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
+        -r /opt/requirements-controller.txt
+COPY --from=wheel /dist/ /opt/opmeter/dist/
+RUN /opt/opmeter/bin/pip install --no-cache-dir --no-index --no-deps /opt/opmeter/dist/*.whl
+ENV PATH=/opt/opmeter/bin:$PATH PYTHONUNBUFFERED=1
+WORKDIR /work
+USER 1000:1000
+ARG BASE
+ARG BASE_DIGEST=""
+ARG SOURCE=""
+ARG REVISION=""
+ARG VERSION=""
+LABEL org.opencontainers.image.title="opmeter" \
+      org.opencontainers.image.description="Measures every operator an LLM runs on Ascend NPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.base.name="${BASE}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}"
+
+
+FROM controller AS collector-cpu
+USER 0:0
+COPY images/requirements-cpu.txt /opt/
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+    /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
+        -r /opt/requirements-cpu.txt
+# torch_npu is not here; were it on a volume, it would not be loaded with every `import torch`.
+ENV TORCH_DEVICE_BACKEND_AUTOLOAD=0
+USER 1000:1000
+
+
+FROM ${BASE} AS collector
+USER 0:0
+RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-home \
+        --shell /usr/sbin/nologin opmeter; \
+    install --directory --owner=1000 --group=1000 /work
+COPY images/requirements-collector.txt /opt/
+# The base's own torch, torch_npu and numpy are seen; nothing of the base is changed.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+    python3 -m venv --system-site-packages /opt/opmeter && \
+    /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
+        --ignore-installed -r /opt/requirements-collector.txt
+COPY --from=wheel /dist/ /opt/opmeter/dist/
+RUN /opt/opmeter/bin/pip install --no-cache-dir --no-index --no-deps /opt/opmeter/dist/*.whl
+COPY --chmod=755 images/opmeter-with-cann /opt/opmeter/cann/opmeter
+ENV PATH=/opt/opmeter/cann:/opt/opmeter/bin:$PATH PYTHONUNBUFFERED=1
+WORKDIR /work
+USER 1000:1000
+ENTRYPOINT []
+CMD ["opmeter", "--help"]
+ARG BASE
+ARG BASE_DIGEST=""
+ARG SOURCE=""
+ARG REVISION=""
+ARG VERSION=""
+LABEL org.opencontainers.image.title="opmeter" \
+      org.opencontainers.image.description="Measures every operator an LLM runs on Ascend NPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.base.name="${BASE}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}"

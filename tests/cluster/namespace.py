@@ -1,0 +1,128 @@
+"""A namespace of one test, with short ways to say what tests say often."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.testbed.kubectl import Kubectl, Manifest
+
+_POD_LIMIT_S = 180.0
+_LOOK_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a pod ended, and what it printed."""
+
+    exit_code: int
+    log: str
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Removed with everything in it when its test ends."""
+
+    name: str
+    kubectl: Kubectl
+
+    def __call__(self, *words: str | Path, text: str | None = None) -> str:
+        """What kubectl prints, in this namespace."""
+        return self.kubectl("-n", self.name, *words, text=text)
+
+    def get(self, *words: str) -> Any:
+        """Objects of this namespace as JSON says them."""
+        return json.loads(self("get", *words, "-o", "json"))
+
+    def pods(self, selector: str = "") -> list[Any]:
+        """Its pods, oldest name first."""
+        words = ["pods", *(["-l", selector] if selector else [])]
+        items: list[Any] = self.get(*words)["items"]
+        return sorted(items, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def create(self, *manifests: Manifest) -> None:
+        """Create objects in this namespace, with unknown fields refused."""
+        for manifest in manifests:
+            self("create", "--validate=strict", "-f", "-", text=json.dumps(manifest))
+
+    def run(self, pod: Manifest, limit_s: float = _POD_LIMIT_S) -> Ended:
+        """Create a pod, wait for its end, and read its log."""
+        self.create(pod)
+        return self.end_of(pod["metadata"]["name"], limit_s)
+
+    def end_of(self, pod: str, limit_s: float = _POD_LIMIT_S) -> Ended:
+        """Wait until a pod's container has ended."""
+        self.wait(f"{pod} ends", lambda: self._phase(pod) in ("Succeeded", "Failed"), limit_s)
+        state = self.get("pod", pod)["status"]["containerStatuses"][0]["state"]
+        return Ended(state["terminated"]["exitCode"], self("logs", pod))
+
+    def wait_running(self, pod: str, limit_s: float = _POD_LIMIT_S) -> None:
+        """Wait until a pod runs."""
+        self.wait(f"{pod} runs", lambda: self._phase(pod) == "Running", limit_s)
+
+    def wait(self, what: str, holds: Callable[[], bool], limit_s: float = _POD_LIMIT_S) -> None:
+        """Wait until something holds; AssertionError with the namespace's events where it does
+        not in time."""
+        deadline = time.monotonic() + limit_s
+        while not holds():
+            if time.monotonic() > deadline:
+                events = self("get", "events", "--sort-by=.lastTimestamp")
+                raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{events}")
+            time.sleep(_LOOK_S)
+
+    def make_secret(self, name: str, content: Mapping[str, str]) -> None:
+        """A Secret, or new content for it."""
+        self.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": self.name},
+                "stringData": dict(content),
+            }
+        )
+
+    def make_accounts(self, *names: str) -> None:
+        """ServiceAccounts that may do nothing."""
+        for name in names:
+            self("create", "serviceaccount", name)
+
+    def mount_folder(self, claim: str, folder: Path) -> None:
+        """A claim through which pods read a folder of our own nodes: their disks are this
+        machine's. A hostPath volume itself is not allowed in a `restricted` namespace."""
+        volume = f"{self.name}-{claim}"
+        spec = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+        self.kubectl.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume, "labels": {"opmeter-test": self.name}},
+                "spec": spec
+                | {
+                    "capacity": {"storage": "1Gi"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "hostPath": {"path": str(folder), "type": "Directory"},
+                },
+            }
+        )
+        request = {"volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": claim},
+                "spec": spec | request,
+            }
+        )
+
+    def remove(self) -> None:
+        """Remove the namespace; returns when its pods have ended: the next test wants the
+        devices."""
+        self("delete", "jobs,pods", "--all", "--grace-period=1", "--timeout=120s")
+        self.kubectl("delete", "namespace", self.name, "--wait=false")
+        of_test = ("persistentvolumes", "-l", f"opmeter-test={self.name}")
+        self.kubectl("delete", *of_test, "--wait=false")
+
+    def _phase(self, pod: str) -> str:
+        return str(self.get("pod", pod)["status"].get("phase", ""))

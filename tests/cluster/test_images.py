@@ -1,0 +1,71 @@
+"""The controller's image, built from the Dockerfile: what it says, holds and may do."""
+
+import json
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.namespace import Namespace
+from tests.cluster.pods import pod
+from tests.cluster.testbed.images import build_image
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+_LOOK_AROUND = """
+import importlib.util, json, os, pwd
+def writable(path):
+    try:
+        open(os.path.join(path, "try"), "w").close()
+    except OSError:
+        return False
+    return True
+print(json.dumps({
+    "uid": os.getuid(), "gid": os.getgid(), "account": pwd.getpwuid(os.getuid()).pw_uid,
+    "writable": [p for p in ("/", "/opt/opmeter", "/tmp", "/work") if writable(p)],
+    "torch": importlib.util.find_spec("torch") is not None,
+    "cwd": os.getcwd(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def config(cluster: Cluster) -> dict:
+    return build_image(cluster.own.settings.cache).config()["config"]
+
+
+def test_the_image_runs_as_a_numbered_user_who_is_not_root(config):
+    assert config["User"] == "1000:1000"
+
+
+def test_the_image_has_no_entry_point_so_that_a_pod_says_what_runs(config):
+    assert not config.get("Entrypoint")
+
+
+def test_the_labels_say_what_the_image_is_and_what_it_stands_on(config):
+    labels = {k.removeprefix("org.opencontainers.image."): v for k, v in config["Labels"].items()}
+    assert labels["title"] == "opmeter"
+    assert labels["licenses"] == "Apache-2.0"
+    assert labels["base.name"].startswith("localhost/opmeter-base:")
+    assert {"source", "revision", "version", "base.digest"} <= set(labels)
+
+
+def test_a_restricted_pod_is_user_1000_without_torch_and_writes_below_work_only(
+    cluster: Cluster, namespace: Namespace
+):
+    command = ["python3", "-c", _LOOK_AROUND]
+    ended = namespace.run(pod("look", cluster.controller_image, command))
+    assert ended.exit_code == 0, ended.log
+    assert json.loads(ended.log) == {
+        "uid": 1000,
+        "gid": 1000,
+        "account": 1000,
+        "writable": ["/work"],
+        "torch": False,
+        "cwd": "/work",
+    }
+
+
+def test_the_command_starts_with_a_read_only_root(cluster: Cluster, namespace: Namespace):
+    ended = namespace.run(pod("help", cluster.controller_image, ["opmeter", "--help"]))
+    assert ended.exit_code == 0, ended.log
+    assert "Usage: opmeter" in ended.log

@@ -1,0 +1,125 @@
+"""The control plane is real enough: its version, its gangs, its outages, JobSet and kwok."""
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.faults import Faults
+from tests.cluster.namespace import Namespace
+from tests.cluster.pods import job, pod
+from tests.cluster.testbed.build import version
+from tests.cluster.testbed.testbed import Testbed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+_RESOLVE = """
+import socket
+print(socket.gethostbyname("{name}.peers.{namespace}.svc.cluster.local"))
+try:
+    socket.gethostbyname("outside.example")
+except OSError as error:
+    print("outside:", error)
+"""
+
+
+def _running(namespace: Namespace, label: str) -> int:
+    pods = namespace.pods(f"opmeter-test={label}")
+    return sum(p["status"]["phase"] == "Running" for p in pods)
+
+
+def test_the_api_server_is_of_the_version_that_was_built(testbed: Testbed):
+    said = testbed.kubectl("version", "-o", "json")
+    assert f'"gitVersion": "v{version()}"' in said.split("serverVersion")[1]
+
+
+def test_a_job_of_equal_completions_and_parallelism_waits_for_all_its_devices(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace
+):
+    assert len(testbed.nodes) == 2
+    image = cluster.controller_image
+    busy = pod("busy", image, ["sleep", "300"], devices=8)
+    namespace.create(busy)
+    namespace.wait_running("busy")
+    sleeper = pod("unused", image, ["sleep", "2"], devices=8)
+    namespace.create(job("gang", sleeper, completions=2, parallelism=2))
+    namespace.wait("both pods exist", lambda: len(namespace.pods("opmeter-test=gang")) == 2)
+    with pytest.raises(AssertionError, match="one of them starts"):
+        namespace.wait("one of them starts", lambda: _running(namespace, "gang") > 0, 8)
+    namespace("delete", "pod", "busy", "--grace-period=1")
+    namespace("wait", "--for=condition=Complete", "job/gang", "--timeout=120s")
+
+
+def test_a_job_of_less_parallelism_than_completions_starts_where_there_is_room(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace
+):
+    assert len(testbed.nodes) == 2
+    image = cluster.controller_image
+    namespace.create(pod("busy", image, ["sleep", "300"], devices=8))
+    namespace.wait_running("busy")
+    sleeper = pod("unused", image, ["sleep", "1"], devices=8)
+    namespace.create(job("shards", sleeper, completions=3, parallelism=2))
+    namespace("wait", "--for=condition=Complete", "job/shards", "--timeout=120s")
+
+
+def test_an_api_server_that_was_away_has_forgotten_nothing(
+    testbed: Testbed, namespace: Namespace, faults: Faults
+):
+    with faults.api_server_down():
+        assert not testbed.control_plane.answers()
+    assert namespace.pods() == []
+
+
+def test_pods_find_each_other_by_the_names_of_a_headless_service(
+    cluster: Cluster, namespace: Namespace
+):
+    peer = pod("peer", cluster.controller_image, ["sleep", "300"])
+    peer["spec"] |= {"hostname": "rank-0", "subdomain": "peers"}
+    ports = [{"port": 80}]
+    spec = {"clusterIP": "None", "selector": {"opmeter-test": "pod"}, "ports": ports}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": spec}
+    namespace.create(service, peer)
+    namespace.wait_running("peer")
+    address = namespace.get("pod", "peer")["status"]["podIP"]
+    script = _RESOLVE.format(name="rank-0", namespace=namespace.name)
+    script = f"import time; time.sleep(3)\n{script}"  # as long as the names take to arrive
+    ended = namespace.run(pod("asks", cluster.controller_image, ["python3", "-c", script]))
+    assert ended.log.startswith(f"{address}\noutside:"), ended.log
+
+
+def test_jobset_restarts_every_rank_when_one_fails(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace
+):
+    testbed.install_jobset()
+    label = {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}
+    attempt = {"name": "ATTEMPT", "valueFrom": {"fieldRef": label}}
+    script = 'test "$JOB_COMPLETION_INDEX" = 0 || test "$ATTEMPT" = 1'
+    rank = pod("unused", cluster.controller_image, ["sh", "-c", script])
+    rank["spec"]["containers"][0]["env"].append(attempt)
+    template = {"spec": job("unused", rank, completions=2, parallelism=2, backoffLimit=0)["spec"]}
+    namespace.create(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "gang"},
+            "spec": {
+                "failurePolicy": {"maxRestarts": 2},
+                "replicatedJobs": [{"name": "rank", "replicas": 1, "template": template}],
+            },
+        }
+    )
+    namespace("wait", "--for=condition=Completed", "jobset/gang", "--timeout=120s")
+    assert namespace.get("jobset", "gang")["status"]["restarts"] == 1
+
+
+def test_kwok_completes_the_pods_of_simulated_nodes(testbed: Testbed, namespace: Namespace):
+    kwok = testbed.kwok
+    try:
+        kwok.add_nodes(4, devices=8)
+        simulated = pod("unused", "never-pulled", ["true"], devices=8)
+        simulated["spec"] |= {
+            "nodeSelector": {"type": "kwok"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+        }
+        namespace.create(job("fleet", simulated, completions=12, parallelism=4))
+        namespace("wait", "--for=condition=Complete", "job/fleet", "--timeout=120s")
+    finally:
+        kwok.stop()
