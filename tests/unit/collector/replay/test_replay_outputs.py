@@ -1,0 +1,36 @@
+"""What is said of outputs: numbers that are no numbers, and numbers that are others."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
+
+from collector.replay.outputs import find_difference, find_doubt  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_infinities_are_right_where_the_operator_says_so():
+    outputs = (torch.tensor([1.0, -torch.inf]), torch.ones(2))
+    assert "output 0" in find_doubt(outputs)
+    assert not find_doubt(outputs, frozenset({0}))
+    assert find_doubt((torch.tensor([torch.nan]),), frozenset({0}))
+
+
+def test_rounding_is_no_difference_and_another_number_is():
+    numbers = torch.linspace(-3, 3, 1000)
+    assert not find_difference(numbers.bfloat16(), numbers.bfloat16() * (1 + 1 / 128))
+    words = find_difference((None, numbers.half()), (None, numbers.half() + 0.5))
+    assert words.startswith("output 1 is up to 0.5")
+
+
+def test_a_quantised_output_may_be_one_step_off_and_an_index_may_not():
+    steps = torch.arange(10, dtype=torch.int8)
+    assert not find_difference(steps, steps + 1)
+    assert find_difference(steps, steps + 2)
+    assert find_difference(steps.int(), steps.int() + 1)
+
+
+def test_what_cannot_be_compared_is_passed_over():
+    assert not find_difference((torch.ones(3), None), (torch.ones(4), torch.ones(1)))
+    infinite = torch.full((3,), -torch.inf)
+    assert not find_difference(infinite, torch.zeros(3))
