@@ -1,10 +1,13 @@
 """Replays one case: inputs are built once, then warm-ups, a pilot and the repeats that count."""
 
+import logging
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from collector.case import Case
 from collector.errors import CaseRejected
@@ -16,10 +19,12 @@ from collector.replay.calls import NoOperator
 from collector.replay.devices import Device
 from collector.replay.marks import Marks
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
-from collector.replay.outputs import check_outputs, find_doubt
+from collector.replay.outputs import check_outputs, find_difference, find_doubt
 from collector.replay.tensors import CaseTensors
 
 _WARM_UPS = 3
+_COMPARED = 1 << 22  # elements of a case whose outputs are compared with the reference's
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Replayed:
     counts: Counts
     compute_dtype: str
     doubt: str
+    differs: str
     family: tuple[str, ...]  # the kernel types among which the runtime chose
     build_s: float
     look_s: float
@@ -89,10 +95,12 @@ class CaseReplay:
         on_phase("looking")
         launched = time.perf_counter()
         check_outputs(launches.output, case, tensors.dtype)
+        is_real = self._device.runtime == "real"
         return Replayed(
             counts=counts,
             compute_dtype=tensors.compute_dtype,
-            doubt=find_doubt(launches.output) if self._device.runtime == "real" else "",
+            doubt=find_doubt(launches.output, op.infinite) if is_real else "",
+            differs=self._difference(case, op, call, launches.output) if is_real else "",
             family=tuple(sorted(op.family)),
             build_s=built - started,
             look_s=time.perf_counter() - launched,
@@ -107,6 +115,19 @@ class CaseReplay:
         op.check(case, self._device.backend)
         _check_no_mark(case)
         return op
+
+    def _difference(self, case: Case, op: OpSpec, call: Call, output: Any) -> str:
+        """How an NPU's outputs differ from the reference's on the same tensors, where that is
+        cheap. It is told and refuses nothing: a reference may be mistaken too."""
+        if self._device.backend != "npu" or op.npu.build is not None:
+            return ""
+        if sum(slot.numel for slot in (*(case.inputs or ()), *(case.outputs or ()))) > _COMPARED:
+            return ""
+        try:
+            return find_difference(output, op.reference(torch, *call.args, **call.kwargs))
+        except RuntimeError as error:  # an operator of the reference that the device lacks
+            logger.info("%s: not compared with its reference: %s", case.describe(), error)
+            return ""
 
     def _make_room(self, needed: int) -> None:
         """Raises NotEnoughMemory where a case would not fit even after what earlier cases left

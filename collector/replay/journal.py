@@ -82,6 +82,7 @@ class CaseEntry:
     look_s: float = 0.0
     compute_dtype: str = ""
     doubt: str = ""  # what was odd about the outputs
+    differs: str = ""  # how they are not what the reference gives
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
     opened: DeviceState = DeviceState()
     closed: DeviceState = DeviceState()

@@ -108,6 +108,7 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         **asdict(replayed.counts),
         "compute_dtype": replayed.compute_dtype,
         "doubt": replayed.doubt,
+        "differs": replayed.differs,
         "family": replayed.family,
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,

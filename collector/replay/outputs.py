@@ -37,29 +37,62 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
             )
 
 
-def find_doubt(outputs: Any) -> str:
+def find_doubt(outputs: Any, infinite: frozenset[int] = frozenset()) -> str:
     """What is odd about the numbers of the outputs; empty where nothing is.
 
     Of large outputs an evenly spaced sample is looked at. An output whose dtype or layout a device
-    cannot look at is not doubted: it was measured all the same.
+    cannot look at is not doubted: it was measured all the same. In the outputs at `infinite`
+    infinities are right.
     """
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
         try:
-            is_finite = _is_finite(tensor)
+            is_right = _is_finite(tensor, or_infinite=position in infinite)
         except RuntimeError as error:  # NotImplementedError is one
             logger.warning("output %d was not looked at: %s", position, error)
             continue
-        if not is_finite:
+        if not is_right:
             return f"output {position} holds numbers that are not finite"
     return ""
 
 
-def _is_finite(tensor: Any) -> bool:
+def _is_finite(tensor: Any, *, or_infinite: bool) -> bool:
+    sample = _sample(tensor)
+    wrong = torch.isnan(sample) if or_infinite else ~torch.isfinite(sample)
+    return not bool(wrong.any())
+
+
+def _sample(tensor: Any) -> Any:
+    """Evenly spaced elements, in one row."""
     flat = tensor.reshape(-1)
-    sample = flat[:: max(1, flat.numel() // _SAMPLE)]
-    return bool(torch.isfinite(sample).all())
+    return flat[:: max(1, flat.numel() // _SAMPLE)]
+
+
+def find_difference(outputs: Any, expected: Any) -> str:
+    """Where outputs are not what the reference gives, in one line; empty where they agree.
+
+    The largest difference of an evenly spaced sample counts, against the largest number in it; a
+    quantised output may be one step off. What cannot be compared is passed over.
+    """
+    for position, (one, other) in enumerate(zip(_leaves(outputs), _leaves(expected), strict=False)):
+        if one is None or other is None or one.shape != other.shape or not one.numel():
+            continue
+        a, b = _sample(one).double().cpu(), _sample(other).double().cpu()
+        both = torch.isfinite(a) & torch.isfinite(b)
+        if not bool(both.any()):
+            continue
+        largest = float((a[both] - b[both]).abs().max())
+        if largest > _allowed(one.dtype, float(b[both].abs().max())):
+            return f"output {position} is up to {largest:.3g} away from the reference"
+    return ""
+
+
+def _allowed(dtype: Any, largest: float) -> float:
+    """How far rounding may lead from numbers up to `largest`; one step of a quantised output."""
+    if not dtype.is_floating_point:
+        return 1.0 if dtype is torch.int8 else 0.0
+    return 32 * float(torch.finfo(dtype).eps) * max(1.0, largest)
 
 
 def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:

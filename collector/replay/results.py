@@ -186,7 +186,7 @@ class _Answers:
             return (certificate,)
         if found.substitution is not None:
             return self._substituted(entry, certificate, found, found.substitution)
-        return (_timed(certificate, found.repeats, entry.doubt),)
+        return (_timed(certificate, found.repeats, entry),)
 
     def _substituted(
         self,
@@ -205,7 +205,7 @@ class _Answers:
         filed = replace(
             certificate, case_id=ran.case_id, kernel_type=ran.kernel_type, asked=asked.case_id
         )
-        return answer, _timed(filed, found.repeats, entry.doubt)
+        return answer, _timed(filed, found.repeats, entry)
 
     def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
         record = self.spec.cases[entry.ordinal].record
@@ -221,7 +221,7 @@ class _Answers:
         )
 
 
-def _timed(certificate: Measurement, repeats: Sequence[Launch], doubt: str) -> Measurement:
+def _timed(certificate: Measurement, repeats: Sequence[Launch], entry: CaseEntry) -> Measurement:
     """The certificate with the timing of its repeats, once it has passed the gates."""
     durations = [launch.duration_us for launch in repeats]
     if not are_positive(durations):
@@ -229,7 +229,7 @@ def _timed(certificate: Measurement, repeats: Sequence[Launch], doubt: str) -> M
         return replace(certificate, outcome=Outcome.GATED, reason=reason)
     summary = summarise(durations)
     verdict = judge(summary.timing, len(summary.accepted_us))
-    refused = verdict.refused or doubt
+    refused = verdict.refused or entry.doubt
     return replace(
         certificate,
         outcome=Outcome.GATED if refused else Outcome.OK,
@@ -238,7 +238,7 @@ def _timed(certificate: Measurement, repeats: Sequence[Launch], doubt: str) -> M
         timing=summary.timing,
         core=repeats[0].task_type,
         counters=_mean_counters(repeats),
-        warnings=verdict.warnings,
+        warnings=(*verdict.warnings, *([entry.differs] if entry.differs else [])),
     )
 
 
