@@ -11,6 +11,7 @@ from collector.ops.catalog._shares import running
 from collector.ops.slots import Shape
 
 RIGHT_DOWN_CAUSAL = 3
+LATENT = 512
 
 
 class Rule(StrEnum):
@@ -107,6 +108,11 @@ class FusedCall:
     @property
     def is_paged(self) -> bool:
         return self.pages is not None
+
+    @property
+    def is_latent(self) -> bool:
+        """Keys are latent ones (MLA): values are the same memory, as where it serves."""
+        return self.size == LATENT and self.rope_size > 0
 
     def requests(self) -> Iterator[Request]:
         starts = (0, *running(self.queries))

@@ -7,7 +7,7 @@ the 32 that are written there.
 from collections.abc import Callable
 
 from collector.case import Case
-from collector.ops.catalog._attention_fused import FusedCall, Rule
+from collector.ops.catalog._attention_fused import LATENT, FusedCall, Rule
 from collector.ops.catalog._attention_fused_reading import (
     KEY,
     KEY_LENGTHS,
@@ -27,7 +27,6 @@ from collector.vocabulary import dtype_of
 
 NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
-_LATENT = 512
 _ROPE = 64
 _ROW = 65535
 
@@ -88,7 +87,7 @@ def _rows_fit(call: FusedCall) -> bool:
 
 
 def _latent_fits(call: FusedCall) -> bool:
-    if call.size != _LATENT or not call.rope_size:
+    if not call.is_latent:
         return True
     longest = max(call.queries)
     return (
@@ -147,8 +146,8 @@ FUSED_RULES = (
         lambda call: call.rope_size in (0, _ROPE),
     ),
     _limit(
-        "latent keys of 512 numbers want pages, one head of keys, 1, 2, 4 .. 128 heads, and at "
-        "most 16 queries a request: one without a mask, several with the causal one",
+        f"latent keys of {LATENT} numbers want pages, one head of keys, 1, 2, 4 .. 128 heads, and "
+        "at most 16 queries a request: one without a mask, several with the causal one",
         _latent_fits,
     ),
 )

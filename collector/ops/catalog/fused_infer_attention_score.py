@@ -6,9 +6,12 @@ from collector.case import Case
 from collector.ops.catalog._attention_blocks import attend, make_mask
 from collector.ops.catalog._attention_fused import FusedCall, Rule
 from collector.ops.catalog._attention_fused_reading import (
+    KEY,
+    KEY_ROPE,
     MASK,
     QUERY,
     QUERY_ROPE,
+    VALUE,
     columns,
     read_call,
 )
@@ -33,14 +36,18 @@ _SLOTS = (
 def _build(case: Case, make: TensorMaker) -> Call:
     call: Any = read_call(case)
     slots = case.inputs or ()
-    query, key, value, query_rope, key_rope = (
-        make.normal(input_shape(case, i), slots[i].dtype) if given(case, i) else None
+    tensors = {
+        i: make.normal(input_shape(case, i), slots[i].dtype)
         for i in NUMBERS
-    )
+        if given(case, i) and not (i == VALUE and call.is_latent)
+    }
+    key, ropes = tensors[KEY], (tensors.get(QUERY_ROPE), tensors.get(KEY_ROPE))
     mask = given(case, MASK)
     masks = make_mask(make, mask.dtype).view(mask.shape) if mask else None
     table = make_table(make, call.pages) if call.pages else None
-    return Call((query, key, value, masks, table, query_rope, key_rope), {"call": call})
+    return Call(
+        (tensors[QUERY], key, tensors.get(VALUE, key), masks, table, *ropes), {"call": call}
+    )
 
 
 def _reference(
@@ -150,7 +157,8 @@ def _traffic(case: Case) -> int:
         return 0
     slots = case.inputs or ()
     item = getattr(dtype_of(slots[QUERY].dtype), "item_bytes", 0)
-    numbers = call.kv_heads * (call.size + call.value_size + call.rope_size)
+    values = 0 if call.is_latent else call.value_size
+    numbers = call.kv_heads * (call.size + values + call.rope_size)
     read = sum(slots[i].size_bytes for i in (QUERY, QUERY_ROPE) if given(case, i))
     written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
     pages = 4 * sum(call.pages.valid) if call.pages else 0

@@ -124,8 +124,8 @@ OP = OpSpec(
             _fits,
         ),
         Constraint(
-            "two addends are wanted, or none",
-            lambda case: (given(case, _SKIP1) is None) == (given(case, _SKIP2) is None),
+            "a second addend wants a first",
+            lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, _SCALES)),

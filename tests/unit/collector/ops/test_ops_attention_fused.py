@@ -222,6 +222,28 @@ def test_what_the_function_does_not_take_is_refused(record, rule):
         OP.check(record.case, "npu")
 
 
+def latent():
+    """Two requests of one query, with latent keys in pages of 16, whose lengths are 16 each."""
+    shapes = {0: "2,2,1,512", 1: "5,1,16,512", 2: "5,1,16,512", 5: "2", 6: "2", 14: "2,2"}
+    shapes |= {24: "2,2,1,64", 25: "5,1,16,64"}
+    return record_of(shapes, "2,2,1,512", input_layout="BNSD_NBSD")
+
+
+@pytest.mark.torch
+def test_latent_values_are_the_keys_themselves(build):
+    _, key, value, *_ = build(latent().case).args
+    assert value is key
+    _, key, value, *_ = build(decode().case).args
+    assert value is not key
+
+
+@pytest.mark.fast
+def test_latent_keys_are_read_once():
+    # queries and their ropes in and the output, 32 keys with their ropes, a page number for each
+    queries = 2 * 2 * (512 + 64) * 2
+    assert OP.traffic(latent().case) == queries + 2 * 2 * 512 * 2 + 32 * (512 + 64) * 2 + 2 * 4
+
+
 @st.composite
 def fused_records(draw):
     """Rows of prefill and decode, of which some columns are named and most are not."""
