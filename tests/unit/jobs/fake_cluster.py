@@ -1,0 +1,389 @@
+"""A cluster that is played: the calls of `jobs.cluster.Cluster` on objects in memory, a Job
+controller, and a kubelet whose workers commit to a real store.
+
+Nothing here decides for the controller: Jobs, pods and nodes only do what Kubernetes would.
+"""
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from collector.canonical import canonical_json
+from collector.database.merge import CREATE, merge
+from collector.errors import NotFound
+from collector.measurement import Outcome
+from collector.stack import Stack
+from collector.store.base import Store
+from collector.worker.assignment import Assignment, abandon
+from jobs.cluster_errors import ClusterError, ObjectConflict, ObjectMissing
+from jobs.podspec import is_same
+from jobs.waves import parse_indexes, wave_from_json
+
+Object = dict[str, Any]
+Worker = Callable[[str, str], int]  # shard, node -> exit code; 0 commits the shard
+
+COMPONENT = "app.kubernetes.io/component"
+INDEX = "batch.kubernetes.io/job-completion-index"
+NO_FAULT = (45, 75)
+RUNS = -1  # what a worker says that has not come to its end
+
+
+class Killed(BaseException):
+    """The process that called is gone."""
+
+
+class FakeCluster:
+    """`store` is what its pods reach. `before` and `after` are called around every call, with its
+    number, and may raise: before it has an effect, or when only the reply is lost."""
+
+    def __init__(self, store: Store, nodes: tuple[str, ...] = ("n1", "n2"), devices: int = 2):
+        self.namespace = "bench"
+        self.requests = 0
+        self.store = store
+        self.worker: Worker = lambda shard, node: 0
+        self.stack: Stack | None = None
+        self.before: Callable[[int, str], None] = lambda number, name: None
+        self.after: Callable[[int, str], None] = lambda number, name: None
+        self.devices = devices
+        self.maps: dict[str, Object] = {}
+        self.live: dict[str, Object] = {}
+        self.running: list[Object] = []
+        self.events: dict[str, Object] = {}
+        self.leases: dict[str, Object] = {}
+        self.names = dict.fromkeys(nodes, True)
+        self.created: list[str] = []
+        self.merges_fail = ""
+        self.forbidden: frozenset[str] = frozenset()
+        self.drops: frozenset[str] = frozenset()
+        self.most = 0
+        self.tried: list[tuple[str, str]] = []
+        self._uid = itertools.count()
+        self._random = random.Random(1)
+
+    # What jobs.cluster.Cluster offers.
+
+    def config_maps(self, selector: str) -> list[Object]:
+        return self._call("config_maps", lambda: _chosen(self.maps, selector))
+
+    def jobs(self, selector: str) -> list[Object]:
+        return self._call("jobs", lambda: _chosen(self.live, selector))
+
+    def pods(self, selector: str, fields: str = "") -> list[Object]:
+        def found() -> list[Object]:
+            named = {pod["metadata"]["name"]: pod for pod in self.running}
+            left = _chosen(named, selector)
+            return [p for p in left if fields == "" or p["status"]["phase"] != "Succeeded"]
+
+        return self._call("pods", found)
+
+    def nodes(self, selector: str = "") -> list[Object]:
+        return self._call("nodes", lambda: [] if "nodes" in self.forbidden else self._nodes())
+
+    def pods_everywhere(self, fields: str) -> Iterator[Object]:
+        return iter(())
+
+    def log(self, pod: str) -> str:
+        assert self.stack is not None
+        text = canonical_json(self.stack.as_json()).decode()
+        return self._call("log", lambda: f"store ok\n{text}\n")
+
+    def create_or_adopt(self, job: Object) -> bool:
+        def create() -> bool:
+            name = job["metadata"]["name"]
+            if name in self.live:
+                if not is_same(job, self.live[name]):
+                    raise ObjectConflict(f"Job {name} exists and is another one")
+                return False
+            if "create" in self.forbidden:
+                raise ClusterError("403: exceeded quota")
+            self.live[name] = copy.deepcopy(job)
+            self.live[name]["metadata"]["uid"] = f"uid-{next(self._uid)}"
+            self.live[name]["status"] = {}
+            self.created.append(name)
+            return True
+
+        return self._call("create_or_adopt", create)
+
+    def dry_run(self, job: Object) -> Object:
+        def answer() -> Object:
+            kept = copy.deepcopy(job)
+            for field in self.drops:
+                kept["spec"].pop(field, None)
+            return kept
+
+        return self._call("dry_run", answer)
+
+    def patch_job(self, name: str, spec: Object, notes: dict[str, str] | None = None) -> None:
+        def patch() -> None:
+            if name not in self.live:
+                raise ObjectMissing(f"404: {name}")
+            self.live[name]["spec"] |= spec
+            self.live[name]["metadata"]["annotations"].pop("opmeter.io/held", None)
+            self.live[name]["metadata"]["annotations"] |= notes or {}
+            if spec["suspend"]:
+                mine = [p for p in self.running if _job_of(p) == name and not _ended(p)]
+                self.running = [p for p in self.running if p not in mine]
+
+        self._call("patch_job", patch)
+
+    def delete_job(self, name: str) -> None:
+        def delete() -> None:
+            self.live.pop(name, None)
+            self.running = [p for p in self.running if _job_of(p) != name]
+
+        self._call("delete_job", delete)
+
+    def announce(
+        self, owner: Object, reason: str, message: str, *, about: str = "", warning: bool
+    ) -> None:
+        def put() -> None:
+            key = f"{reason} {about or message}"
+            self.events.setdefault(key, {"reason": reason, "message": message, "warning": warning})
+
+        self._call("announce", put)
+
+    def annotate_config_map(self, name: str, notes: dict[str, str | None]) -> None:
+        def annotate() -> None:
+            if name not in self.maps:
+                raise ObjectMissing(f"404: {name}")
+            held = self.maps[name]["metadata"].setdefault("annotations", {})
+            for key, value in notes.items():
+                held.pop(key, None)
+                held |= {key: value} if value is not None else {}
+
+        self._call("annotate_config_map", annotate)
+
+    def lease(self, name: str) -> Object | None:
+        return self._call("lease", lambda: copy.deepcopy(self.leases.get(name)))
+
+    def create_lease(self, lease: Object) -> Object:
+        def create() -> Object:
+            name = lease["metadata"]["name"]
+            if name in self.leases:
+                raise ObjectConflict("409")
+            self.leases[name] = copy.deepcopy(lease)
+            self.leases[name]["metadata"]["resourceVersion"] = str(next(self._uid))
+            return lease
+
+        return self._call("create_lease", create)
+
+    def replace_lease(self, lease: Object) -> Object:
+        def replace() -> Object:
+            name = lease["metadata"]["name"]
+            held = self.leases[name]["metadata"]["resourceVersion"]
+            if lease["metadata"]["resourceVersion"] != held:
+                raise ObjectConflict("409")
+            self.leases[name] = copy.deepcopy(lease)
+            self.leases[name]["metadata"]["resourceVersion"] = str(next(self._uid))
+            return lease
+
+        return self._call("replace_lease", replace)
+
+    def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
+        return iter(())
+
+    # What people and Kubernetes do.
+
+    def apply(self, config_map: Object) -> None:
+        name = config_map["metadata"]["name"]
+        old = self.maps.get(name, {"metadata": {"uid": f"uid-{next(self._uid)}"}})
+        kept = copy.deepcopy(config_map)
+        kept["metadata"]["uid"] = old["metadata"]["uid"]
+        kept["metadata"]["annotations"] = dict(old["metadata"].get("annotations") or {})
+        self.maps[name] = kept
+
+    def delete_config_map(self, name: str) -> None:
+        """With everything that it owns."""
+        uid = self.maps.pop(name)["metadata"]["uid"]
+        for job, found in list(self.live.items()):
+            owners = found["metadata"].get("ownerReferences", ())
+            if any(owner["uid"] == uid for owner in owners):
+                del self.live[job]
+                self.running = [p for p in self.running if _job_of(p) != job]
+
+    def step(self) -> None:
+        """Pods start where there is room, and those that run come to their end."""
+        for name, job in list(self.live.items()):
+            component = job["metadata"]["labels"][COMPONENT]
+            if component == "worker":
+                self._start(name, job)
+            elif not job["status"]:
+                self._run_single(component, job)
+        self.most = max(self.most, sum(not _ended(p) for p in self.running))
+        for pod in [p for p in self.running if not _ended(p)]:
+            if self.names.get(pod["spec"]["nodeName"]) and "waiting" not in str(pod["status"]):
+                self._end(pod)
+
+    def worker_jobs(self) -> list[Object]:
+        return [j for j in self.live.values() if j["metadata"]["labels"][COMPONENT] == "worker"]
+
+    def reasons(self) -> list[str]:
+        return [event["reason"] for event in self.events.values()]
+
+    def _call(self, name: str, effect: Callable[[], Any]) -> Any:
+        self.requests += 1
+        number = self.requests
+        self.before(number, name)
+        result = effect()
+        self.after(number, name)
+        return copy.deepcopy(result)
+
+    def _nodes(self) -> list[Object]:
+        return [
+            {
+                "metadata": {"name": name, "labels": {}},
+                "spec": {},
+                "status": {
+                    "allocatable": {"cpu": str(self.devices)},
+                    "conditions": [{"type": "Ready", "status": str(up)}],
+                },
+            }
+            for name, up in self.names.items()
+        ]
+
+    def _start(self, name: str, job: Object) -> None:
+        spec, status = job["spec"], job["status"]
+        if spec["suspend"] or status.get("conditions"):
+            return
+        mine = [p for p in self.running if _job_of(p) == name and not _ended(p)]
+        ended = _indexes(status, "completedIndexes") | _indexes(status, "failedIndexes")
+        busy = ended | {int(p["metadata"]["labels"][INDEX]) for p in mine}
+        free = [i for i in range(spec["completions"]) if i not in busy]
+        for index in free[: max(0, spec["parallelism"] - len(mine))]:
+            mine.append(self._pod(name, job, index))
+        self.running += [p for p in mine if p not in self.running]
+        status["active"] = len(mine)
+
+    def _pod(self, name: str, job: Object, index: int) -> Object:
+        spec = job["spec"]["template"]["spec"]
+        avoid = str(spec.get("affinity", ""))
+        nodes = [n for n, up in self.names.items() if up and f"'{n}'" not in avoid]
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        number = next(self._uid)
+        return {
+            "metadata": {
+                "name": f"{name}-{index}-{number}",
+                "namespace": self.namespace,
+                "uid": f"uid-{number}",
+                "creationTimestamp": str(number),
+                "labels": {**labels, "batch.kubernetes.io/job-name": name, INDEX: str(index)},
+            },
+            "spec": {"nodeName": self._random.choice(nodes), "containers": spec["containers"]},
+            "status": {"phase": "Running"},
+        }
+
+    def _end(self, pod: Object) -> None:
+        job = self.live[_job_of(pod)]
+        index = int(pod["metadata"]["labels"][INDEX])
+        code = self._work(pod, index)
+        if code == RUNS:
+            return
+        said = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+        pod["status"] = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{"state": {"terminated": said}}],
+        }
+        self._count(job, index, code)
+
+    def _work(self, pod: Object, index: int) -> int:
+        said = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
+        campaign, key = said["OPMETER_CAMPAIGN"], said["OPMETER_WAVE"]
+        where = f"campaigns/{campaign}/waves/{key}.json"
+        wave = wave_from_json(self.store.get(where), key=where)
+        worst = 0
+        for shard in wave.indexes[index]:
+            if _holds(self.store, f"campaigns/{campaign}/committed/{shard}.json"):
+                continue
+            self.tried.append((shard, pod["spec"]["nodeName"]))
+            code = self.worker(shard, pod["spec"]["nodeName"])
+            if code == 0:
+                attempt = pod["metadata"]["uid"]
+                task = Assignment(campaign, wave.plan, wave.plan_hash, shard, attempt)
+                abandon(self.store, task, Outcome.FAILED, "played")
+            worst = worst or code
+        return worst
+
+    def _count(self, job: Object, index: int, code: int) -> None:
+        """What the Job controller makes of a pod's end."""
+        status, spec = job["status"], job["spec"]
+        done = _indexes(status, "completedIndexes")
+        failed = _indexes(status, "failedIndexes")
+        tries = status.setdefault("tries", {})
+        if code == 0:
+            done |= {index}
+        elif code == 43:
+            status["conditions"] = [_condition("Failed", "PodFailurePolicy", "exit code 43")]
+        elif code not in NO_FAULT:
+            tries[index] = tries.get(index, 0) + 1
+            if "backoffLimitPerIndex" not in spec:
+                if sum(tries.values()) > spec["backoffLimit"]:
+                    words = "Job has reached the specified backoff limit"
+                    status["conditions"] = [_condition("Failed", "BackoffLimitExceeded", words)]
+            elif tries[index] > spec["backoffLimitPerIndex"]:
+                failed |= {index}
+        status["completedIndexes"] = ",".join(map(str, sorted(done)))
+        status["failedIndexes"] = ",".join(map(str, sorted(failed)))
+        if len(done | failed) == spec["completions"]:
+            kind = ("Failed", "FailedIndexes") if failed else ("Complete", "CompletionsReached")
+            status["conditions"] = [_condition(*kind, "all indexes have ended")]
+        active = [p for p in self.running if self.live.get(_job_of(p)) is job and not _ended(p)]
+        status["active"] = len(active)
+
+    def _run_single(self, component: str, job: Object) -> None:
+        """A probe, or a merge: its one pod does its work at once."""
+        failure = ""
+        if component == "merge":
+            failure = self.merges_fail or self._merge(job)
+        else:
+            self.running.append(self._pod(job["metadata"]["name"], job, 0))
+            self.running[-1]["status"] = {"phase": "Succeeded"}
+        kind = ("Failed", "BackoffLimitExceeded") if failure else ("Complete", "")
+        job["status"]["conditions"] = [_condition(*kind, failure)]
+
+    def _merge(self, job: Object) -> str:
+        command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+        campaign, number = command[2], int(command[command.index("--plan") + 1])
+        result = merge(
+            self.store,
+            [(campaign, number)],
+            guard=CREATE,
+            author="merge",
+            allow_missing="--allow-missing" in command,
+            sleep=lambda seconds: None,
+        )
+        return "shards are missing" if result.missing and "--allow-missing" not in command else ""
+
+
+def _chosen(objects: dict[str, Object], selector: str) -> list[Object]:
+    wanted = [part.partition("=") for part in selector.split(",") if part]
+
+    def matches(labels: dict[str, str]) -> bool:
+        return all(k in labels and (not eq or labels[k] == v) for k, eq, v in wanted)
+
+    return [o for o in objects.values() if matches(o["metadata"].get("labels") or {})]
+
+
+def _job_of(pod: Object) -> str:
+    return str(pod["metadata"]["labels"]["batch.kubernetes.io/job-name"])
+
+
+def _ended(pod: Object) -> bool:
+    return pod["status"]["phase"] in ("Succeeded", "Failed")
+
+
+def _indexes(status: Object, key: str) -> set[int]:
+    return set(parse_indexes(status.get(key) or ""))
+
+
+def _condition(kind: str, reason: str, message: str) -> Object:
+    return {"type": kind, "status": "True", "reason": reason, "message": message}
+
+
+def _holds(store: Store, key: str) -> bool:
+    try:
+        store.get(key)
+    except NotFound:
+        return False
+    return True
