@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod, sqrt
 
 from collector.case import Case, Slot
+from collector.ops.catalog._spelling import spelling
 from collector.ops.slots import Shape, given, output_slot
 from collector.ops.spec import Constraint
 
@@ -104,7 +105,7 @@ def mask_constraint(position: int) -> Constraint:
         "no mask, or the compressed causal one (2048,2048 BOOL)",
         lambda case: (
             (mask := given(case, position)) is None
-            or (mask.shape == (MASK_SIDE, MASK_SIDE) and mask.dtype == "BOOL")
+            or (mask.shape == (MASK_SIDE, MASK_SIDE) and spelling(mask) == "BOOL")
         ),
     )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import not_bool, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
@@ -13,7 +14,7 @@ _LOW, _HIGH = -1, 1
 
 def _build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
-    low = 0 if slot.dtype.startswith("UINT") else _LOW
+    low = 0 if spelling(slot).startswith("UINT") else _LOW
     return Call((make.normal(slot.shape or (), slot.dtype), low, _HIGH))
 
 

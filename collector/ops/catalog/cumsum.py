@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -16,7 +17,7 @@ _CUBE_ROWS, _CUBE_LENGTH = 12800, 512
 
 def _build(case: Case, make: TensorMaker) -> Call:
     x, axis = (case.inputs or ())[:2]
-    return Call((make.normal(x.shape or (), x.dtype), 0 if axis.dtype == "INT64" else -1))
+    return Call((make.normal(x.shape or (), x.dtype), 0 if spelling(axis) == "INT64" else -1))
 
 
 def _run(cumsum: Any, x: Any, dim: int) -> Any:
@@ -36,8 +37,8 @@ def _fits(case: Case) -> bool:
 def _stays_on_vectors(case: Case) -> bool:
     """Sums of many long rows are left to the matrix unit, by a kernel called CumsumCube."""
     x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
-    is_last = len(x) == 1 or axis.dtype == "INT32"
-    is_floating = slot.dtype in ("FLOAT", "FLOAT16", "DT_BF16")
+    is_last = len(x) == 1 or spelling(axis) == "INT32"
+    is_floating = spelling(slot) in ("FLOAT", "FLOAT16", "DT_BF16")
     is_big = prod(x[:-1]) >= _CUBE_ROWS and x[-1] >= _CUBE_LENGTH
     return not (is_floating and is_last and is_big)
 

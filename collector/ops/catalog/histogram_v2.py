@@ -4,10 +4,13 @@ does not tell the ends of the interval: from 0 to one more than the last bin."""
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog._indices import narrowed
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
+_INT64 = 8  # bytes of an element
 # dtype -> the greatest integer up to which it holds every one
 _REACH = {
     "FLOAT": 2**24,
@@ -36,13 +39,14 @@ def _reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
 
 def _run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     """The kernel counts in INT32. torch wants the dtype of x: where that is another, aclnn adds a
-    Cast, and here comes one back."""
-    return histc(x, bins, 0, bins).to(dtype)
+    Cast, and here comes one back, but from INT64."""
+    counts = histc(x, bins, 0, bins)
+    return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
 
 
 def _fits(case: Case) -> bool:
     out, x = output_shape(case) or (), (case.inputs or ())[0]
-    return len(out) == 1 and 0 < out[0] <= _REACH.get(x.dtype, 0)
+    return len(out) == 1 and 0 < out[0] <= _REACH.get(spelling(x), 0)
 
 
 OP = OpSpec(

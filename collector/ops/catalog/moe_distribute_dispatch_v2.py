@@ -15,6 +15,7 @@ from collector.ops.catalog._moe_exchange import (
     tokens_fit,
 )
 from collector.ops.catalog._serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
@@ -28,7 +29,7 @@ _DYNAMIC = 2
 
 def _quantises(case: Case) -> bool:
     sent = output_slot(case, 0)
-    return sent is not None and sent.dtype == "INT8"
+    return spelling(sent) == "INT8"
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -95,7 +96,7 @@ def _fits(case: Case) -> bool:
 
 def _sent_fits(case: Case) -> bool:
     x, sent = (case.inputs or ())[0], output_slot(case, 0)
-    return sent is None or sent.dtype == "INT8" or sent.known_dtype == x.known_dtype
+    return sent is None or spelling(sent) == "INT8" or sent.known_dtype == x.known_dtype
 
 
 OP = OpSpec(

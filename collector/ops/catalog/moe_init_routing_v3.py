@@ -7,6 +7,7 @@ from collector.case import Case
 from collector.ops.catalog._int8 import quantise_rows
 from collector.ops.catalog._moe import by_expert, counts_of, make_choices, unwritten
 from collector.ops.catalog._serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import inputs_are
 from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
@@ -25,7 +26,7 @@ def _experts(case: Case) -> int:
 
 def _quantises(case: Case) -> bool:
     x, expanded = (case.inputs or ())[0], output_slot(case, 0)
-    return expanded is not None and expanded.dtype == "INT8" != x.dtype
+    return spelling(expanded) == "INT8" != spelling(x)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -101,7 +102,7 @@ def _fits(case: Case) -> bool:
 
 def _dtypes_fit(case: Case) -> bool:
     x, expanded = (case.inputs or ())[0], output_slot(case, 0)
-    return expanded is None or expanded.dtype == "INT8" or expanded.known_dtype == x.known_dtype
+    return expanded is None or spelling(expanded) == "INT8" or expanded.known_dtype == x.known_dtype
 
 
 OP = OpSpec(

@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog._copy import place
+from collector.ops.catalog._spelling import spelling
 from collector.ops.dtypes import not_bool
 from collector.ops.slots import elements, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -23,8 +24,8 @@ def _run(arange: Any, count: int, out: Any) -> Any:
 
 def _counts_in_its_dtype(case: Case) -> bool:
     output = output_slot(case)
-    wanted = "INT64" if output and output.dtype == "INT64" else "DOUBLE"
-    return all(slot.dtype == wanted for slot in case.inputs or ())
+    wanted = "INT64" if spelling(output) == "INT64" else "DOUBLE"
+    return all(spelling(slot) == wanted for slot in case.inputs or ())
 
 
 OP = OpSpec(

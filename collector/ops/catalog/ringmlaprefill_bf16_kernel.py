@@ -12,6 +12,7 @@ from collector.case import Case
 from collector.ops.catalog._attention import Attention, named_output
 from collector.ops.catalog._attention_blocks import attend
 from collector.ops.catalog._shares import even, running
+from collector.ops.catalog._spelling import spelling
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 from collector.vocabulary import dtype_of
@@ -189,7 +190,7 @@ def _dtypes_fit(case: Case) -> bool:
     slots = [given(case, i) for i in (*_TENSORS, _MASK, _PRE_OUT)] + [output_slot(case, 0)]
     sums = [given(case, _PREV_LSE), output_slot(case, 1)]
     floats = all(slot.known_dtype is _FLOAT for slot in sums if slot and slot.shape)
-    return floats and {slot.dtype for slot in slots if slot} <= {"DT_BF16"}
+    return floats and {spelling(slot) for slot in slots if slot} <= {"DT_BF16"}
 
 
 def _outputs_fit(case: Case) -> bool:
