@@ -135,11 +135,17 @@ def status(
         str | None, typer.Argument(help="one campaign, by its name or its file  [all]")
     ] = None,
     root: RootOption = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="where its Jobs run, if on a cluster  [the context's]")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="look again and again, until it is merged")
+    ] = False,
 ) -> None:
-    """Say how far campaigns are, and what failed."""
+    """Say how far campaigns are, what failed, and what they wait for."""
     from jobs.verbs.status import status_verb
 
-    status_verb(campaign, root)
+    status_verb(campaign, root, namespace, watch=watch)
 
 
 @app.command()
@@ -279,11 +285,23 @@ def ops(
 
 
 @app.command()
-def doctor(root: RootOption = None) -> None:
+def doctor(
+    root: RootOption = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="check a cluster, and the store as its pods reach it")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option(help="with --cluster: where campaigns run  [the context's]")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="with --cluster: the machines  [those of a campaign there]")
+    ] = None,
+) -> None:
     """Check this machine and the store, and print what to do about what is wrong."""
-    from jobs.verbs.doctor import doctor_verb
+    from jobs.verbs.doctor import doctor_cluster_verb, doctor_verb
 
-    raise typer.Exit(doctor_verb(root))
+    code = doctor_cluster_verb(namespace, site, root) if cluster else doctor_verb(root)
+    raise typer.Exit(code)
 
 
 def main() -> None:

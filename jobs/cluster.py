@@ -104,10 +104,9 @@ class Cluster:
             for page in self._calls.pages("/api/v1/pods", {"fieldSelector": fields}):
                 yield from page.get("items") or ()
 
-    def events_of(self, name: str) -> list[Manifest]:
-        """What the cluster says of one object."""
-        query = {"fieldSelector": f"involvedObject.name={name}"}
-        return self._list(self._core("events"), query)
+    def events(self, fields: str) -> list[Manifest]:
+        """What the cluster says; `fields` as `involvedObject.name=NAME`."""
+        return self._list(self._core("events"), {"fieldSelector": fields})
 
     def log(self, pod: str) -> str:
         """What a pod printed."""

@@ -1,25 +1,50 @@
-"""What is known of a campaign from its store: its plans, their commits, and their progress."""
+"""What is known of a campaign from its store: its plans, their commits, and their progress.
+
+What is committed never changes, so it is read once, however often somebody looks.
+"""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from collector import keys
 from collector.errors import NotFound
-from collector.plan import Plan
+from collector.manifest import NO_USAGE, Usage, manifest_from_json
+from collector.measurement import Measurement, Outcome
+from collector.plan import Plan, PlannedShard
+from collector.shard import read_shard
 from collector.store.base import Store
+from collector.worker.attempt import read_commit, read_part
 from jobs.rounds import committed_shards, read_plans
+
+_READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How cases of one kernel type were answered; `reason` is the first line of it."""
+
+    kernel_type: str
+    outcome: Outcome
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """`done` of `cases` are answered; `measuring` is the case in hand, where a worker said so."""
+    """`done` of `cases` are answered; `measuring` is the case in hand, where a worker said so.
+    `planned` counts cases by kernel type, `answers` those that parts hold already."""
 
     shard: str
     committed: bool
     done: int
     cases: int
     measuring: str
+    predicted_s: float = 0.0
+    usage: Usage = NO_USAGE
+    planned: Counter[str] = field(default_factory=Counter)
+    answers: Counter[Answer] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +57,113 @@ class PlanStatus:
         return sum(shard.committed for shard in self.shards)
 
     @property
-    def remaining_s(self) -> float:
-        """Wall time still to come by forecast, if every device is at work."""
-        open_shards = {shard.shard: shard for shard in self.shards if not shard.committed}
-        left_s = [
-            p.predicted_s * (1 - open_shards[p.shard_id].done / max(1, p.cases))
-            for p in self.plan.shards
-            if p.shard_id in open_shards
+    def left_s(self) -> list[float]:
+        """Device time still to come, a number for each open shard, by forecast."""
+        open_shards = (shard for shard in self.shards if not shard.committed)
+        return [s.predicted_s * (1 - s.done / max(1, s.cases)) for s in open_shards]
+
+    @property
+    def usage(self) -> Usage:
+        """What sessions took whose parts are stored."""
+        total = NO_USAGE
+        for shard in self.shards:
+            total = total.plus(shard.usage)
+        return total
+
+    @property
+    def pace(self) -> float:
+        """What committed shards took over what was forecast of them; 1 while there are none."""
+        done = [shard for shard in self.shards if shard.committed]
+        predicted_s = sum(shard.predicted_s for shard in done)
+        took_s = sum(shard.usage.wall_s for shard in done)
+        return took_s / predicted_s if predicted_s > 0 and took_s > 0 else 1.0
+
+    def remaining_s(self, devices: int = 0) -> float:
+        """Wall time still to come at the pace so far, on so many devices  [the plan's]."""
+        left_s = self.left_s
+        at_once = devices or self.plan.devices
+        return self.pace * max(sum(left_s) / at_once, max(left_s, default=0.0))
+
+
+class Follower:
+    """Looks at campaigns again and again, and remembers what is committed."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._settled: dict[str, ShardStatus] = {}
+        self._planned: dict[str, Counter[str]] = {}
+
+    def look(self, campaign: str, *, deep: bool = True) -> list[PlanStatus]:
+        """How far each plan of a campaign is, oldest first; `deep` also reads the newest plan's
+        shards and parts: which kernel types, how answered, in what time."""
+        done = committed_shards(self._store, campaign)
+        plans = read_plans(self._store, campaign)
+        return [
+            PlanStatus(plan, self._shards(plan, done, deep=deep and plan is plans[-1]))
+            for plan in plans
         ]
-        return max(sum(left_s) / self.plan.devices, max(left_s, default=0.0))
+
+    def _shards(self, plan: Plan, done: frozenset[str], *, deep: bool) -> tuple[ShardStatus, ...]:
+        def one(shard: PlannedShard) -> ShardStatus:
+            return self._shard(plan.campaign, shard, shard.shard_id in done, deep=deep)
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            return tuple(pool.map(one, plan.shards))
+
+    def _shard(
+        self, campaign: str, shard: PlannedShard, committed: bool, *, deep: bool
+    ) -> ShardStatus:
+        if committed and not deep:
+            return _finished(shard)
+        if committed:
+            if shard.shard_id not in self._settled:
+                self._settled[shard.shard_id] = self._committed(campaign, shard)
+            return self._settled[shard.shard_id]
+        return self._open(campaign, shard, deep=deep)
+
+    def _committed(self, campaign: str, shard: PlannedShard) -> ShardStatus:
+        commit = read_commit(self._store, campaign, shard.shard_id)
+        if commit is None:  # it was there a moment ago
+            return _finished(shard)
+        key = commit.manifest.key
+        manifest = manifest_from_json(self._store.get(key), key=key)
+        final = frozenset(manifest.final.values())
+        parts = (self._part(entry.part.key) for entry in manifest.parts)
+        counted = (m for part in parts for m in part if m.measurement_id in final)
+        return _finished(shard, manifest.usage, self._plan_of(campaign, shard), _answers(counted))
+
+    def _open(self, campaign: str, shard: PlannedShard, *, deep: bool) -> ShardStatus:
+        progress, parts = [(0, "")], []
+        for info in self._store.list(keys.attempts(campaign, shard.shard_id)):
+            name = info.key.rsplit("/", 1)[1]
+            if name == "progress.json":
+                progress += _progress(self._store, info.key)
+            elif deep and name.startswith("part-"):
+                parts.append(info.key)
+        latest = {m.case_id: m for part in parts for m in self._part(part) if not m.is_filed}
+        answered, measuring = max(progress)
+        return ShardStatus(
+            shard.shard_id,
+            False,
+            max(answered, len(latest)),
+            shard.cases,
+            measuring,
+            shard.predicted_s,
+            planned=self._plan_of(campaign, shard) if deep else Counter(),
+            answers=_answers(latest.values()),
+        )
+
+    def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
+        """The shard's cases by kernel type."""
+        if shard.shard_id not in self._planned:
+            key = keys.shard(campaign, shard.shard_id)
+            cases = read_shard(self._store.get(key), path=key)
+            found = Counter(case.record.case.kernel_type for case in cases)
+            self._planned[shard.shard_id] = found
+        return self._planned[shard.shard_id]
+
+    def _part(self, key: str) -> tuple[Measurement, ...]:
+        return read_part(self._store.get(key), key=key)
 
 
 def campaigns(store: Store) -> list[str]:
@@ -49,31 +172,37 @@ def campaigns(store: Store) -> list[str]:
     return sorted({parts[1] for parts in found if len(parts) > 3 and parts[2] == "plans"})
 
 
-def campaign_status(store: Store, campaign: str) -> list[PlanStatus]:
-    """How far each plan of a campaign is, oldest first."""
-    done = committed_shards(store, campaign)
-    return [
-        PlanStatus(plan, tuple(_shards(store, plan, done))) for plan in read_plans(store, campaign)
-    ]
+def _finished(
+    shard: PlannedShard,
+    usage: Usage = NO_USAGE,
+    planned: Counter[str] | None = None,
+    answers: Counter[Answer] | None = None,
+) -> ShardStatus:
+    return ShardStatus(
+        shard.shard_id,
+        True,
+        shard.cases,
+        shard.cases,
+        "",
+        shard.predicted_s,
+        usage,
+        planned or Counter(),
+        answers or Counter(),
+    )
 
 
-def _shards(store: Store, plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
-    for shard in plan.shards:
-        if shard.shard_id in done:
-            yield ShardStatus(shard.shard_id, True, shard.cases, shard.cases, "")
-        else:
-            answered, measuring = _furthest(store, plan.campaign, shard.shard_id)
-            yield ShardStatus(shard.shard_id, False, answered, shard.cases, measuring)
+def _answers(measurements: Iterable[Measurement]) -> Counter[Answer]:
+    return Counter(
+        Answer(m.kernel_type, m.outcome, (m.reason.strip().splitlines() or [""])[0])
+        for m in measurements
+        if not m.is_filed
+    )
 
 
-def _furthest(store: Store, campaign: str, shard: str) -> tuple[int, str]:
-    """The most that any attempt at a shard says it has done."""
-    said = [(0, "")]
-    for info in store.list(keys.attempts(campaign, shard)):
-        if info.key.endswith("/progress.json"):
-            try:
-                value = json.loads(store.get(info.key))
-                said.append((int(value["done"]), str(value["case"])))
-            except (NotFound, ValueError, KeyError):
-                continue  # a picture of the progress, rewritten while we look
-    return max(said)
+def _progress(store: Store, key: str) -> Iterator[tuple[int, str]]:
+    """What an attempt says it has done: a picture, rewritten while we look."""
+    try:
+        value = json.loads(store.get(key))
+        yield int(value["done"]), str(value["case"])
+    except (NotFound, ValueError, KeyError):
+        return

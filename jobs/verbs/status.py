@@ -1,60 +1,167 @@
 """`opmeter status`."""
 
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from collector import keys
 from collector.database.commits import find_head
+from collector.database.query import held_shards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput
+from collector.errors import BadInput, NotFound
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store
+from jobs.campaign import Campaign
+from jobs.nodes import Strikes, strikes_from_json
 from jobs.sources import completed_records
-from jobs.status import PlanStatus, campaign_status, campaigns
-from jobs.summary import describe, plan_usage, summarise
-from jobs.verbs.opening import open_campaign, open_root
+from jobs.status import Follower, PlanStatus, campaigns
+from jobs.status_lines import (
+    efficiency_lines,
+    failure_lines,
+    head_line,
+    hours_line,
+    kernel_lines,
+    shard_lines,
+)
+from jobs.summary import describe, summarise
+from jobs.verbs.cluster_view import ClusterView
+from jobs.verbs.opening import DEFAULT_ROOT, open_bare, open_campaign, open_root
+from jobs.why import explain, running_pods
+
+_EVERY_S, _LINES_EVERY_S = 5.0, 60.0
+_BARS = 30  # in a view that is drawn again and again
 
 
-def status_verb(campaign: str | None, root: str | None) -> None:
-    """One line a plan; for one campaign also its shards and what its newest plan answered."""
+def status_verb(
+    campaign: str | None, root: str | None, namespace: str | None, *, watch: bool
+) -> None:
+    """One line a plan; for one campaign also its kernel types, its time, what failed, and why it
+    waits on its cluster, where there is one."""
     described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
-    store = open_root(root, described)
-    campaign = described.name if described else campaign
+    name = described.name if described else campaign
+    view = ClusterView(name, namespace) if name else None
+    store = open_root(_root(root, described, name, view), described)
     known = campaigns(store)
-    if campaign is not None and campaign not in known:
-        raise BadInput(f"no campaign {campaign!r} at {store.url}; there are: {', '.join(known)}")
-    for name in [campaign] if campaign else known:
-        plans = campaign_status(store, name)
+    if name is None:
+        if watch:
+            raise BadInput("--watch follows one campaign: name it")
+        _all(store, known)
+        return
+    if name not in known and not (view and view.seen()):
+        raise BadInput(f"no campaign {name!r} at {store.url}; there are: {', '.join(known)}")
+    screen = _Screen(store, name, view)
+    if watch:
+        _watch(screen)
+        return
+    for line in screen.lines():
+        typer.echo(line)
+
+
+class _Screen:
+    """Everything about one campaign, as often as it is asked for."""
+
+    def __init__(self, store: Store, campaign: str, view: ClusterView | None):
+        self._store, self._campaign, self._view = store, campaign, view
+        self._follower = Follower(store)
+        self.is_finished = False
+
+    def lines(self, bars: int = 0) -> Iterator[str]:
+        plans = self._follower.look(self._campaign)
+        seen = self._view.seen(_strikes(self._store, self._campaign)) if self._view else None
+        at_work = running_pods(seen.pods) if seen else 0
         for plan in plans:
-            typer.echo(_line(plan))
-        if campaign:
-            _details(store, plans[-1])
+            yield head_line(plan, at_work)
+        if plans:
+            yield from self._details(plans[-1], bars)
+        else:
+            yield f"{self._campaign}: no plan is written yet"
+        if seen:
+            yield from explain(seen)
+        if self._view and self._view.trouble:
+            yield f"cluster     {self._view.trouble}"
+
+    def _details(self, status: PlanStatus, bars: int) -> Iterator[str]:
+        plan, head = status.plan, find_head(self._store)
+        yield from shard_lines(status)
+        yield from kernel_lines(status, bars)
+        yield hours_line(status)
+        state = load_state(self._store, head)
+        held = held_shards(state)
+        self.is_finished = all((plan.campaign, s.shard_id) in held for s in plan.shards)
+        if not self.is_finished:
+            yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
+            yield f"stack       {plan.stack.version_path}"
+            yield from efficiency_lines(status)
+            yield from failure_lines(status)
+            return
+        sources = [_source(self._store, plan.campaign, source.sha256) for source in plan.sources]
+        summary = summarise(state, plan, sources, status.usage)
+        yield from describe(summary, plan, head, self._store.url)
+
+
+def _all(store: Store, known: list[str]) -> None:
+    follower = Follower(store)
+    for name in known:
+        for plan in follower.look(name, deep=False):
+            typer.echo(head_line(plan))
     if not known:
         typer.echo(f"no campaigns at {store.url}")
 
 
-def _line(status: PlanStatus) -> str:
-    plan = status.plan
-    done = sum(shard.done for shard in status.shards)
-    cases = sum(shard.cases for shard in status.shards)
-    left = f", about {status.remaining_s:.0f} s left" if status.committed < len(plan.shards) else ""
-    return (
-        f"{plan.campaign} plan {plan.number}: {status.committed} of {len(plan.shards)} shards "
-        f"committed, {done} of {cases} cases answered{left}"
-    )
+def _watch(screen: _Screen) -> None:
+    """Until it is merged, or somebody has seen enough."""
+    try:
+        if sys.stdout.isatty():
+            _draw(screen)
+        else:
+            _print_now_and_then(screen)
+    except KeyboardInterrupt:
+        return
 
 
-def _details(store: Store, status: PlanStatus) -> None:
-    for shard in status.shards:
-        if not shard.committed:
-            measuring = f", measuring {shard.measuring}" if shard.measuring else ""
-            typer.echo(f"  shard {shard.shard}: {shard.done} of {shard.cases} cases{measuring}")
-    plan, head = status.plan, find_head(store)
-    sources = [_source(store, plan.campaign, source.sha256) for source in plan.sources]
-    summary = summarise(load_state(store, head), plan, sources, plan_usage(store, plan))
-    for line in describe(summary, plan, head, store.url):
-        typer.echo(line)
+def _draw(screen: _Screen) -> None:
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while not screen.is_finished:
+            text = "\n".join(screen.lines(_BARS))
+            live.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
+            if not screen.is_finished:
+                time.sleep(_EVERY_S)
+
+
+def _print_now_and_then(screen: _Screen) -> None:
+    while not screen.is_finished:
+        for line in screen.lines(_BARS):
+            typer.echo(line)
+        if not screen.is_finished:
+            time.sleep(_LINES_EVERY_S)
+            typer.echo()
+
+
+def _root(
+    root: str | None, described: Campaign | None, name: str | None, view: ClusterView | None
+) -> str | None:
+    """Where the store is: as said, else the folder here that knows the campaign, else where the
+    cluster's pods find it, if this machine may too."""
+    if root or view is None or (described and described.store):
+        return root
+    if Path(DEFAULT_ROOT).is_dir() and name in campaigns(open_bare(DEFAULT_ROOT)):
+        return None
+    return view.root()
+
+
+def _strikes(store: Store, campaign: str) -> Strikes:
+    key = keys.nodes(campaign)
+    try:
+        return strikes_from_json(store.get(key), key=key)
+    except NotFound:
+        return Strikes()
 
 
 def _source(store: Store, campaign: str, sha256: str) -> list[CaseRecord]:

@@ -1,0 +1,105 @@
+"""What a cluster knows of a campaign, for `opmeter status`; silent where there is none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from collector.errors import BadInput
+from jobs.applied import SELECTOR, applied_from
+from jobs.cluster import Cluster
+from jobs.cluster_errors import ClusterError
+from jobs.deployment import Manifest
+from jobs.leader import LEASE
+from jobs.nodes import Strikes
+from jobs.why import Seen, waiting_pods
+
+_FILE = "file://"
+_JOB_NAME = "batch.kubernetes.io/job-name"
+_ASKED = 3  # pods whose own Events are asked for: what waits, waits for the same
+_GROUPS = ("Workload", "PodGroup")  # in which Kueue, Volcano and Kubernetes speak of a Job
+
+
+class ClusterView:
+    """Looks at a campaign's objects. `trouble` is why the last look saw nothing, where somebody
+    should know: no cluster at all is no trouble."""
+
+    def __init__(self, campaign: str, namespace: str | None):
+        self.trouble = ""
+        self._campaign, self._is_asked_for = campaign, namespace is not None
+        try:
+            self._cluster: Cluster | None = Cluster.connect(namespace)
+        except BadInput as error:
+            self._cluster = None
+            self.trouble = str(error) if self._is_asked_for else ""
+
+    def seen(self, strikes: Strikes | None = None) -> Seen | None:
+        """All that is there now; None where the campaign is not applied, or nobody answers."""
+        if self._cluster is None:
+            return None
+        self.trouble = ""
+        try:
+            config_map = self._config_map(self._cluster)
+            return self._look(self._cluster, config_map, strikes) if config_map else None
+        except ClusterError as error:
+            self.trouble = f"not told: {error}"
+            return None
+
+    def root(self) -> str | None:
+        """The store's address where the ConfigMap names one that this machine may reach too."""
+        if self._cluster is None:
+            return None
+        try:
+            config_map = self._config_map(self._cluster)
+            root = applied_from(config_map).deployment.root if config_map else ""
+        except (BadInput, ClusterError):
+            return None
+        is_here = not root.startswith(_FILE) or Path(root.removeprefix(_FILE)).is_dir()
+        return root if root and is_here else None
+
+    def _config_map(self, cluster: Cluster) -> Manifest | None:
+        found = cluster.config_maps(f"{SELECTOR}={self._campaign}")
+        if not found and self._is_asked_for:
+            self.trouble = f"no campaign {self._campaign!r} is applied in {cluster.namespace}"
+        return found[0] if found else None
+
+    def _look(self, cluster: Cluster, config_map: Manifest, strikes: Strikes | None) -> Seen:
+        selector = f"{SELECTOR}={self._campaign}"
+        jobs, pods = cluster.jobs(selector), cluster.pods(selector)
+        for probe in _open_probes(cluster, config_map) if not jobs else ():
+            jobs.append(probe)
+            pods += cluster.pods(f"{_JOB_NAME}={probe['metadata']['name']}")
+        return Seen(
+            namespace=cluster.namespace,
+            campaign=self._campaign,
+            config_map=config_map,
+            lease=cluster.lease(LEASE),
+            jobs=tuple(jobs),
+            pods=tuple(pods),
+            events=tuple(_events(cluster, config_map, pods)),
+            quarantined=_quarantined(cluster, strikes),
+        )
+
+
+def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
+    """The Jobs that ask for the workers' stack: until one has answered there is no plan."""
+    uid = config_map["metadata"]["uid"]
+    return [
+        job
+        for job in cluster.jobs("app.kubernetes.io/component=probe")
+        if any(owner["uid"] == uid for owner in job["metadata"].get("ownerReferences") or ())
+        and not (job.get("status") or {}).get("succeeded")
+    ]
+
+
+def _events(cluster: Cluster, config_map: Manifest, pods: list[Manifest]) -> Iterator[Manifest]:
+    named = [config_map, *waiting_pods(pods)[:_ASKED]]
+    for name in (one["metadata"]["name"] for one in named):
+        yield from cluster.events(f"involvedObject.name={name}")
+    yield from cluster.events("involvedObject.kind=Job,type=Warning")
+    for kind in _GROUPS:
+        yield from cluster.events(f"involvedObject.kind={kind}")
+
+
+def _quarantined(cluster: Cluster, strikes: Strikes | None) -> frozenset[str]:
+    if strikes is None or not strikes.seen:
+        return frozenset()
+    return strikes.quarantined([node["metadata"]["name"] for node in cluster.nodes()])

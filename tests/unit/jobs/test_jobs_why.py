@@ -1,0 +1,180 @@
+"""Why a campaign on a cluster waits: who says so is passed on in their own words."""
+
+import pytest
+
+from jobs.why import Seen, explain, running_pods, waiting_pods
+
+pytestmark = pytest.mark.fast
+
+LEASE = {"spec": {"holderIdentity": "me", "renewTime": "2026-08-01T10:00:00.000000Z"}}
+
+
+def config_map(**metadata):
+    return {"metadata": {"name": "opmeter-campaign-c", "namespace": "n", "uid": "cm", **metadata}}
+
+
+def job(name="wave", *, labels=None, suspend=False, conditions=(), **status):
+    metadata = {"name": name, "uid": f"uid-of-{name}", "labels": labels or {}}
+    spec = {"completions": 8, "parallelism": 4, "suspend": suspend}
+    return {
+        "metadata": metadata,
+        "spec": spec,
+        "status": {**status, "conditions": list(conditions)},
+    }
+
+
+def pod(name="p0", phase="Pending", *, of="wave", spec=None, waiting=None, why=None, **metadata):
+    labels = {"batch.kubernetes.io/job-name": of, "app.kubernetes.io/component": "worker"}
+    status = {"phase": phase}
+    if why:
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": why}]
+    if waiting:
+        status["containerStatuses"] = [{"state": {"waiting": waiting}}]
+    return {
+        "metadata": {"name": name, "labels": labels, **metadata},
+        "spec": spec or {},
+        "status": status,
+    }
+
+
+def event(kind, name, message, *, reason="Said", warning=True, at="2026-08-01T10:00:00Z"):
+    return {
+        "metadata": {"name": f"{name}.{message}"},
+        "involvedObject": {"kind": kind, "name": name},
+        "reason": reason,
+        "message": message,
+        "type": "Warning" if warning else "Normal",
+        "lastTimestamp": at,
+    }
+
+
+def lines(cm=None, lease=LEASE, **more):
+    parts = {key: tuple(value) for key, value in more.items() if key != "quarantined"}
+    quarantined = frozenset(more.get("quarantined", ()))
+    seen = Seen("n", "c", cm or config_map(), lease, **parts, quarantined=quarantined)
+    return list(explain(seen))
+
+
+def line(beginning, found):
+    return next(text for text in found if text.startswith(beginning))
+
+
+def test_pods_that_wait_for_the_same_are_one_line_in_the_schedulers_words():
+    pods = [pod(f"p{i}", why="0/2 nodes are available: 2 Insufficient cpu") for i in range(3)]
+    pods += [pod("r", "Running", spec={"nodeName": "n1"})]
+    found = lines(jobs=[job()], pods=pods)
+    assert line("pods", found) == "pods        3 pending, 1 running"
+    assert line("pending", found) == (
+        "pending     3 (as p0): the scheduler: 0/2 nodes are available: 2 Insufficient cpu"
+    )
+    assert running_pods(pods) == 1 and len(waiting_pods(pods)) == 3
+
+
+def test_volcano_is_quoted_with_what_it_says_of_the_group():
+    waits = pod(spec={"schedulerName": "volcano"}, why="1/1 tasks in gang unschedulable")
+    about = "podgroup-uid-of-wave"
+    events = [
+        event("PodGroup", about, "older", at="2026-08-01T09:00:00Z"),
+        event("PodGroup", about, "npu topology: job should be equal to node npu"),
+        event("PodGroup", "podgroup-of-somebody-else", "not ours"),
+    ]
+    assert line("pending", lines(jobs=[job()], pods=[waits], events=events)) == (
+        "pending     1 (as p0): Volcano: 1/1 tasks in gang unschedulable; "
+        "of its group: npu topology: job should be equal to node npu"
+    )
+
+
+def test_volcano_that_says_nothing_on_the_pod_is_quoted_from_its_events():
+    waits = pod(spec={"schedulerName": "volcano"})
+    said = event("Pod", "p0", "queue is full")
+    assert "Volcano: queue is full" in line("pending", lines(pods=[waits], events=[said]))
+    assert "Volcano: no word yet" in line("pending", lines(pods=[waits]))
+
+
+def test_kueue_is_quoted_for_a_job_that_it_has_not_admitted():
+    queued = job(labels={"kueue.x-k8s.io/queue-name": "team"}, suspend=True)
+    words = "couldn't assign flavors: insufficient unused quota"
+    said = event("Workload", "job-wave-0a1b2", words)
+    assert line("job", lines(jobs=[queued], events=[said])) == (
+        f"job         wave: 0 of 8 done; suspended: Kueue has it in the queue team: {words}"
+    )
+    assert "kubectl get workloads" in line("job", lines(jobs=[queued]))
+
+
+def test_a_pause_says_how_it_ends():
+    paused = config_map(annotations={"opmeter.io/paused": "true"})
+    found = lines(paused, jobs=[job(suspend=True)])
+    assert "opmeter pause c --resume" in line("cluster", found)
+    assert line("job", found).endswith("suspended: the campaign is paused")
+
+
+def test_the_controllers_newest_reason_for_a_suspension_is_told():
+    events = [
+        event("ConfigMap", "opmeter-campaign-c", "wave: old", reason="Suspended", at="1"),
+        event("ConfigMap", "opmeter-campaign-c", "wave: the store is away", reason="Suspended"),
+        event("ConfigMap", "opmeter-campaign-c", "other: not ours", reason="Suspended", at="9"),
+    ]
+    found = line("job", lines(jobs=[job(suspend=True)], events=events))
+    assert found.endswith("suspended: the store is away")
+    assert "nobody has said why" in line("job", lines(jobs=[job(suspend=True)]))
+
+
+@pytest.mark.parametrize(
+    ("one", "events", "words"),
+    [
+        (
+            pod(
+                spec={"nodeName": "n1"},
+                waiting={"reason": "ImagePullBackOff", "message": "no such image"},
+            ),
+            [],
+            "ImagePullBackOff: no such image",
+        ),
+        (
+            pod(spec={"nodeName": "n1"}, waiting={"reason": "ContainerCreating"}),
+            [event("Pod", "p0", 'secret "s3" not found', reason="FailedMount")],
+            'starting on n1: secret "s3" not found',
+        ),
+        (pod(spec={"nodeName": "n1"}), [], "starting on n1"),
+        (
+            pod(spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}),
+            [],
+            "held back by kueue.x-k8s.io/admission",
+        ),
+    ],
+)
+def test_what_keeps_a_pod_from_starting_is_told(one, events, words):
+    assert line("pending", lines(pods=[one], events=events)) == f"pending     1 (as p0): {words}"
+
+
+def test_a_job_whose_pods_are_refused_says_by_what():
+    refused = event("Job", "wave", 'violates PodSecurity "restricted"', reason="FailedCreate")
+    found = line("job", lines(jobs=[job()], events=[refused]))
+    assert found.endswith('FailedCreate: violates PodSecurity "restricted"')
+
+
+def test_a_job_that_ended_says_how():
+    failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "43"}
+    found = line("job", lines(jobs=[job(conditions=[failed], succeeded=3, failed=2)]))
+    assert found == "job         wave: 3 of 8 done, 2 pods failed; failed: 43"
+
+
+def test_without_a_leader_it_is_said_that_nothing_will_happen():
+    for lease in (None, {"spec": {"holderIdentity": ""}}):
+        assert "none leads" in line("controller", lines(lease=lease))
+    assert "me leads" in line("controller", lines())
+
+
+def test_nodes_in_quarantine_and_pods_that_do_not_end_are_named():
+    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026")
+    found = lines(pods=[stuck], quarantined=["n3", "n2"])
+    assert line("quarantine", found).startswith("quarantine  n2, n3:")
+    assert line("ending", found) == "ending      1 on n7 (as p9) do not end"
+
+
+def test_only_the_newest_warnings_of_the_campaign_are_told():
+    name = "opmeter-campaign-c"
+    events = [event("ConfigMap", name, f"m{i}", at=f"2026-08-0{i}") for i in range(1, 9)]
+    events.append(event("ConfigMap", name, "all is well", warning=False, at="2026-09-01"))
+    told = [text for text in lines(events=events) if text.startswith("event")]
+    assert told == [f"event       Said: m{i}" for i in range(4, 9)]
