@@ -1,0 +1,367 @@
+"""The manifests: every one renders, validates strictly against the oldest and the newest schemas,
+means what the controller reads, and asks for no more permission than it needs."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
+from collector.profiles.bundled import bundled_file
+from collector.stack import Stack
+from jobs.applied import applied_from
+from jobs.podspec import Deployment, merge_job, probe_job, worker_job
+from jobs.site import bundled_sites, load_site
+from jobs.waves import Wave
+
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
+COMPONENTS = sorted(path.name for path in (MANIFESTS / "components").iterdir())
+OF_OTHERS = {"LocalQueue"}  # kinds of custom resources: Kubernetes has no schema of them
+FLOOR = "1.29"
+DEPLOYMENT = Deployment(
+    namespace="bench",
+    image="here/collector:1",
+    controller_image="here/controller:1",
+    root="s3://perf/x",
+    store_secret="s3",
+    site_packages="torch",
+    owner=("opmeter-campaign-small", "0123"),
+    single_writer=True,
+)
+
+
+@cache
+def kubectl():
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("kubectl renders the manifests: install it (apt-get install kubernetes-client)")
+    return found
+
+
+@cache
+def rendered(folder):
+    command = [kubectl(), "kustomize", str(folder)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    return tuple(yaml.safe_load_all(answer.stdout))
+
+
+def composed(folder, components=(), campaign="quickstart", namespace="opmeter", more=None):
+    """An overlay of one's own, in a folder elsewhere."""
+
+    def at(path):
+        return os.path.relpath(MANIFESTS / path, folder)
+
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace,
+        "resources": [at("base"), at(f"campaigns/{campaign}")],
+        "components": [at(path) for path in components],
+        **(more or {}),
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return rendered(folder)
+
+
+def of_kind(objects, kind):
+    return [found for found in objects if found["kind"] == kind]
+
+
+def campaign_of(objects):
+    (config_map,) = of_kind(objects, "ConfigMap")
+    return applied_from(config_map)
+
+
+@pytest.fixture(params=[FLOOR, ""], ids=["floor", "newest"])
+def validate(request, monkeypatch):
+    """A strict check against the schemas of one version of Kubernetes."""
+    checker = pytest.importorskip(
+        "kubernetes_validate",
+        reason="the schemas of Kubernetes (108 MB): pip install kubernetes-validate",
+    )
+    version = request.param or checker.latest_version()
+    monkeypatch.setattr(checker.utils, "schema_contents", cache(checker.utils.schema_contents))
+    return lambda manifest: checker.validate(manifest, version, strict=True)
+
+
+# What is rendered -------------------------------------------------------------------------------
+
+
+def test_everything_that_is_rendered_validates_strictly(tmp_path_factory, validate):
+    objects = [found for name in OVERLAYS for found in rendered(MANIFESTS / "overlays" / name)]
+    for name in COMPONENTS:
+        found = composed(tmp_path_factory.mktemp(name), [f"components/{name}"])
+        objects += [one for one in found if one["kind"] not in OF_OTHERS]
+    distinct = {json.dumps(found, sort_keys=True): found for found in objects}
+    assert len(distinct) > 40
+    for found in distinct.values():
+        validate(found)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_campaign_of_an_overlay_is_one_that_the_controller_reads(overlay):
+    applied = campaign_of(rendered(MANIFESTS / "overlays" / overlay))
+    assert applied.campaign.backend == applied.site.backend
+    assert applied.deployment.store_claim or applied.deployment.store_secret
+
+
+def test_the_demo_is_the_bundled_quickstart():
+    text = (MANIFESTS / "campaigns/quickstart/campaign.yaml").read_bytes()
+    assert text == bundled_file("quickstart", "campaign.yaml")
+
+
+def test_every_bundled_site_is_a_profile(tmp_path):
+    profiles = sorted(path.name for path in (MANIFESTS / "profiles").iterdir())
+    assert profiles == bundled_sites()
+    for name in profiles:
+        folder = tmp_path / name
+        folder.mkdir()
+        parts = [f"profiles/{name}", "components/pvc-store"]
+        assert campaign_of(composed(folder, parts)).site == load_site(name)
+
+
+@pytest.mark.parametrize(
+    ("component", "expected"),
+    [
+        ("kueue", {"kueue_queue": "opmeter"}),
+        ("volcano", {"scheduler": "volcano", "volcano_queue": "default"}),
+        ("ascend-runtime", {"runtime": "ascend", "runtime_class": "ascend"}),
+        ("hostpath-driver", {"runtime": "hostpath", "runtime_class": ""}),
+        ("hostnetwork", {"network": "host"}),
+    ],
+)
+def test_a_component_changes_what_it_is_about_and_nothing_else(tmp_path, component, expected):
+    parts = ["profiles/a2-800t", "components/s3-secret", f"components/{component}"]
+    applied = campaign_of(composed(tmp_path, parts, "npu-example"))
+    assert applied.site == replace(load_site("a2-800t"), **expected)
+
+
+def test_the_images_of_a_campaign_follow_kustomize(tmp_path):
+    images = [
+        {"name": "opmeter/controller", "newName": "here/a", "newTag": "7"},
+        {"name": "opmeter/collector-cpu", "newName": "here/b", "digest": "sha256:" + "1" * 64},
+    ]
+    objects = composed(tmp_path, ["components/pvc-store"], more={"images": images})
+    applied = campaign_of(objects)
+    assert applied.deployment.controller_image == "here/a:7"
+    assert applied.deployment.image == "here/b@sha256:" + "1" * 64
+    (deployment,) = of_kind(objects, "Deployment")
+    assert pod_of(deployment)["containers"][0]["image"] == "here/a:7"
+
+
+def test_everything_moves_to_another_namespace(tmp_path):
+    parts = [f"components/{name}" for name in ("nodes", "pvc-store", "jobset", "prometheus")]
+    objects = composed(tmp_path, [*parts, "components/kueue"], namespace="elsewhere")
+    assert [found["metadata"]["name"] for found in of_kind(objects, "Namespace")] == ["elsewhere"]
+    namespaces = {found["metadata"].get("namespace") for found in objects}
+    assert namespaces == {None, "elsewhere"}  # None: what belongs to the cluster
+    bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
+    assert len(bindings) == 4
+    assert {s["namespace"] for binding in bindings for s in binding["subjects"]} == {"elsewhere"}
+
+
+def test_the_controller_reaches_the_store_as_the_pods_do(tmp_path):
+    for store in ("pvc-store", "s3-secret"):
+        folder = tmp_path / store
+        folder.mkdir()
+        objects = composed(folder, [f"components/{store}", "profiles/cpu"])
+        (deployment,) = of_kind(objects, "Deployment")
+        applied = campaign_of(objects)
+        merge = pod_of(merge_of(applied.deployment))
+        assert store_mounts(pod_of(deployment)) == store_mounts(merge)
+
+
+def store_mounts(pod):
+    """Where a pod finds the store: volumes, where they are mounted, and what AWS's names say."""
+    container = pod["containers"][0]
+    volumes = {v["name"]: v for v in pod["volumes"] if v["name"] in ("store", "credentials")}
+    mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"] if m["name"] in volumes}
+    said = {e["name"]: e["value"] for e in container["env"] if e["name"].startswith("AWS_")}
+    assert mounted
+    return volumes, mounted, said
+
+
+# Permissions ------------------------------------------------------------------------------------
+
+
+def test_no_role_is_wider_than_its_use(tmp_path):
+    objects = composed(tmp_path, [f"components/{name}" for name in ("nodes", "jobset")])
+    roles = of_kind(objects, "Role") + of_kind(objects, "ClusterRole")
+    allowed = {
+        (role["metadata"]["name"], group, resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert not [entry for entry in allowed if "*" in entry]
+    assert not [entry for entry in allowed if entry[2] in ("secrets", "roles", "pods/exec")]
+    of_cluster = {entry for entry in allowed if entry[0] == "opmeter-nodes"}
+    assert {(r, v) for _, _, r, v in of_cluster} == {("nodes", "get"), ("nodes", "list")}
+    of_merge = {(r, v) for name, _, r, v in allowed if name == "opmeter-merge"}
+    assert of_merge == {("leases", verb) for verb in ("get", "create", "update")}
+    written = {r for _, _, r, v in allowed if v not in ("get", "list", "watch")}
+    assert written == {"jobs", "jobsets", "configmaps", "events", "leases"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_workers_are_bound_to_nothing_and_nobody_to_cluster_admin(overlay):
+    objects = rendered(MANIFESTS / "overlays" / overlay)
+    bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
+    subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
+    assert subjects == {"opmeter-controller", "opmeter-merge"}
+    assert {b["roleRef"]["name"] for b in bindings} <= {
+        *("opmeter-controller", "opmeter-merge", "opmeter-nodes"),
+    }
+    accounts = of_kind(objects, "ServiceAccount")
+    assert len(accounts) == 3
+    assert all(account["automountServiceAccountToken"] is False for account in accounts)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_drivers_from_the_host_keep_a_namespace_from_being_restricted(overlay):
+    objects = rendered(MANIFESTS / "overlays" / overlay)
+    (namespace,) = of_kind(objects, "Namespace")
+    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    site = campaign_of(objects).site
+    needs_host = site.runtime == "hostpath" or site.network == "host"
+    assert level == ("privileged" if needs_host else "restricted")
+    (deployment,) = of_kind(objects, "Deployment")
+    assert not offences(pod_of(deployment))
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+def plan():
+    return Plan(
+        campaign="small",
+        number=1,
+        head_commit=0,
+        inputs_hash="h",
+        round="",
+        stack=Stack(device="D", torch="2.13.0"),
+        backend="cpu",
+        devices=2,
+        operators=None,
+        update="all",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
+        shards=tuple(PlannedShard(f"s{i}", 1, 10.0, "0" * 64) for i in range(3)),
+    )
+
+
+def sites():
+    for name in bundled_sites():
+        yield load_site(name)
+    a2 = load_site("a2-800t")
+    yield replace(a2, name="kueue", kueue_queue="team", priority_class="low")
+    yield replace(a2, name="host", runtime="hostpath", runtime_class="", network="host")
+    toleration = (("key", "npu"), ("operator", "Exists"), ("tolerationSeconds", "5"))
+    yield replace(a2, name="volcano", scheduler="volcano", tolerations=(toleration,))
+
+
+def merge_of(deployment):
+    return merge_job(plan(), plan().plan_hash, "feed", deployment, partial=True)
+
+
+def jobs_of(site):
+    wave = Wave("small", 1, "feed", 0, (("s0",), ("s1",), ("s2",)), avoid=("bad-node",))
+    claim = replace(DEPLOYMENT, store_claim="disk", store_secret="", root="file:///store")
+    for deployment in (DEPLOYMENT, claim):
+        yield worker_job(wave, plan(), site, deployment, cap=2)
+        yield merge_of(deployment)
+        yield probe_job(site, deployment, "opmeter-probe-1")
+
+
+def test_every_job_validates_strictly(validate):
+    for site in sites():
+        for job in jobs_of(site):
+            validate(job)
+
+
+def test_the_schemas_refuse_a_field_that_nobody_knows(validate):
+    job = merge_of(DEPLOYMENT)
+    job["spec"]["backofLimit"] = 1
+    with pytest.raises(Exception, match="backofLimit"):
+        validate(job)
+
+
+@pytest.mark.parametrize("site", list(sites()), ids=lambda site: site.name)
+def test_every_pod_is_restricted_where_drivers_do_not_come_from_the_host(site):
+    for job in jobs_of(site):
+        found = offences(pod_of(job))
+        is_merge = job["metadata"]["labels"]["app.kubernetes.io/component"] == "merge"
+        needs = set() if is_merge else host_needs(site)
+        assert found == needs
+
+
+@pytest.mark.parametrize("site", list(sites()), ids=lambda site: site.name)
+def test_no_pod_of_a_job_gets_a_token(site):
+    for job in jobs_of(site):
+        pod = pod_of(job)
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["serviceAccountName"] in ("opmeter-worker", "opmeter-merge")
+
+
+def host_needs(site):
+    needs = {"hostPath volumes"} if site.backend == "npu" and site.runtime == "hostpath" else set()
+    return needs | ({"hostNetwork"} if site.network == "host" else set())
+
+
+def pod_of(manifest):
+    return manifest["spec"]["template"]["spec"]
+
+
+def offences(pod):
+    """What the `restricted` level of Pod Security (v1.36) would refuse in a pod."""
+    found = {f"host{kind}" for kind in ("Network", "PID", "IPC") if pod.get(f"host{kind}")}
+    allowed = {"configMap", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"}
+    allowed |= {"projected", "secret", "csi", "name"}
+    for volume in pod["volumes"]:
+        found |= {f"{kind} volumes" for kind in volume if kind not in allowed}
+    context = pod["securityContext"]
+    if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
+        found.add("seccompProfile")
+    if not context.get("runAsNonRoot") or not context.get("runAsUser"):
+        found.add("runAsNonRoot")
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            found.add("allowPrivilegeEscalation")
+        if own.get("capabilities") != {"drop": ["ALL"]}:
+            found.add("capabilities")
+        if not own.get("readOnlyRootFilesystem"):
+            found.add("a root file system that can be written")  # our own rule
+        if any("hostPort" in port for port in container.get("ports", ())):
+            found.add("hostPort")
+    return found
+
+
+def test_the_check_itself_finds_what_is_wrong():
+    pod = pod_of(merge_of(DEPLOYMENT))
+    assert not offences(pod)
+    assert offences({**pod, "hostPID": True}) == {"hostPID"}
+    assert offences({**pod, "securityContext": {}}) == {"seccompProfile", "runAsNonRoot"}
+    loose = {**pod["containers"][0], "securityContext": {"privileged": True}}
+    assert {"capabilities", "allowPrivilegeEscalation"} < offences({**pod, "containers": [loose]})
+
+
+def test_names_and_labels_fit_kubernetes():
+    for job in jobs_of(load_site("cpu")):
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", job["metadata"]["name"])
+        assert all(len(text) <= 63 for text in job["metadata"]["labels"].values())
