@@ -115,6 +115,30 @@ def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, co
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize(
+    ("code", "tried"),
+    [
+        (ExitCode.NODE, 3),
+        (ExitCode.HANG, 3),
+        (SIGKILLED, 3),
+        (ExitCode.IMAGE, 1),
+        (ExitCode.STORE, 1),
+    ],
+)
+def test_where_all_are_tried_a_bad_shard_keeps_no_other_from_it(tmp_path, code, tried):
+    seen = []
+
+    def worker(assignment):
+        seen.append(assignment.shard)
+        return (code, "no") if assignment.shard == "s1" else (0, "")
+
+    run = replace(told_run(MemoryStore(), tmp_path, worker), gives_up=False, tries_all=True)
+    with pytest.raises(LocalRunFailed, match="no") as failure:
+        run.measure(["s1", "s2", "s3"])
+    assert len(seen) == tried and failure.value.shard == "s1"
+
+
+@pytest.mark.fast
 def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
     def no_room(assignment):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")

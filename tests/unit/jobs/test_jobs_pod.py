@@ -1,0 +1,202 @@
+"""A worker pod: from its environment to its exit code, by what is committed in the end."""
+
+import json
+import signal
+import threading
+
+import pytest
+
+from collector import keys
+from collector.errors import BadInput, StoreUnavailable
+from collector.measurement import Outcome
+from collector.store.file import FileStore
+from collector.worker.assignment import Assignment, abandon
+from collector.worker.exit_codes import ExitCode
+from jobs import pod
+from jobs.local import LocalRunFailed
+from jobs.pod import End, last_words, work
+from jobs.podtask import task_of
+from jobs.waves import Wave, wave_to_json
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def plan(store):
+    shards = [MadeShard(f"s{n}", [add_record(n)], is_committed=False) for n in (1, 2, 3)]
+    return write_campaign(store, MadePlan(shards))
+
+
+def wave_of(store, plan, indexes=(("s1", "s2"), ("s3",)), plan_hash=None):
+    wave = Wave("made", 1, plan_hash or plan.plan_hash, 0, indexes)
+    store.create(keys.wave("made", wave.wave_hash), wave_to_json(wave))
+    return wave
+
+
+def environment(store, plan, wave, **more):
+    return {
+        "OPMETER_ROOT": store.url,
+        "OPMETER_CAMPAIGN": "made",
+        "OPMETER_WAVE": wave.wave_hash,
+        "OPMETER_PLAN_HASH": plan.plan_hash,
+        "JOB_COMPLETION_INDEX": "0",
+        "POD_UID": "12345678-aaaa",
+        **more,
+    }
+
+
+def commit(run, shard):
+    assignment = Assignment("made", 1, run.plan.plan_hash, shard, f"{run.prefix}x")
+    abandon(run.store, assignment, Outcome.FAILED, "played")
+
+
+def commits_all(run, shards):
+    for shard in shards:
+        commit(run, shard)
+
+
+def ended(store, plan, measure=commits_all, stop=None, wave=None, **more):
+    wave = wave or wave_of(store, plan)
+    task = task_of(environment(store, plan, wave, **more))
+    return work(task, stop or threading.Event(), measure)
+
+
+def fails(code, first=commits_all, shards=0):
+    """Commits the first shards, then says that the next one failed."""
+
+    def measure(run, todo):
+        first(run, todo[:shards])
+        raise LocalRunFailed("its last words", code, todo[shards % len(todo)])
+
+    return measure
+
+
+def test_an_index_whose_shards_are_committed_is_done(store, plan):
+    seen = []
+
+    def measure(run, shards):
+        seen.append((list(run.devices), run.prefix, list(shards), run.gives_up))
+        commits_all(run, shards)
+
+    assert ended(store, plan, measure) == End(ExitCode.DONE)
+    assert seen == [([0], "12345678-0-", ["s1", "s2"], False)]
+
+
+def test_what_somebody_has_committed_is_not_measured_again(store, plan):
+    wave = wave_of(store, plan)
+    assert ended(store, plan, wave=wave).code == ExitCode.DONE
+    assert ended(store, plan, fails(ExitCode.NODE), wave=wave).code == ExitCode.DONE
+
+
+def test_a_worker_that_failed_after_all_was_committed_is_no_failure(store, plan):
+    assert ended(store, plan, fails(ExitCode.NODE, shards=2)) == End(ExitCode.DONE)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (ExitCode.IMAGE, ExitCode.IMAGE),
+        (ExitCode.NODE, ExitCode.NODE),
+        (ExitCode.STORE, ExitCode.STORE),
+        (ExitCode.HANG, ExitCode.HANG),
+        (ExitCode.SPACE, ExitCode.SPACE),
+        (-signal.SIGKILL, ExitCode.SPACE),  # as who ran out of memory
+        (-signal.SIGSEGV, ExitCode.NODE),
+        (1, ExitCode.NODE),
+    ],
+)
+def test_a_failure_is_told_with_its_shard(store, plan, code, found):
+    assert ended(store, plan, fails(code, shards=1)) == End(found, "its last words", "s2")
+
+
+def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
+    stop = threading.Event()
+
+    def measure(run, shards):
+        commit(run, shards[0])
+        stop.set()
+        raise LocalRunFailed("it was stopped", ExitCode.HANG)
+
+    end = ended(store, plan, measure, stop)
+    assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shards are left")
+
+
+def test_no_more_devices_measure_at_once_than_the_site_says(store, plan):
+    seen = []
+
+    def measure(run, shards):
+        seen.append(len(run.devices))
+        commits_all(run, shards)
+
+    more = {"OPMETER_DEVICES": "16", "OPMETER_MEASURE_CONCURRENCY": "8"}
+    ended(store, plan, measure, **more)
+    assert seen == [8]
+
+
+def test_an_index_that_the_wave_has_not_is_everybodys_matter(store, plan):
+    end = ended(store, plan, JOB_COMPLETION_INDEX="7")
+    assert end.code == ExitCode.IMAGE and "has 2 indexes, and this pod is for 7" in end.reason
+
+
+def test_another_plan_is_everybodys_matter(store, plan):
+    end = ended(store, plan, OPMETER_PLAN_HASH="0000")
+    assert end.code == ExitCode.IMAGE and "this pod is for 0000" in end.reason
+    wave = wave_of(store, plan, plan_hash="feed")
+    end = ended(store, plan, wave=wave, OPMETER_PLAN_HASH="feed")
+    assert end.code == ExitCode.IMAGE and "feed is wanted" in end.reason
+
+
+def test_a_wave_that_is_not_there_is_everybodys_matter(store, plan):
+    wave = Wave("made", 1, plan.plan_hash, 5, (("s1",),))
+    assert ended(store, plan, wave=wave).code == ExitCode.IMAGE
+
+
+@pytest.mark.parametrize(("told", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)])
+def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
+    store, plan, monkeypatch, told, code
+):
+    class Away(FileStore):
+        def get(self, key):
+            raise StoreUnavailable("no route")
+
+    wave, stop = wave_of(store, plan), threading.Event()
+    monkeypatch.setattr(pod, "open_store", lambda url: Away(url))
+    monkeypatch.setattr(pod, "_PATIENCE_S", 0.0)
+    if told:
+        stop.set()
+    assert ended(store, plan, stop=stop, wave=wave) == End(code, "no route")
+
+
+@pytest.mark.parametrize("missing", ["OPMETER_ROOT", "OPMETER_WAVE", "JOB_COMPLETION_INDEX"])
+def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
+    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
+    del told[missing]
+    with pytest.raises(BadInput, match=missing):
+        task_of(told)
+
+
+def test_an_index_that_is_no_number_is_named(store, plan):
+    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
+    with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX is 'x'"):
+        task_of(told)
+
+
+def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
+    log = tmp_path / "termination-log"
+    assert last_words(End(44, "bad\nnode", "s1"), log) == 44
+    assert not log.exists()  # it belongs to the kubelet
+    log.touch()
+    last_words(End(44, "bad\nnode", "s1"), log)
+    (line,) = log.read_text().splitlines()
+    assert json.loads(line) == {"code": 44, "reason": "bad\nnode", "shard": "s1"}
