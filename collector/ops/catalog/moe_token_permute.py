@@ -38,10 +38,11 @@ def _reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
 
 
 def _traffic(case: Case) -> int:
-    """Each row is read and written, the indices read, and as many places written."""
+    """Each token is read once and each row written; as many places are written as indices read."""
     tokens, indices, *_ = case.inputs or ()
-    width, item = input_shape(case, 0)[1], tokens.size_bytes // max(1, tokens.numel)
-    return 2 * _rows(case) * width * item + indices.size_bytes + 4 * indices.numel
+    count, rows = input_shape(case, 0)[0], _rows(case)
+    row = tokens.size_bytes // max(1, count)
+    return (min(count, rows) + rows) * row + indices.size_bytes + 4 * indices.numel
 
 
 def _fits(case: Case) -> bool:

@@ -37,6 +37,12 @@ def test_token_permute(torch, case_of, build, launch, kept):
     assert places.tolist() == [went[token, choice] for token in range(8) for choice in range(3)]
 
 
+@pytest.mark.parametrize("kept, moved", [(24, 8 + 24), (15, 8 + 15), (3, 3 + 3)])
+def test_a_permuted_token_is_read_once(case_of, kept, moved):
+    case = case_of("MoeTokenPermute", "8,4;8,3", "FLOAT;INT32", f"{kept},4;24", "FLOAT;INT32")
+    assert find("MoeTokenPermute").traffic(case) == moved * 4 * 4 + 24 * 4 + 24 * 4
+
+
 def test_unpermute_undoes_permute(torch, case_of, launch, build):
     case = case_of("MoeTokenPermute", "8,4;8,3", "FLOAT;INT32", "24,4;24", "FLOAT;INT32")
     tokens, *_ = (call := build(case)).args
