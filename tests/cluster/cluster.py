@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.namespace import Namespace
-from tests.cluster.testbed.images import build_image
+from tests.cluster.testbed.images import ProjectImage, build_image
 from tests.cluster.testbed.kubectl import Kubectl
 from tests.cluster.testbed.testbed import Testbed
 
@@ -34,18 +34,23 @@ class Cluster:
         return self.testbed
 
     @cached_property
+    def built_image(self) -> ProjectImage:
+        """The image of the target `controller`, built here; every node of our own has it."""
+        image = build_image(self.own.settings.cache)
+        self.own.load(image.archive)
+        return image
+
+    @property
     def controller_image(self) -> str:
-        """An image of the project without torch, which every node has."""
+        """The name of an image of the project without torch."""
         if self.testbed is None:
             return _named_image(_IMAGE, "controller")
-        image = build_image(self.testbed.settings.cache)
-        self.testbed.load(image.archive)
-        return image.name
+        return self.built_image.name
 
-    @cached_property
+    @property
     def collector_image(self) -> str:
-        """An image of the project that measures on cpu; on our own nodes torch comes with the
-        claim that `Namespace.site_packages` makes."""
+        """The name of an image of the project that measures on cpu; in our own cluster torch
+        comes with a claim of `site_packages`."""
         if self.testbed is None:
             return _named_image(_COLLECTOR, "collector-cpu")
         return self.controller_image

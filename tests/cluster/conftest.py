@@ -15,6 +15,7 @@ from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
 from tests.cluster.testbed.settings import NoCluster, Settings, from_environment
 from tests.cluster.testbed.testbed import Testbed, open_testbed
+from tests.servers.faults import FaultProxy
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +56,13 @@ def testbed(cluster: Cluster) -> Testbed:
 def faults(testbed: Testbed) -> Faults:
     """What can go wrong with a cluster of our own; skips where it is the user's."""
     return Faults(testbed)
+
+
+@pytest.fixture
+def store_proxy(testbed: Testbed) -> Iterator[FaultProxy]:
+    """Between pods and the object store, without rules; `url` is what pods are told."""
+    with FaultProxy(testbed.store.endpoint, host=testbed.settings.gateway) as proxy:
+        yield proxy
 
 
 def _opened(settings: Settings) -> Testbed:

@@ -7,7 +7,6 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
-from tests.cluster.testbed.images import build_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -28,9 +27,9 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def config(cluster: Cluster) -> dict:
-    return build_image(cluster.own.settings.cache).config()["config"]
+    return cluster.built_image.config()["config"]
 
 
 def test_the_image_runs_as_a_numbered_user_who_is_not_root(config):

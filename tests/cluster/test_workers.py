@@ -1,11 +1,14 @@
 """What a worker needs of a cluster is there: torch, the store, and an API that takes its Jobs."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 from tests.cluster.testbed.testbed import Testbed
+from tests.servers.faults import Answer, FaultProxy, Rule
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -36,22 +39,35 @@ def test_torch_computes_in_a_restricted_pod_of_an_image_without_it(
     assert ended.log.split() == [torch.__version__, str(64.0**3)]
 
 
-def test_a_pod_finds_the_store_honest_with_credentials_from_a_mounted_secret(
-    cluster: Cluster, testbed: Testbed, namespace: Namespace
-):
-    store = testbed.store
-    store.make_bucket("doctor")
-    namespace.make_secret("store", store.credentials())
+def _ask_doctor(cluster: Cluster, namespace: Namespace, secret: Mapping[str, str]) -> list[str]:
+    """What `opmeter doctor` says of the store in a pod with these files mounted."""
+    namespace.make_secret("store", secret)
     settings = {
         "AWS_SHARED_CREDENTIALS_FILE": "/etc/store/credentials",
         "AWS_CONFIG_FILE": "/etc/store/config",
-        "COLUMNS": "200",
     }
     command = ["opmeter", "doctor", "--root", "s3://doctor/here"]
     made = pod("doctor", cluster.controller_image, command, environment=settings)
     made["spec"]["volumes"].append({"name": "store", "secret": {"secretName": "store"}})
     mount = {"name": "store", "mountPath": "/etc/store", "readOnly": True}
     made["spec"]["containers"][0]["volumeMounts"].append(mount)
-    ended = namespace.run(made)
-    lines = [line for line in ended.log.splitlines() if "store" in line]
-    assert any("ok" in line for line in lines), ended.log
+    lines = namespace.run(made).log.splitlines()
+    return [line for line in lines if line.split()[1:2] == ["store"]]
+
+
+def test_a_pod_finds_the_store_honest_with_credentials_from_a_mounted_secret(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace
+):
+    testbed.store.make_bucket("doctor")
+    said = _ask_doctor(cluster, namespace, testbed.store.credentials())
+    assert [line.split()[0] for line in said] == ["ok"], said
+
+
+def test_a_pod_meets_the_faults_of_a_proxy_before_the_store(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace, store_proxy: FaultProxy
+):
+    testbed.store.make_bucket("doctor")
+    store_proxy.add(Rule(Answer(403), method="PUT"))
+    said = _ask_doctor(cluster, namespace, testbed.store.credentials(store_proxy.url))
+    assert [line.split()[0] for line in said] == ["FAIL"], said
+    assert any(request.method == "PUT" for request in store_proxy.requests)

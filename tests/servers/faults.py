@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that forwards faithfully, until a rule says to fail.
+"""An HTTP proxy that forwards faithfully, until a rule says to fail.
 
 It stands between a client and any HTTP/1.1 server (an S3 server, the Kubernetes API), and does to
 the client what networks and servers do: lost replies, refusals, conflicts, pauses, cut answers.
@@ -105,9 +105,11 @@ class _RuleInForce:
 
 
 class FaultProxy:
-    """Starts when made, on a free port of 127.0.0.1; `close` (or the end of `with`) ends it."""
+    """Starts when made, on a free port of `host`; `close` (or the end of `with`) ends it."""
 
-    def __init__(self, target: str, *, context: ssl.SSLContext | None = None):
+    def __init__(
+        self, target: str, *, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ):
         parts = urlsplit(target)
         self._target = (parts.hostname or "127.0.0.1", parts.port)
         self._context = context or ssl.create_default_context()
@@ -115,13 +117,14 @@ class FaultProxy:
         self._rules: list[_RuleInForce] = []
         self._requests: list[Request] = []
         self._lock = threading.Lock()
-        self._server = _Server(self)
+        self._server = _Server(self, host)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
 
     @property
     def requests(self) -> list[Request]:
@@ -176,11 +179,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # joined by server_close, once hang_up has ended their connections
     request_queue_size = 128
 
-    def __init__(self, proxy: FaultProxy):
+    def __init__(self, proxy: FaultProxy, host: str):
         self.proxy = proxy
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((host, 0), _Handler)
 
     def hold(self, connection: socket.socket) -> None:
         with self._open_lock:

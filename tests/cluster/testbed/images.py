@@ -57,8 +57,8 @@ def build_image(cache: Path, target: str = "controller") -> ProjectImage:
     """
     machine.require_root()
     machine.require(machine.IMAGE_TOOLS)
-    name = f"localhost/opmeter-{target}"
-    image = ProjectImage(f"{name}:{_key()}", cache / "images" / f"{target}-{_key()}.tar")
+    name, key = f"localhost/opmeter-{target}", _key()
+    image = ProjectImage(f"{name}:{key}", cache / "images" / f"{target}-{key}.tar")
     if not image.archive.exists():
         podman = _Podman(cache / "podman")
         with podman.alone():

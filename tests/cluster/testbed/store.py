@@ -63,14 +63,14 @@ class ObjectStore:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    def credentials(self) -> dict[str, str]:
-        """What a Secret for pods holds: AWS's two files."""
+    def credentials(self, endpoint: str = "") -> dict[str, str]:
+        """What a Secret for pods holds: AWS's two files. `endpoint` is that of a proxy."""
         return {
             "credentials": (
                 f"[default]\naws_access_key_id = {self.access_key}\n"
                 f"aws_secret_access_key = {self.secret_key}\n"
             ),
-            "config": f"[default]\nregion = us-east-1\nendpoint_url = {self.endpoint}\n",
+            "config": f"[default]\nregion = us-east-1\nendpoint_url = {endpoint or self.endpoint}\n",
         }
 
     @property

@@ -1,0 +1,102 @@
+"""The API server takes every Job of every site, and admission takes their pods, asked strictly."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
+from collector.stack import Stack
+from jobs.podspec import Deployment, Manifest, merge_job, probe_job, worker_job
+from jobs.site import Site, bundled_sites, load_site
+from jobs.waves import Wave
+from tests.cluster.cluster import Cluster
+from tests.cluster.namespace import Namespace
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+_RUNTIME_CLASS = "ascend"
+_WAVE = Wave("small", 1, "feed", 0, (("s0",), ("s1",), ("s2",)), avoid=("bad-node",))
+
+
+def _plan() -> Plan:
+    return Plan(
+        campaign="small",
+        number=1,
+        head_commit=0,
+        inputs_hash="h",
+        round="",
+        stack=Stack(device="D", torch="2.13.0"),
+        backend="cpu",
+        devices=2,
+        operators=None,
+        update="all",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
+        shards=tuple(PlannedShard(f"s{i}", 1, 10.0, "0" * 64) for i in range(3)),
+    )
+
+
+def _deployments(namespace: str) -> Iterator[Deployment]:
+    on_s3 = Deployment(
+        namespace=namespace,
+        image="here/collector:1",
+        controller_image="here/controller:1",
+        root="s3://perf/x",
+        store_secret="s3",
+        site_packages="torch",
+        owner=("opmeter-campaign-small", "0123"),
+    )
+    yield on_s3
+    yield replace(on_s3, store_secret="", store_claim="disk", root="file:///store", owner=None)
+
+
+def _jobs(site: Site, namespace: str) -> Iterator[Manifest]:
+    for deployment in _deployments(namespace):
+        yield worker_job(_WAVE, _plan(), site, deployment, cap=2)
+        yield merge_job(_plan(), "feed", "beef", deployment, partial=True)
+        yield probe_job(site, deployment, "opmeter-probe-1")
+
+
+def _pod_of(job: Manifest) -> Manifest:
+    template = job["spec"]["template"]
+    metadata = {**template["metadata"], "name": "one", "namespace": job["metadata"]["namespace"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+@pytest.fixture
+def prepared(cluster: Cluster, namespace: Namespace) -> Iterator[Namespace]:
+    """A `restricted` namespace with the accounts and the runtime class that pods name."""
+    namespace.make_accounts("opmeter-worker", "opmeter-merge")
+    found = cluster.kubectl.succeeds("get", "runtimeclass", _RUNTIME_CLASS)
+    if not found:
+        kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"}
+        cluster.kubectl.create({**kind, "metadata": {"name": _RUNTIME_CLASS}})
+    yield namespace
+    if not found:
+        cluster.kubectl("delete", "runtimeclass", _RUNTIME_CLASS)
+
+
+@pytest.mark.parametrize("name", bundled_sites())
+def test_the_api_server_takes_every_job_and_restricted_admission_its_pods(
+    prepared: Namespace, name: str
+):
+    site = load_site(name)
+    for job in _jobs(site, prepared.name):
+        assert prepared.refusal(job) == ""
+        refusal = prepared.refusal(_pod_of(job))
+        mounts_drivers = site.backend == "npu" and site.runtime == "hostpath"
+        if mounts_drivers and job["metadata"]["labels"]["app.kubernetes.io/component"] != "merge":
+            assert 'restricted volume type "hostPath"' in refusal
+        else:
+            assert refusal == ""
+
+
+def test_a_field_that_nobody_knows_is_refused(prepared: Namespace):
+    job = worker_job(_WAVE, _plan(), load_site("cpu"), next(_deployments(prepared.name)), cap=2)
+    job["spec"]["backofLimit"] = 1
+    assert "backofLimit" in prepared.refusal(job)

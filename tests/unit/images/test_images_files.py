@@ -1,0 +1,106 @@
+"""The files that images are built from: they agree with each other and with pyproject.toml."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+IMAGES = ROOT / "images"
+STACKS = sorted(IMAGES.glob("*.yaml"))
+LOCKED = ("controller", "collector", "build", "cpu")
+DIGEST = "sha256:" + "5" * 64
+pytestmark = pytest.mark.fast
+
+
+def stages():
+    text = (ROOT / "Dockerfile").read_text()
+    found = re.split(r"(?m)^FROM \S+ AS ", text)[1:]
+    return {part.split()[0]: part for part in found}
+
+
+def locked(name):
+    lines = (IMAGES / f"requirements-{name}.txt").read_text().replace(" \\\n", " ")
+    return [line for line in lines.splitlines() if not line.startswith("#")]
+
+
+def names(requirements):
+    return {re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in requirements}
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_every_requirement_is_pinned_and_hashed(name):
+    assert locked(name)
+    for line in locked(name):
+        assert re.fullmatch(r"[a-z0-9-]+==\S+( +--hash=sha256:[0-9a-f]{64})+", line), line
+
+
+def test_the_controller_has_every_dependency_of_the_project():
+    assert names(project()["dependencies"]) <= names(locked("controller"))
+
+
+def test_the_collector_leaves_numpy_to_its_base_and_takes_the_rest():
+    assert names(locked("controller")) - names(locked("collector")) == {"numpy"}
+    assert set(locked("collector")) < set(locked("controller"))
+
+
+def test_the_cpu_worker_adds_the_torch_that_the_project_names():
+    (torch,) = project()["optional-dependencies"]["cpu"]
+    assert any(line.startswith(f"{torch} ") for line in locked("cpu"))
+    assert not names(locked("cpu")) & names(locked("controller"))
+
+
+def test_every_stack_names_a_target_of_the_dockerfile_and_a_base():
+    assert len(STACKS) >= 3
+    for stack in STACKS:
+        found = yaml.safe_load(stack.read_text())
+        assert sorted(found) == ["digest", "repository", "tag", "target"], stack.name
+        assert found["target"] in stages(), stack.name
+        assert re.fullmatch(rf"({DIGEST[:7]}[0-9a-f]{{64}})?", found["digest"]), stack.name
+
+
+@pytest.mark.parametrize("target", ["controller", "collector-cpu", "collector"])
+def test_every_target_ends_as_a_numbered_user_and_installs_by_hash(target):
+    stage = stages()[target]
+    assert re.findall(r"(?m)^USER (\S+)$", stage)[-1] == "1000:1000"
+    assert "--require-hashes" in stage
+
+
+def run_pin(folder, *arguments, skopeo):
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "skopeo").write_text(f"#!/bin/sh\n{skopeo}\n")
+    (tools / "skopeo").chmod(0o755)
+    path = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin"}
+    command = [sys.executable, IMAGES / "pin", "--registry", "here.test", *arguments]
+    return subprocess.run(command, env=path, capture_output=True, text=True, timeout=60)
+
+
+def test_pin_fills_the_digest_and_nothing_else(tmp_path):
+    stack = tmp_path / "stack.yaml"
+    before = STACKS[0].read_text()
+    stack.write_text(before)
+    asked = tmp_path / "asked"
+    done = run_pin(tmp_path, stack, skopeo=f'echo "$@" > {asked}; echo {DIGEST}')
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(before)
+    assert f"docker://here.test/{found['repository']}:{found['tag']}" in asked.read_text()
+    assert stack.read_text() == re.sub(r"(?m)^digest: .*$", f"digest: {DIGEST}", before)
+
+
+def test_pin_changes_nothing_where_the_registry_refuses(tmp_path):
+    stack = tmp_path / "stack.yaml"
+    stack.write_text(STACKS[0].read_text())
+    done = run_pin(tmp_path, stack, skopeo="echo 'no such tag' >&2; exit 1")
+    assert done.returncode == 1
+    assert "no such tag" in done.stderr
+    assert stack.read_text() == STACKS[0].read_text()
