@@ -35,7 +35,7 @@ from jobs.verbs.opening import DEFAULT_ROOT, open_bare, open_campaign, open_root
 from jobs.why import explain, running_pods
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
-_BARS = 30  # in a view that is drawn again and again
+_BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
 
 def status_verb(
@@ -126,11 +126,15 @@ def _watch(screen: _Screen) -> None:
 
 
 def _draw(screen: _Screen) -> None:
+    """As many bars as the terminal has room for beside the rest."""
     console = Console(highlight=False)
+    bars = console.height // 3
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not screen.is_finished:
-            text = "\n".join(screen.lines(_BARS))
-            live.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
+            lines = list(screen.lines(bars))
+            text = Text("\n".join(lines), overflow="ellipsis", no_wrap=True)
+            live.update(text, refresh=True)
+            bars = max(_FEW_BARS, bars + console.height - len(lines) - 1)
             if not screen.is_finished:
                 time.sleep(_EVERY_S)
 

@@ -1,0 +1,241 @@
+"""What `status` and `doctor --cluster` fetch, from a cluster that is played or is not there."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.stack import Stack
+from jobs.applied import config_map
+from jobs.cluster import Cluster
+from jobs.cluster_errors import ClusterAway, ClusterError
+from jobs.deployment import Deployment
+from jobs.nodes import Strike, Strikes
+from jobs.verbs import doctor_cluster
+from jobs.verbs.cluster_view import ClusterView
+from jobs.verbs.doctor_cluster import check_cluster
+from jobs.verbs.status import status_verb
+from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, add_record, answered
+
+pytestmark = pytest.mark.fast
+
+TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+
+
+class PlayedCluster:
+    """One namespace, with the objects that a test puts there."""
+
+    namespace = "bench"
+
+    def __init__(self, root="s3://b/p", applied=True):
+        deployment = Deployment("bench", "here/a:1", "here/b:1", root)
+        campaign = config_map("small", TEXT, {"site": "cpu"}, deployment)
+        campaign["metadata"]["uid"] = "cm-1"
+        self.campaigns = [campaign] if applied else []
+        self.live, self.probes, self.waiting, self.asked = [], [], [], []
+        self.away = self.refuses = False
+        self.deleted = []
+
+    def version(self):
+        if self.away:
+            raise ClusterAway("nobody answers")
+        return "v1.36.0"
+
+    def config_maps(self, selector):
+        if self.away:
+            raise ClusterAway("nobody answers")
+        return self.campaigns
+
+    def jobs(self, selector):
+        return list(self.probes if selector.endswith("=probe") else self.live)
+
+    def pods(self, selector, fields=""):
+        return list(self.waiting)
+
+    def nodes(self, selector=""):
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {}}
+        return [{"metadata": {"name": f"n{i}"}, "status": ready} for i in range(4)]
+
+    def events(self, fields):
+        self.asked.append(fields)
+        return []
+
+    def lease(self, name):
+        return None
+
+    def has_api(self, group):
+        return False
+
+    def may(self, *permission):
+        return True
+
+    def dry_run(self, job):
+        if self.refuses:
+            raise ClusterError("403: exceeded quota")
+        return job
+
+    def delete_job(self, name):
+        self.deleted.append(name)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    played = PlayedCluster()
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
+    return played
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    def connect(cls, namespace=None):
+        raise BadInput("no cluster: set KUBECONFIG")
+
+    monkeypatch.setattr(Cluster, "connect", classmethod(connect))
+
+
+def test_no_cluster_is_no_trouble_unless_a_namespace_was_named(nowhere):
+    assert ClusterView("small", None).seen() is None
+    assert ClusterView("small", None).trouble == ""
+    assert "set KUBECONFIG" in ClusterView("small", "bench").trouble
+    assert ClusterView("small", None).root() is None
+
+
+def test_a_cluster_that_does_not_answer_is_told_in_one_line(cluster):
+    cluster.away = True
+    view = ClusterView("small", None)
+    assert view.seen() is None
+    assert view.trouble == "not told: nobody answers"
+
+
+def test_a_campaign_that_is_not_there_is_told_where_a_namespace_was_named(cluster):
+    cluster.campaigns = []
+    view = ClusterView("small", "bench")
+    assert view.seen() is None and "no campaign 'small' is applied in bench" in view.trouble
+    silent = ClusterView("small", None)
+    assert silent.seen() is None and silent.trouble == ""
+
+
+def test_a_probe_of_this_campaign_is_shown_while_there_is_no_wave(cluster):
+    def probe(name, owner):
+        return {"metadata": {"name": name, "ownerReferences": [{"uid": owner}]}, "status": {}}
+
+    cluster.probes = [probe("ours", "cm-1"), probe("of-others", "cm-2")]
+    seen = ClusterView("small", None).seen()
+    assert [job["metadata"]["name"] for job in seen.jobs] == ["ours"]
+    cluster.live = [{"metadata": {"name": "wave"}}]
+    seen = ClusterView("small", None).seen()
+    assert [job["metadata"]["name"] for job in seen.jobs] == ["wave"]
+
+
+def test_few_requests_are_made_however_many_pods_wait(cluster):
+    cluster.waiting = [
+        {"metadata": {"name": f"p{i}"}, "spec": {}, "status": {"phase": "Pending"}}
+        for i in range(500)
+    ]
+    ClusterView("small", None).seen()
+    assert len(cluster.asked) <= 8
+
+
+def test_nodes_in_quarantine_are_judged_as_the_controller_does(cluster):
+    strikes = Strikes(frozenset({Strike("n1", "s1"), Strike("n1", "s2"), Strike("n2", "s3")}))
+    assert ClusterView("small", None).seen(strikes).quarantined == {"n1"}
+
+
+def test_the_stores_address_is_taken_from_the_campaign_where_it_means_the_same_here(
+    cluster, tmp_path
+):
+    view = ClusterView("small", None)
+    assert view.root() == "s3://b/p"
+    cluster.campaigns = PlayedCluster(root="file:///not/here").campaigns
+    assert view.root() is None
+    cluster.campaigns = PlayedCluster(root=f"file://{tmp_path}").campaigns
+    assert view.root() == f"file://{tmp_path}"
+
+
+def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, capsys):
+    records = [add_record(1), add_record(2)]
+    shards = [
+        MadeShard("done", records[:1], [answered(records[:1], 5.0)]),
+        MadeShard("open", records[1:], is_committed=False),
+    ]
+    write(tmp_path, MadePlan(shards, campaign="small"))
+    status_verb("small", str(tmp_path), None, watch=False)
+    printed = capsys.readouterr().out
+    assert "small plan 1: 1 of 2 shards committed, 1 of 2 cases answered" in printed
+    assert "Add  ##########..........  1 of 2" in printed
+    assert "\ncluster" not in printed and "\ncontroller" not in printed
+
+
+def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp_path, capsys):
+    status_verb("small", str(tmp_path), None, watch=False)
+    printed = capsys.readouterr().out
+    assert "small: no plan is written yet" in printed
+    assert "applied in namespace bench" in printed and "none leads" in printed
+
+
+def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
+    with pytest.raises(BadInput, match="name it"):
+        status_verb(None, str(tmp_path), None, watch=True)
+    with pytest.raises(BadInput, match="no campaign 'small'"):
+        status_verb("small", str(tmp_path), None, watch=True)
+
+
+def write(folder, made):
+    from collector.store import open_store
+    from tests.unit.collector.database.campaign_maker import write_campaign
+
+    write_campaign(open_store(str(folder)), made)
+
+
+# doctor --cluster -------------------------------------------------------------------------------
+
+
+def checks(**more):
+    return {check.name: check for check in check_cluster(None, more.get("site"), more.get("root"))}
+
+
+def test_a_doctor_looks_at_everything_and_leaves_nothing_behind(cluster, monkeypatch):
+    asked = []
+
+    def stack_of_workers(cluster, applied):
+        asked.append(applied)
+        return Stack(device="CPU_x", torch="2.13.0")
+
+    monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    found = checks(root="s3://other/place")
+    assert all(check.ok for check in found.values())
+    assert "CPU_x" in found["pod"].found
+    assert asked[0].deployment.root == "s3://other/place"
+    assert asked[0].campaign.name.startswith("doctor-")  # so that no older answer is taken
+    assert len(cluster.deleted) == 1
+
+
+def test_a_pod_that_finds_nothing_is_a_failure_with_its_words(cluster, monkeypatch):
+    def stack_of_workers(cluster, applied):
+        raise BadInput("Job x found no stack on a worker's node: the store refuses")
+
+    monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    found = checks()["pod"]
+    assert not found.ok and "the store refuses" in found.found
+    assert len(cluster.deleted) == 1
+
+
+def test_a_doctor_without_a_campaign_says_what_it_did_not_look_at(cluster):
+    cluster.campaigns = []
+    found = checks()
+    assert found["pod"].ok and "not looked at" in found["pod"].found
+    assert found["site"].found == "cpu"
+
+
+def test_a_doctor_says_that_nobody_answers_and_goes_no_further(cluster):
+    cluster.away = True
+    found = checks()
+    assert list(found) == ["version"] and not found["version"].ok
+
+
+def test_a_job_that_is_refused_quotes_the_server(cluster):
+    cluster.campaigns, cluster.refuses = [], True
+    assert "exceeded quota" in checks()["features"].found
+
+
+def test_a_campaign_that_cannot_be_read_is_told_by_its_key(cluster):
+    cluster.campaigns[0]["data"]["imag"] = "x"
+    assert "unknown key 'imag'" in checks()["campaigns"].found
