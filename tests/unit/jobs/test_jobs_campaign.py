@@ -223,11 +223,13 @@ def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a, tree: b}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, profile and tree came",
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "profile and tree came",
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{stack: target}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, none of them came",
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "none of them came",
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{tree: a, stack: target}"),
