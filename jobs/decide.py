@@ -15,7 +15,7 @@ from jobs.failures import given_up
 from jobs.observed import MERGE, WORKER, JobView, Observed
 from jobs.steering import steering
 from jobs.troubles import lost_indexes, refused_by_store, strikes, warnings
-from jobs.waves import Wave, cut, parallelism, wave_size
+from jobs.waves import Wave, cut, parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _Round:
             plan=plan.number,
             plan_hash=self._desired.plan_hash,
             serial=len(self._observed.waves),
-            indexes=cut(todo, self._desired.per_index, wave_size(self._desired.workers)),
+            indexes=cut(todo, self._desired.per_index, self._desired.workers),
             avoid=tuple(sorted(self._avoid)),
         )
 

@@ -9,7 +9,7 @@ from jobs.podspec import SPEC_HASH, probe_job, worker_job
 from jobs.preparing import decide, next_round, survey
 from jobs.site import Site
 from jobs.target import resolve_stack_of
-from jobs.waves import Wave, cut, wave_size
+from jobs.waves import Wave, cut
 
 
 def first_objects(
@@ -33,7 +33,7 @@ def first_objects(
     if not todo:
         return []
     workers = max(1, campaign.devices // site.devices_per_worker)
-    indexes = cut(todo, site.devices_per_worker, wave_size(workers))
+    indexes = cut(todo, site.devices_per_worker, workers)
     wave = Wave(campaign.name, plan.number, plan.plan_hash, 0, indexes)
     return [worker_job(wave, plan, site, deployment, cap=workers)]
 

@@ -47,10 +47,15 @@ def wave_size(workers: int) -> int:
     return max(_LEAST, min(_MOST, _INDEXES_PER_WORKER * workers))
 
 
-def cut(shards: Sequence[str], per_index: int, most: int) -> tuple[tuple[str, ...], ...]:
-    """The indexes of the next wave: the first shards, `per_index` together, `most` indexes."""
-    chosen = shards[: per_index * most]
-    return tuple(tuple(chosen[i : i + per_index]) for i in range(0, len(chosen), per_index))
+def cut(shards: Sequence[str], per_index: int, workers: int) -> tuple[tuple[str, ...], ...]:
+    """The indexes of the next wave: the first shards, `per_index` together. Where all of several
+    indexes could run at once, an empty one comes last: without it one of them would have to wait
+    for another (see `parallelism`), and take twice as long in all."""
+    chosen = shards[: per_index * wave_size(workers)]
+    indexes = [tuple(chosen[i : i + per_index]) for i in range(0, len(chosen), per_index)]
+    if 1 < len(indexes) <= workers:
+        indexes.append(())
+    return tuple(indexes)
 
 
 def parallelism(indexes: int, cap: int) -> int:

@@ -155,10 +155,10 @@ class PlayedCluster:
         if pod.phase != "Running" or not self.nodes.get(pod.node):
             return pod
         job = self.jobs[pod.job]
-        (shard,) = self.waves[job.wave].indexes[pod.index]
-        code = 0 if shard in self.committed else self.end(shard, pod.node)
+        shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
+        code = max((self.end(shard, pod.node) for shard in shards), default=0)
         if code == 0:
-            self.committed.setdefault(shard, Outcome.OK)
+            self.committed.update(dict.fromkeys(shards, Outcome.OK))
             self.jobs[pod.job] = replace(job, succeeded=job.succeeded | {pod.index})
         else:
             failed = self.failures[pod.job, pod.index] = (
@@ -188,9 +188,21 @@ def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
 
 
 def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
-    (launch,) = [a for a in PlayedCluster(desired(3, workers=8)).look() if isinstance(a, Launch)]
-    assert launch.cap == 2 < len(launch.wave.indexes)
+    for shards in (2, 3, 8, 9, 20):
+        cluster = PlayedCluster(desired(shards, workers=8))
+        (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+        assert launch.cap == min(shards, 8) < len(launch.wave.indexes)
+        assert len(launch.wave.shards) == shards
     assert parallelism(1, 5) == 1
+
+
+def test_all_shards_run_at_once_where_there_are_workers_for_all():
+    for shards in (1, 2, 5):
+        cluster = PlayedCluster(desired(shards, workers=5))
+        cluster.look()
+        cluster.step()
+        assert len(cluster.committed) == shards
+        cluster.play()
 
 
 def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():

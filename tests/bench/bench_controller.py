@@ -1,0 +1,184 @@
+"""How long a controller takes to find its way in a campaign of many shards, and what it holds.
+
+    PYTHONPATH=. python tests/bench/bench_controller.py [SHARDS]
+
+A store on disk holds a plan, its waves and most commits; a process that knows nothing of it takes
+its first look (sources, plan, commits, decision, and the next wave), then further ones. Exit code
+1 where the first look takes 60 s or more, or the process holds 512 MB or more with 10,000 shards.
+"""
+
+import json
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.merge import CREATE
+from collector.plan import Plan, plan_to_json
+from collector.record import CaseRecord, write_table
+from collector.store.file import FileStore
+from jobs.applied import Applied, applied_from, config_map
+from jobs.controller import Controller
+from jobs.decide import Desired, decide
+from jobs.deployment import Deployment, Manifest
+from jobs.observed import Observed
+from jobs.preparing import next_round, survey
+from jobs.target import resolve_stack_of
+from jobs.waves import Wave, wave_to_json
+from tests.unit.jobs.fake_cluster import FakeCluster
+
+SHARDS = (10_000, 100_000)
+LIMIT_S = 60.0
+LIMIT_MB = 512.0
+LIMIT_MB_UP_TO = 10_000
+COMMITTED = 0.95
+LOOKS, DECISIONS = 3, 9
+A_WAVE = 1000
+DEVICES = 256
+MOST_GROWTH = 30.0  # of a decision, where there are ten times as many shards
+
+
+def main(arguments: list[str]) -> int:
+    """Print one line a figure; 1 where one misses its limit."""
+    failures = 0
+    decisions = []
+    for shards in [int(text) for text in arguments] or SHARDS:
+        with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as name:
+            folder = Path(name)
+            plan = write_campaign(folder, shards)
+            found = in_a_new_process(folder)
+        first_s, warm_s = found["looks"][0], min(found["looks"][1:])
+        decisions.append(decision_s(plan))
+        is_large = shards > LIMIT_MB_UP_TO
+        failures += first_s >= LIMIT_S
+        failures += not is_large and found["peak_mb"] >= LIMIT_MB
+        say(
+            f"{len(plan.shards):,} shards: first look {first_s:.1f} s of processor time (limit {LIMIT_S:.0f} s), "
+            f"further ones {warm_s:.2f} s, a decision {decisions[-1]:.3f} s, "
+            f"at most {found['peak_mb']:.0f} MB"
+            + ("" if is_large else f" (limit {LIMIT_MB:.0f} MB)")
+        )
+    if len(decisions) == len(SHARDS):
+        growth = decisions[-1] / decisions[0]
+        say(f"ten times the shards: {growth:.1f} times the decision (limit {MOST_GROWTH:.0f})")
+        failures += growth >= MOST_GROWTH
+    return 1 if failures else 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def applied_map(shards: int) -> tuple[Manifest, bytes]:
+    """The campaign of so many cases, each so long that it is a shard by itself."""
+    cells = {
+        "OP State": "dynamic",
+        "Accelerator Core": "AI_VECTOR_CORE",
+        "Input Data Types": "DT_BF16;DT_BF16",
+        "Input Formats": "ND;ND",
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    }
+    records = []
+    for rows in range(1, shards + 1):
+        shapes = {"Input Shapes": f'"{rows},64;{rows},64"', "Output Shapes": f'"{rows},64"'}
+        records.append(CaseRecord("Add", cells | shapes, {}, None))
+    table = write_table(records)
+    text = (
+        f"campaign: bench\nsources: [{{cases: {sha256_hex(table)}}}]\nbackend: cpu\n"
+        f"target: {{device: CPU_bench_2t, torch: 2.13.0}}\ndevices: {DEVICES}\n"
+        "shards: {target_s: 0.001, session_s: 1}\n"
+    )
+    deployment = Deployment("bench", "here/collector:1", "here/controller:1", "file:///store")
+    manifest = config_map("bench", text, {"site": "cpu"}, deployment)
+    return manifest, table
+
+
+def write_campaign(folder: Path, shards: int) -> Plan:
+    """A campaign that is nearly through. Files are written as they are: only reading is timed."""
+    manifest, table = applied_map(shards)
+    applied = applied_of(manifest)
+    campaign = applied.campaign
+    write(folder, {keys.source("bench", sha256_hex(table)): table})
+    stack = resolve_stack_of(campaign, lambda: None)
+    situation = survey(campaign, FileStore(folder), stack)
+    planned = next_round(situation, 1, again=False, retry_failed=False)
+    plan, plan_hash = planned.plan, planned.plan.plan_hash
+    write(folder, {keys.shard("bench", shard): data for shard, data in planned.shards.items()})
+    write(folder, {keys.plan("bench", 1): plan_to_json(plan)})
+    names = [shard.shard_id for shard in plan.shards]
+    done = names[: int(COMMITTED * len(names))]
+    for serial, at in enumerate(range(0, len(done), A_WAVE)):
+        indexes = tuple((shard,) for shard in done[at : at + A_WAVE])
+        wave = Wave("bench", 1, plan_hash, serial, indexes)
+        write(folder, {keys.wave("bench", wave.wave_hash): wave_to_json(wave)})
+    write(folder, {keys.committed("bench", shard): b"{}" for shard in done})
+    (folder / "map.json").write_text(json.dumps(manifest))
+    return plan
+
+
+def write(folder: Path, objects: Mapping[str, bytes]) -> None:
+    for key, data in objects.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def applied_of(manifest: Manifest) -> Applied:
+    return applied_from(manifest)
+
+
+def in_a_new_process(folder: Path) -> dict[str, list[float]]:
+    """The looks of a process that has not built the campaign."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=looks, args=(folder, theirs))
+    process.start()
+    found: dict[str, list[float]] = ours.recv()
+    process.join()
+    return found
+
+
+def looks(folder: Path, answer: Connection) -> None:
+    store = FileStore(folder)
+    cluster = FakeCluster(store, tuple(f"n{n}" for n in range(DEVICES)))
+    cluster.apply(json.loads((folder / "map.json").read_text()))
+    controller = Controller(cluster, lambda applied: store, lambda applied, store: CREATE)
+    seconds = []
+    for _ in range(LOOKS):
+        started = time.process_time()
+        controller.look()
+        seconds.append(time.process_time() - started)
+    assert len(cluster.worker_jobs()) >= 1, "the first look launched nothing"
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    answer.send({"looks": seconds, "peak_mb": peak_mb})
+
+
+def decision_s(plan: Plan) -> float:
+    """A decision on the middle of the campaign, with every wave in the store."""
+    names = [shard.shard_id for shard in plan.shards]
+    plan_hash = plan.plan_hash
+    waves = tuple(
+        Wave("bench", 1, plan_hash, at, tuple((s,) for s in names[at : at + A_WAVE]))
+        for at in range(0, len(names) // 2, A_WAVE)
+    )
+    observed = Observed(frozenset(names[: len(names) // 2]), waves)
+    desired = Desired(plan, plan_hash, DEVICES, per_index=1)
+    decide(desired, observed)  # what waves compute once
+    seconds = []
+    for _ in range(DECISIONS):
+        started = time.process_time()
+        assert decide(desired, observed)
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
