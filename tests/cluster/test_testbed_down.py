@@ -16,7 +16,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 from tests.cluster.testbed.images import PROJECT
-from tests.cluster.testbed.settings import Settings
+from tests.cluster.testbed.settings import NoCluster, Settings
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -102,4 +102,8 @@ def test_what_a_killed_command_has_started_is_continued_by_the_next(another: Tes
 
 def test_two_clusters_of_one_number_are_not_mixed_up(cluster: Cluster, tmp_path: Path):
     settings = replace(cluster.own.settings, run=tmp_path)
-    assert not Testbed(settings, cluster.own.built).is_up()
+    second = Testbed(settings, cluster.own.built)
+    with pytest.raises(NoCluster, match=f"another cluster has the number {settings.number} "):
+        second.up()
+    second.down()
+    assert cluster.own.is_up()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
+from typing import Any
 
 _A, _IN, _TTL_S = 1, 1, 1
 _FOUND, _NO_SUCH_NAME = 0x8580, 0x8583
@@ -22,9 +23,10 @@ _QUESTION_AT = 12  # after the header
 _POLL_S = 0.5
 
 Names = dict[str, list[str]]
+Object = dict[str, Any]
 
 
-def names_of(services: list[dict], slices: list[dict]) -> Names:
+def names_of(services: list[Object], slices: list[Object]) -> Names:
     """Every name, and its addresses."""
     addresses = {_name(s["metadata"]["name"], s): s["spec"].get("clusterIP") for s in services}
     headless = {name for name, address in addresses.items() if address == "None"}
@@ -60,7 +62,7 @@ def answer(query: bytes, names: Names) -> bytes:
     return header + query[_QUESTION_AT : at + 5] + records
 
 
-def _name(service: str, entry: dict) -> str:
+def _name(service: str, entry: Object) -> str:
     return f"{service}.{entry['metadata']['namespace']}.svc.cluster.local"
 
 
@@ -90,9 +92,10 @@ class _Directory:
                 print("the API server does not answer:", error, flush=True)
             time.sleep(_POLL_S)
 
-    def _items(self, path: str) -> list[dict]:
+    def _items(self, path: str) -> list[Object]:
         with self._opener.open(self._api + path, timeout=5) as reply:
-            return json.load(reply)["items"]
+            items: list[Object] = json.load(reply)["items"]
+        return items
 
 
 def _serve(address: str, directory: _Directory) -> None:

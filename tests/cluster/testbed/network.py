@@ -10,9 +10,13 @@ from tests.cluster.testbed.machine import command
 from tests.cluster.testbed.settings import NoCluster, Settings
 
 
+def has_bridge(settings: Settings) -> bool:
+    return _has_link(settings.name)
+
+
 def make_bridge(settings: Settings) -> None:
     """The bridge, with the host's addresses on it."""
-    if _has_link(settings.name):
+    if has_bridge(settings):
         return
     _refuse_taken_address(settings)
     _ip("link", "add", settings.name, "type", "bridge")
@@ -57,7 +61,7 @@ def leave(settings: Settings, node: int) -> None:
 
 def remove_bridge(settings: Settings) -> None:
     """Remove the bridge; its addresses and routes go with it."""
-    if _has_link(settings.name):
+    if has_bridge(settings):
         _ip("link", "del", settings.name)
 
 

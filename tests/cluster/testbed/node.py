@@ -51,7 +51,7 @@ class Node:
     @property
     def containerd(self) -> Daemon:
         config = self.folder / "containerd.toml"
-        return self._daemon("containerd", lambda: self._inside(["containerd", "-c", config]))
+        return self._daemon("containerd", lambda: self._inside(["containerd", "-c", str(config)]))
 
     @property
     def kubelet(self) -> Daemon:
@@ -60,7 +60,8 @@ class Node:
 
     @property
     def device_plugin(self) -> Daemon:
-        words = [self.built.tool("npu-device-plugin"), "--count", str(self.settings.devices)]
+        plugin = self.built.tool("npu-device-plugin")
+        words: list[str | Path] = [plugin, "--count", str(self.settings.devices)]
         words += ["--directory", self._plugins, "--unhealthy", self._unhealthy]
         return self._daemon("device-plugin", lambda: self._inside(words))
 

@@ -70,7 +70,9 @@ class ObjectStore:
                 f"[default]\naws_access_key_id = {self.access_key}\n"
                 f"aws_secret_access_key = {self.secret_key}\n"
             ),
-            "config": f"[default]\nregion = us-east-1\nendpoint_url = {endpoint or self.endpoint}\n",
+            "config": (
+                f"[default]\nregion = us-east-1\nendpoint_url = {endpoint or self.endpoint}\n"
+            ),
         }
 
     @property

@@ -20,6 +20,7 @@ from tests.cluster.testbed.settings import NoCluster, Settings
 from tests.cluster.testbed.store import ObjectStore
 
 _READY_S = 90.0
+_CLAIM = "claimed"
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Testbed:
     def up(self) -> None:
         """Start what does not run, and wait until every node is ready."""
         with _lock(self.settings):
-            pki.make(self.settings)
+            _claim(self.settings)
             network.make_bridge(self.settings)
+            pki.make(self.settings)
             with ThreadPoolExecutor(max_workers=4) as pool:
                 started = [pool.submit(node.start_runtime) for node in self.nodes]
                 self.control_plane.start()
@@ -75,6 +77,8 @@ class Testbed:
     def down(self) -> None:
         """End everything, and leave nothing behind but the cache."""
         with _lock(self.settings):
+            if not _is_ours(self.settings):
+                return
             for daemon in (self.kwok.daemon, self.store.server, *self.control_plane.daemons()):
                 daemon.kill()  # nobody wants what they would have written
             for node in self.nodes:
@@ -97,8 +101,8 @@ class Testbed:
 
     def load(self, archive: Path) -> None:
         """Give the images of an archive to every node."""
-        for node in self.nodes:
-            node.load(archive)
+        with ThreadPoolExecutor(max_workers=len(self.nodes) or 1) as pool:
+            list(pool.map(lambda node: node.load(archive), self.nodes))
 
     def install_jobset(self) -> None:
         """Let JobSet's controller run in the cluster."""
@@ -121,7 +125,7 @@ class Testbed:
 
     def _offers_devices(self, node: str) -> bool:
         said = self.kubectl.get("node", node)["status"].get("allocatable", {})
-        return said.get("huawei.com/Ascend910") == str(self.settings.devices)
+        return bool(said.get("huawei.com/Ascend910") == str(self.settings.devices))
 
 
 def open_testbed(settings: Settings) -> Testbed:
@@ -138,6 +142,23 @@ def _lock(settings: Settings) -> Iterator[None]:
     with (settings.cache / f"{settings.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _claim(settings: Settings) -> None:
+    """Take the number; NoCluster where another folder's cluster has it."""
+    if not _is_ours(settings) and network.has_bridge(settings):
+        raise NoCluster(
+            f"another cluster has the number {settings.number} (or died without `down`: then "
+            f"`ip link del {settings.name}`); set OPMETER_CLUSTER=2 ... 9"
+        )
+    settings.run.mkdir(parents=True, exist_ok=True)
+    (settings.run / _CLAIM).touch()
+
+
+def _is_ours(settings: Settings) -> bool:
+    """Whether the cluster of that number was started from this folder. Names on the machine hold
+    the number alone: nothing may be ended by them that is another folder's."""
+    return (settings.run / _CLAIM).exists()
 
 
 def _remove(folder: Path) -> None:
