@@ -17,6 +17,7 @@ from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
 from jobs.deployment import LABEL, Deployment, Manifest
 from jobs.site import Site, load_site, site_from_text
+from jobs.wishes import tokens
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
 # `site.KEY` changes one key of the profile; kustomize's components are made of such keys.
@@ -59,7 +60,7 @@ def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
     campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
     _check_keys(name, data)
     notes = metadata.get("annotations") or {}
-    fingerprint = short_hash([dict(data), __version__], 16)
+    fingerprint = short_hash([dict(data), tokens(notes), __version__], 16)
     return Applied(
         campaign=campaign,
         site=_site(name, data, campaign),

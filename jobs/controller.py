@@ -24,9 +24,10 @@ from jobs.observed import Observed
 from jobs.observing import observe
 from jobs.performing import Performer, announce
 from jobs.podspec import made_of
-from jobs.preparing import survey
+from jobs.preparing import Situation, survey
 from jobs.probing import stack_of_workers
 from jobs.target import resolve_stack_of
+from jobs.wishes import SERVED_BY, open_wish, promise
 
 logger = logging.getLogger(__name__)
 
@@ -122,14 +123,24 @@ class Controller:
         if stack is None:
             return None
         situation = survey(applied.campaign, store, stack, applied.op_mapping)
+        wish = self._wish(applied, situation)
         guard = self._guard_of
-        advanced = advance(situation, store, lambda: guard(applied, store), Wish(), logger.info)
+        advanced = advance(situation, store, lambda: guard(applied, store), wish, logger.info)
         known = KnownPlan(advanced.plan, advanced.plan.plan_hash)
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
             memory.forget_plan()
             announce(self._cluster, applied.object, memory, "Planned", advanced.news)
         memory.plan, memory.made_for = known, applied.fingerprint
         return known
+
+    def _wish(self, applied: Applied, situation: Situation) -> Wish:
+        """What is wished for beyond the campaign, and not yet served."""
+        metadata, numbers = applied.object["metadata"], [p.number for p in situation.plans]
+        notes = dict(metadata.get("annotations") or {})
+        if (promised := promise(notes, numbers)) is not None:
+            self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
+            notes[SERVED_BY] = promised
+        return open_wish(notes, numbers)
 
 
 def _desired(applied: Applied, known: KnownPlan, observed: Observed) -> Desired:

@@ -59,9 +59,9 @@ def main(arguments: list[str]) -> int:
         failures += first_s >= LIMIT_S
         failures += not is_large and found["peak_mb"] >= LIMIT_MB
         say(
-            f"{len(plan.shards):,} shards: first look {first_s:.1f} s of processor time (limit {LIMIT_S:.0f} s), "
-            f"further ones {warm_s:.2f} s, a decision {decisions[-1]:.3f} s, "
-            f"at most {found['peak_mb']:.0f} MB"
+            f"{len(plan.shards):,} shards: first look {first_s:.1f} s of processor time "
+            f"(limit {LIMIT_S:.0f} s), further ones {warm_s:.2f} s, "
+            f"a decision {decisions[-1]:.3f} s, at most {found['peak_mb']:.0f} MB"
             + ("" if is_large else f" (limit {LIMIT_MB:.0f} MB)")
         )
     if len(decisions) == len(SHARDS):

@@ -424,6 +424,32 @@ def test_the_same_news_are_told_once_by_a_controller():
     assert not play.cluster.events
 
 
+def test_a_wish_for_another_round_is_served_once_a_token():
+    play = Play(cases=6).play()
+    play.annotate(again="monday")
+    play.play()
+    assert play.plan.number == 2 and play.plan.round == "2"
+    assert play.new_controller().look() == {"small": True}
+    play.apply(image="here/collector:2")  # says nothing new of the wish
+    play.play()
+    assert play.plan.number == 2
+    play.annotate(again="tuesday")
+    play.play()
+    assert play.plan.number == 3
+
+
+def test_a_controller_killed_while_it_serves_a_wish_leaves_one_round():
+    for number in itertools.count(1):
+        play = Play(cases=4).play()
+        play.annotate(again="monday")
+        seen = kill_once(play.store, "after", play.store.calls + number)
+        survive(play)
+        play.store.after = lambda number: None
+        assert play.plan.number == 2
+        if not seen or number > 60:
+            break
+
+
 def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     play = Play(cases=6)
     bad = config_map("other", "campaign: other\n", {"site": "cpu"}, DEPLOYMENT)
