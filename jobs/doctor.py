@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import BadInput, StoreError
-from collector.host.cpu import available_memory_bytes, this_cpu
+from collector.host.cpu import this_cpu
+from collector.host.memory import available_memory_bytes
 from collector.host.stack import installed_torch, local_stack
 from collector.store import open_store
 from collector.store.probe import probe

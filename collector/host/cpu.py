@@ -50,15 +50,6 @@ def usable_threads() -> int:
     return os.cpu_count() or 1
 
 
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that can be had without swapping; None where the kernel does not tell."""
-    try:
-        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-    except OSError:
-        return None
-    return int(match[1]) * 1024 if match else None
-
-
 def _first_processor(cpuinfo: Path) -> dict[str, str]:
     try:
         text = cpuinfo.read_text()

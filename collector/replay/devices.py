@@ -12,7 +12,8 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from collector.errors import BadInput
-from collector.host.cpu import available_memory_bytes, this_cpu
+from collector.host.cpu import this_cpu
+from collector.host.memory import available_memory_bytes
 from collector.host.stack import gpu_device
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, ReferenceCalls
