@@ -114,11 +114,17 @@ static void put_integer(struct text *line, uint64_t value) {
   }
 }
 
+/* No call is given such a number: it is what a register happens to hold. */
+static int is_nan(uint64_t low) {
+  if (low < 1ULL << 32) return (low & 0x7f800000) == 0x7f800000 && low & 0x7fffff;
+  return (low & 0x7ff0000000000000ULL) == 0x7ff0000000000000ULL && low & 0xfffffffffffffULL;
+}
+
 /* A float or double argument leaves the upper half of its register zero, and is no subnormal
    number; what moved memory or integers is otherwise, and handles.c marked the rest. A zero may
    be either: it counts between two numbers. */
 static int holds_number(uint64_t low, uint64_t high) {
-  if (high || low == 0x7ff8dead0badf00dULL) return 0;
+  if (high || is_nan(low)) return 0;
   return low == 0 || low >> 52 || (low < 1ULL << 32 && low >> 23);
 }
 
