@@ -58,7 +58,7 @@ class LocalRun:
     `watched` is the same store, not waited for: pictures of the progress are read there. Without
     `gives_up` a shard whose worker dies is left to whoever started this run. With `tries_all` a
     failure that may be the shard's own does not keep the other shards from being tried. `prefix`
-    begins the names of attempts.
+    begins the names of attempts; `progress_s` lies between two pictures that a worker writes.
     """
 
     store: Store
@@ -73,6 +73,7 @@ class LocalRun:
     gives_up: bool = True
     tries_all: bool = False
     prefix: str = ""
+    progress_s: float = 2.0
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -157,7 +158,7 @@ class LocalRun:
         command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
         command += ["--single-writer"] if self.single_writer else []
-        command += ["--parent", str(os.getpid())]
+        command += ["--parent", str(os.getpid()), "--progress-s", str(self.progress_s)]
         with words.open("wb") as err:
             # The worker's standard input is the life line: it ends when this process does.
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)

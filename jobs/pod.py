@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _TERMINATION_LOG = Path("/dev/termination-log")
 _PATIENCE_S = 600.0
+_PROGRESS_S = 30.0  # a thousand pods write to one store
 _LONGEST_REASON = 1000
 
 Measure = Callable[[LocalRun, Sequence[str]], None]
@@ -144,6 +145,7 @@ def _measure(
         gives_up=task.gives_up,
         tries_all=True,
         prefix=f"{task.pod}-{task.index}-",
+        progress_s=_PROGRESS_S,
     )
     measure(run, shards)
 

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         store = open_store(options.root)
         if options.single_writer:
             store = SingleWriterStore(store)
-        code = run(store, assignment, options.scratch, options.patience_s, stop)
+        code = run(store, assignment, options.scratch, options.patience_s, stop, options.progress_s)
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
         return exit_code(error)
@@ -57,13 +57,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    store: Store, assignment: Assignment, scratch: Path, patience_s: float, stop: threading.Event
+    store: Store,
+    assignment: Assignment,
+    scratch: Path,
+    patience_s: float,
+    stop: threading.Event,
+    progress_s: float = 2.0,
 ) -> ExitCode:
     """One attempt. Its log is stored by its commit; where it comes to none, here."""
     try:
         _check_space(scratch)
         patient = PatientStore(store, patience_s, wait_for_refusals=True)
-        done = work(patient, assignment, scratch, stop, watched=store)
+        done = work(patient, assignment, scratch, stop, watched=store, progress_s=progress_s)
         code = ExitCode.DONE if done else ExitCode.TEMPORARY
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
@@ -117,6 +122,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--scratch", type=Path, required=True, help="an empty folder to write in")
     parser.add_argument("--patience-s", type=float, default=600.0, help="for a store that is away")
+    parser.add_argument("--progress-s", type=float, default=2.0, help="between two pictures of it")
     parser.add_argument("--parent", type=int, help="the process to die with")
     return parser.parse_args(arguments)
 

@@ -60,19 +60,26 @@ class Assignment:
 
 
 def work(
-    store: Store, assignment: Assignment, scratch: Path, stop: threading.Event, *, watched: Store
+    store: Store,
+    assignment: Assignment,
+    scratch: Path,
+    stop: threading.Event,
+    *,
+    watched: Store,
+    progress_s: float = 2.0,
 ) -> bool:
     """Complete one shard. True once it is committed, by anyone; False where stopped before.
 
-    `watched` is the same store, not waited for: progress is written there. What the process logs
-    is expected in `scratch / LOG`, and is kept with the attempt.
+    `watched` is the same store, not waited for: progress is written there every `progress_s`. What
+    the process logs is expected in `scratch / LOG`, and is kept with the attempt.
     Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
     another plan than the one assigned.
     """
     plan, cases = _read(store, assignment)
     check_stack(plan.stack, local_stack(plan.backend, plan.stack.device))
     serial = device_serial(plan.backend, assignment.device)
-    progress = ProgressObject(watched, assignment.campaign, assignment.shard, assignment.attempt)
+    named = (assignment.campaign, assignment.shard, assignment.attempt)
+    progress = ProgressObject(watched, *named, every_s=progress_s)
     with progress:
         return complete(
             _answers(store, assignment, plan, cases, log=scratch / LOG, serial=serial),
