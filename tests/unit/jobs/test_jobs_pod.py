@@ -3,19 +3,25 @@
 import json
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 from collector import keys
+from collector.database.merge import CREATE
 from collector.errors import BadInput, StoreUnavailable
 from collector.measurement import Outcome
 from collector.store.file import FileStore
 from collector.worker.assignment import Assignment, abandon
+from collector.worker.attempt import read_commit
 from collector.worker.exit_codes import ExitCode
 from jobs import pod
+from jobs.advancing import Wish, advance
+from jobs.campaign import campaign_from_text
 from jobs.local import LocalRunFailed
 from jobs.pod import End, last_words, work
 from jobs.podtask import task_of
+from jobs.preparing import survey
 from jobs.waves import Wave, wave_to_json
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -23,8 +29,6 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
-
-pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
@@ -82,6 +86,7 @@ def fails(code, first=commits_all, shards=0):
     return measure
 
 
+@pytest.mark.fast
 def test_an_index_whose_shards_are_committed_is_done(store, plan):
     seen = []
 
@@ -93,16 +98,19 @@ def test_an_index_whose_shards_are_committed_is_done(store, plan):
     assert seen == [([0], "12345678-0-", ["s1", "s2"], False)]
 
 
+@pytest.mark.fast
 def test_what_somebody_has_committed_is_not_measured_again(store, plan):
     wave = wave_of(store, plan)
     assert ended(store, plan, wave=wave).code == ExitCode.DONE
     assert ended(store, plan, fails(ExitCode.NODE), wave=wave).code == ExitCode.DONE
 
 
+@pytest.mark.fast
 def test_a_worker_that_failed_after_all_was_committed_is_no_failure(store, plan):
     assert ended(store, plan, fails(ExitCode.NODE, shards=2)) == End(ExitCode.DONE)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("code", "found"),
     [
@@ -120,6 +128,7 @@ def test_a_failure_is_told_with_its_shard(store, plan, code, found):
     assert ended(store, plan, fails(code, shards=1)) == End(found, "its last words", "s2")
 
 
+@pytest.mark.fast
 def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
     stop = threading.Event()
 
@@ -132,6 +141,7 @@ def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
     assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shards are left")
 
 
+@pytest.mark.fast
 def test_no_more_devices_measure_at_once_than_the_site_says(store, plan):
     seen = []
 
@@ -144,11 +154,13 @@ def test_no_more_devices_measure_at_once_than_the_site_says(store, plan):
     assert seen == [8]
 
 
+@pytest.mark.fast
 def test_an_index_that_the_wave_has_not_is_everybodys_matter(store, plan):
     end = ended(store, plan, JOB_COMPLETION_INDEX="7")
     assert end.code == ExitCode.IMAGE and "has 2 indexes, and this pod is for 7" in end.reason
 
 
+@pytest.mark.fast
 def test_another_plan_is_everybodys_matter(store, plan):
     end = ended(store, plan, OPMETER_PLAN_HASH="0000")
     assert end.code == ExitCode.IMAGE and "this pod is for 0000" in end.reason
@@ -157,11 +169,13 @@ def test_another_plan_is_everybodys_matter(store, plan):
     assert end.code == ExitCode.IMAGE and "feed is wanted" in end.reason
 
 
+@pytest.mark.fast
 def test_a_wave_that_is_not_there_is_everybodys_matter(store, plan):
     wave = Wave("made", 1, plan.plan_hash, 5, (("s1",),))
     assert ended(store, plan, wave=wave).code == ExitCode.IMAGE
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("told", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)])
 def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
     store, plan, monkeypatch, told, code
@@ -178,6 +192,7 @@ def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
     assert ended(store, plan, stop=stop, wave=wave) == End(code, "no route")
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("missing", ["OPMETER_ROOT", "OPMETER_WAVE", "JOB_COMPLETION_INDEX"])
 def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
     told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
@@ -186,12 +201,14 @@ def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
         task_of(told)
 
 
+@pytest.mark.fast
 def test_an_index_that_is_no_number_is_named(store, plan):
     told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
     with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX is 'x'"):
         task_of(told)
 
 
+@pytest.mark.fast
 def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
     log = tmp_path / "termination-log"
     assert last_words(End(44, "bad\nnode", "s1"), log) == 44
@@ -200,3 +217,25 @@ def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
     last_words(End(44, "bad\nnode", "s1"), log)
     (line,) = log.read_text().splitlines()
     assert json.loads(line) == {"code": 44, "reason": "bad\nnode", "shard": "s1"}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    store = FileStore(tmp_path / "store")
+    text = (
+        "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Add]\nbackend: cpu\n"
+        "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
+    )
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
+    situation = survey(campaign, store)
+    plan = advance(situation, store, lambda: CREATE, Wish(), lambda line: None).plan
+    (shard, *_) = [shard.shard_id for shard in plan.shards]
+    wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),))
+    store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
+    told = environment(store, plan, wave, OPMETER_CAMPAIGN="small", TMPDIR=str(tmp_path / "work"))
+    (tmp_path / "work").mkdir()
+    assert work(task_of(told), threading.Event()) == End(ExitCode.DONE)
+    commit_of_it = read_commit(store, "small", shard)
+    assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")
