@@ -106,7 +106,7 @@ class PlayedCluster:
                 self.waves[wave.wave_hash] = wave
                 self.jobs[wave.job_name] = JobView(
                     wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
-                    len(wave.indexes), cap, False, 0,
+                    len(wave.indexes), cap, False, 0, made_of=self.wanted.made_of,
                 )  # fmt: skip
             case Scale(job, number):
                 self.jobs[job] = replace(self.jobs[job], parallelism=number)
@@ -389,3 +389,133 @@ def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
     assert wave_from_json(wave_to_json(wave), key="k") == wave
     assert len(wave.job_name) <= 52
     assert parse_indexes("0,2-4,7") == {0, 2, 3, 4, 7} and parse_indexes("") == frozenset()
+
+
+def begun(shards=12, workers=4, **more):
+    """A campaign whose first wave has its Job, and that Job's name."""
+    cluster = PlayedCluster(desired(shards, workers=workers, **more))
+    cluster.look()
+    return cluster, next(iter(cluster.jobs))
+
+
+def test_a_job_whose_pods_could_not_start_stays_suspended_for_a_while():
+    cluster, name = begun()
+    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, held=True, in_state_s=60)
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.jobs[name] = replace(cluster.jobs[name], in_state_s=1000)
+    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+
+
+def test_a_younger_wave_gets_what_the_older_ones_leave():
+    cluster = PlayedCluster(desired(140, workers=16))
+    cluster.look()
+    (first,) = cluster.jobs
+    done = range(50)
+    cluster.jobs[first] = replace(cluster.jobs[first], succeeded=frozenset(done))
+    wave = next(iter(cluster.waves.values()))
+    cluster.committed |= {wave.indexes[i][0]: Outcome.OK for i in done}
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    assert cluster.jobs[second].parallelism == 2  # fourteen indexes of the first are left
+    cluster.wanted = replace(cluster.wanted, workers=3)  # devices went away
+    cluster.look()
+    assert cluster.jobs[first].parallelism == 3 and cluster.jobs[second].parallelism == 0
+    cluster.wanted = replace(cluster.wanted, workers=20)
+    cluster.look()
+    assert cluster.jobs[second].parallelism == 6
+    cluster.play()
+
+
+def test_what_runs_is_never_lowered():
+    cluster, name = begun(100, workers=8)
+    busy = replace(cluster.jobs[name], active=8)
+    cluster.wanted = replace(cluster.wanted, workers=2)
+    seen = replace(cluster.observe(), jobs=(busy,))
+    assert not [a for a in decide(cluster.wanted, seen) if isinstance(a, Scale)]
+
+
+def test_with_kueue_a_wave_may_use_all_it_is_given():
+    cluster = PlayedCluster(desired(140, workers=16, kueue=True))
+    cluster.look()
+    (first,) = cluster.jobs
+    cluster.jobs[first] = replace(cluster.jobs[first], succeeded=frozenset(range(50)))
+    wave = next(iter(cluster.waves.values()))
+    cluster.committed |= {wave.indexes[i][0]: Outcome.OK for i in range(50)}
+    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert launch.cap == 16
+
+
+def test_jobs_of_another_image_are_made_anew():
+    cluster, name = begun()
+    cluster.wanted = replace(cluster.wanted, made_of="new")
+    actions = cluster.look()
+    assert Delete(name, "the campaign's image, store or site has changed") in actions
+    (again,) = [a for a in actions if isinstance(a, Launch)]
+    assert again.wave.job_name != name and len(again.wave.shards) == 12
+    cluster.play()
+
+
+def test_while_the_store_is_away_nothing_is_given_up_or_ended():
+    cluster, name = begun(2, workers=2)
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Failed", failed=frozenset({0, 1}), reason="FailedIndexes"
+    )
+    away = replace(cluster.observe(), store_works=False)
+    assert decide(cluster.wanted, away) == ()
+
+
+def test_a_shard_that_was_only_moved_has_not_failed():
+    cluster, name = begun(4)
+    for serial in (1, 2, 3):
+        wave = replace(next(iter(cluster.waves.values())), serial=serial)
+        cluster.waves[wave.wave_hash] = wave
+    cluster.jobs[name] = replace(cluster.jobs[name], failed=frozenset({0}))
+    assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+    wave = replace(next(iter(cluster.waves.values())), serial=4)
+    cluster.waves[wave.wave_hash] = wave  # so often that its other Jobs must be gone
+    assert [a.shard for a in cluster.look() if isinstance(a, GiveUp)] == ["s000"]
+
+
+def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
+    cluster = PlayedCluster(replace(desired(16, workers=2), per_index=8))
+    cluster.look()
+    (name,) = cluster.jobs
+    pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
+    cluster.pods = [pod]
+    cluster.look()
+    assert cluster.strikes.seen == {Strike("n1", "s003")}
+    cluster.pods = [replace(pod, shard="", node="n2"), replace(pod, index=99)]
+    cluster.look()
+    assert Strike("n2", "s000") in cluster.strikes.seen
+
+
+def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
+    cluster, name = begun()
+    waits = PodView(
+        "p1", "u1", name, 0, "", "Pending", unschedulable="0/2 nodes: cpu", in_state_s=700
+    )
+    ends = PodView("p2", "u2", name, 1, "n1", "Running", deleting=True, in_state_s=700)
+    cluster.pods = [waits, replace(waits, uid="u3"), ends]
+    cluster.look()
+    told = dict(cluster.announced)
+    assert told["Unschedulable"] == "2 pods wait for a node: 0/2 nodes: cpu"
+    assert "p2 on n1" in told["Terminating"]
+
+
+def test_the_same_state_gives_the_same_wave_whoever_looks():
+    one, other = (PlayedCluster(desired(50, workers=5)) for _ in range(2))
+    one.look()
+    other.look()
+    assert one.waves == other.waves
+
+
+def test_a_merge_that_runs_is_waited_for_and_one_that_is_deleted_too():
+    cluster = PlayedCluster(desired(3)).play()
+    key = cluster.merged
+    cluster.merged = False
+    running = JobView("m", "u", MERGE, "", "h", 1, 1, False, 1, merges=key)
+    for job in (running, replace(running, deleting=True), replace(running, state="Complete")):
+        cluster.jobs = {"m": job}
+        assert cluster.look() == ()
+    cluster.jobs = {"m": replace(running, state="Failed", merges="of less")}
+    assert cluster.look() == (Merge(key, partial=False),)
