@@ -1,9 +1,12 @@
 """What a worker needs of a cluster is there: torch, the store, and an API that takes its Jobs."""
 
+import json
 from collections.abc import Mapping
 
 import pytest
 
+from jobs.podspec import Deployment, probe_job
+from jobs.site import load_site
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
@@ -37,6 +40,26 @@ def test_torch_computes_in_a_restricted_pod_of_an_image_without_it(
     ended = namespace.run(made)
     assert ended.exit_code == 0, ended.log
     assert ended.log.split() == [torch.__version__, str(64.0**3)]
+
+
+@pytest.mark.torch
+def test_a_probe_tells_the_stack_of_a_worker(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace
+):
+    namespace.mount_folder("torch", cluster.site_packages())
+    namespace.make_accounts("opmeter-worker")
+    deployment = Deployment(
+        namespace=namespace.name,
+        image=cluster.collector_image,
+        controller_image=cluster.controller_image,
+        root="file:///work/store",
+        site_packages="torch",
+    )
+    namespace.create(probe_job(load_site("cpu"), deployment, "probe"))
+    namespace("wait", "--for=condition=Complete", "job/probe", "--timeout=180s")
+    stack = json.loads(namespace("logs", "job/probe").splitlines()[-1])
+    assert stack["device"].startswith("CPU_")
+    assert stack["torch"].startswith("2.")
 
 
 def _ask_doctor(cluster: Cluster, namespace: Namespace, secret: Mapping[str, str]) -> list[str]:
