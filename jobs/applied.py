@@ -59,6 +59,12 @@ def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
         raise BadInput(f"ConfigMap {name}: the key {CAMPAIGN} is missing")
     campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
     _check_keys(name, data)
+    label = (metadata.get("labels") or {}).get(SELECTOR, campaign.name)
+    if label != campaign.name:
+        raise BadInput(
+            f"ConfigMap {name}: its label {SELECTOR} is {label!r}, and its campaign is called "
+            f"{campaign.name!r}: both name the same"
+        )
     notes = metadata.get("annotations") or {}
     fingerprint = short_hash([dict(data), tokens(notes), __version__], 16)
     return Applied(

@@ -46,11 +46,16 @@ def launch(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="be the controller until it is merged")
     ] = False,
+    again: Annotated[bool, typer.Option("--again", help="measure all of it once more")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="measure what has no good answer once more")
+    ] = False,
 ) -> None:
     """Start a campaign on a cluster: upload its cases, and apply its ConfigMap.
 
     A controller in the cluster does the rest; with --watch this command is one.
     """
+    from jobs.advancing import Wish
     from jobs.deployment import Deployment
     from jobs.verbs.launch import launch_verb
 
@@ -66,7 +71,14 @@ def launch(
         pull_policy=pull_policy,
     )
     code = launch_verb(
-        campaign, site, deployment, root, dry_run=dry_run, watch=watch, unpinned=allow_unpinned
+        campaign,
+        site,
+        deployment,
+        root,
+        dry_run=dry_run,
+        watch=watch,
+        unpinned=allow_unpinned,
+        wish=Wish(again=again, retry_failed=retry_failed),
     )
     raise typer.Exit(code)
 

@@ -54,15 +54,15 @@ class Controller:
         self._memories: dict[str, Memory] = {}
 
     def look(self, only: str = "") -> dict[str, bool]:
-        """One look at each campaign (or one of them), by name: whether it is finished."""
-        found = {}
-        for config_map in self._config_maps(only):
+        """One look at each campaign that is applied (or one of them), by name: whether it is
+        finished."""
+        there = {one["metadata"]["labels"][SELECTOR]: one for one in self._config_maps(only)}
+        found = dict.fromkeys(there, False)
+        for name, config_map in there.items():
             if not self._may_act():
                 break
-            name = config_map["metadata"]["labels"][SELECTOR]
             memory = self._memories.setdefault(name, Memory())
             started = time.monotonic()
-            found[name] = False
             try:
                 found[name] = self._one(applied_from(config_map), memory)
             except BadInput as error:
@@ -74,9 +74,10 @@ class Controller:
             self._forget(found)
         return found
 
-    def has_finished(self, only: str) -> bool:
-        """Whether a campaign is merged, as whoever leads says; nothing is done."""
-        return any(applied_from(config_map).is_merged for config_map in self._config_maps(only))
+    def follow(self, only: str) -> dict[str, bool]:
+        """The same by the word of whoever leads; nothing is done."""
+        found = map(applied_from, self._config_maps(only))
+        return {applied.campaign.name: applied.is_merged for applied in found}
 
     def _config_maps(self, only: str) -> list[Manifest]:
         """Those of campaigns, in order of names, without those that are being deleted."""

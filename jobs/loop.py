@@ -69,24 +69,24 @@ def run_forever(
     interval_s: float = 5.0,
     until_finished: bool = False,
 ) -> bool:
-    """Look again and again while we lead. Says whether the campaign `only` is finished, where that
-    is waited for, whoever leads."""
+    """Look again and again while we lead. Where the campaign `only` is waited for, whoever leads,
+    ends when it is finished, which is what it says, or is applied no more."""
     while not stop.is_set():
         started = time.monotonic()
         try:
-            if leads():
-                finished = controller.look(only).get(only, False)
-            else:
-                finished = until_finished and controller.has_finished(only)
+            found = controller.look(only) if leads() else _followed(controller, only)
+            if until_finished and found.get(only, True):
+                return only in found
         except ClusterError as error:
             logger.warning("%s", error)
-            finished = False
-        if until_finished and finished:
-            return True
         took_s = time.monotonic() - started
         soonest = started + max(interval_s, took_s / _BUSY_SHARE)
         _wait(leads, stop, changes, soonest, max(soonest, started + _LONGEST_S))
     return False
+
+
+def _followed(controller: Controller, only: str) -> dict[str, bool]:
+    return controller.follow(only) if only else {}
 
 
 def _wait(

@@ -14,6 +14,12 @@ AGAIN, RETRY_FAILED = LABEL + "again", LABEL + "retry-failed"
 SERVED_BY = LABEL + "served-by"
 
 
+def wishes(wish: Wish, token: str) -> dict[str, str]:
+    """The annotations that say it."""
+    said = ((AGAIN, wish.again), (RETRY_FAILED, wish.retry_failed))
+    return {name: token for name, wanted in said if wanted}
+
+
 def tokens(notes: Mapping[str, str]) -> str:
     """The wishes of an object's annotations, as one text; empty where there is none."""
     return ",".join(f"{name}={notes[name]}" for name in (AGAIN, RETRY_FAILED) if notes.get(name))

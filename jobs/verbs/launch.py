@@ -1,6 +1,7 @@
 """`opmeter launch`."""
 
 import logging
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from collector import keys
 from collector.errors import BadInput
 from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_once
+from jobs.advancing import Wish
 from jobs.applied import OP_MAPPING, SELECTOR, SITE, SITE_YAML, config_map
 from jobs.campaign import BundledSource, Campaign, CasesSource
 from jobs.cluster import Cluster
@@ -24,6 +26,7 @@ from jobs.site import load_site
 from jobs.sources import LoadedSource, load_sources
 from jobs.verbs.controller import guard_of, identity, impatient, stop_on_signals
 from jobs.verbs.opening import open_bare, open_campaign, patient
+from jobs.wishes import wishes
 
 _NOT_FINISHED = 3
 
@@ -37,6 +40,7 @@ def launch_verb(
     dry_run: bool,
     watch: bool,
     unpinned: bool,
+    wish: Wish,
 ) -> int:
     """The exit code: 0, or 3 where the watch was ended before the campaign was merged."""
     campaign = open_campaign(name)
@@ -52,6 +56,7 @@ def launch_verb(
     cluster = Cluster.connect(deployment.namespace or None)
     there = replace(deployment, namespace=cluster.namespace)
     manifest = _object(campaign, name, site, there, loaded)
+    manifest["metadata"]["annotations"] = wishes(wish, uuid.uuid4().hex[:12])
     _upload(campaign, loaded, patient(store))
     cluster.apply_config_map(manifest)
     typer.echo(f"{campaign.name} is applied in namespace {cluster.namespace}")

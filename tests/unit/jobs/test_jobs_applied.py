@@ -72,6 +72,13 @@ def test_what_it_cannot_mean_is_refused_by_its_key(change, words):
         applied_from(made(**change))
 
 
+def test_a_label_that_names_another_campaign_is_refused():
+    live = made()
+    live["metadata"]["labels"]["opmeter.io/campaign"] = "large"
+    with pytest.raises(BadInput, match="'large', and its campaign is called 'small'"):
+        applied_from(live)
+
+
 def test_an_npu_campaign_says_which_machines():
     live = made(CAMPAIGN.replace("cpu", "npu"))
     del live["data"]["site"]

@@ -16,11 +16,13 @@ from collector.errors import StoreUnavailable
 from collector.record import write_table
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
+from jobs.advancing import Wish
 from jobs.applied import ALLOW_MISSING, MERGED, PAUSED, config_map, config_map_name
 from jobs.controller import Controller
 from jobs.deployment import Deployment
 from jobs.rounds import committed_shards, read_plans
 from jobs.waves import wave_from_json
+from jobs.wishes import wishes
 from tests.unit.collector.database.campaign_maker import add_record
 from tests.unit.jobs.fake_cluster import COMPONENT, RUNS, FakeCluster, Killed
 
@@ -151,10 +153,10 @@ def test_what_is_merged_is_not_looked_at_again_by_anyone():
     before = play.store.calls
     assert play.new_controller().look() == {"small": True}
     assert play.store.calls == before
-    assert play.new_controller().has_finished("small")
+    assert play.new_controller().follow("small") == {"small": True}
     play.cases += 2
     play.apply()
-    assert not play.controller.has_finished("small")
+    assert play.controller.follow("small") == {"small": False}
     play.play()
     assert play.plan.number == 2 and len(list(history(play.store))) == 2
 
@@ -426,7 +428,8 @@ def test_the_same_news_are_told_once_by_a_controller():
 
 def test_a_wish_for_another_round_is_served_once_a_token():
     play = Play(cases=6).play()
-    play.annotate(again="monday")
+    said = wishes(Wish(again=True), "monday")
+    play.cluster.annotate_config_map(MAP, said)
     play.play()
     assert play.plan.number == 2 and play.plan.round == "2"
     assert play.new_controller().look() == {"small": True}
@@ -462,7 +465,7 @@ def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
 def test_a_follower_acts_in_nothing():
     play = Play(cases=6)
     follower = play.new_controller(may_act=lambda: False)
-    assert follower.look() == {}
+    assert follower.look() == {"small": False}
     acts = itertools.count()
     hasty = play.new_controller(may_act=lambda: next(acts) < 2)  # deposed in the middle
     hasty.look()

@@ -142,9 +142,9 @@ class Looks:
         self.looks += 1
         return {only: self.results.pop(0)} if self.results else {}
 
-    def has_finished(self, only):
+    def follow(self, only):
         self.asked += 1
-        return self.asked > 1
+        return {only: self.asked > 1}
 
 
 class StopAfter:
@@ -168,6 +168,14 @@ def test_the_loop_looks_until_the_campaign_is_finished():
         looks, lambda: True, StopAfter(99), only="c", interval_s=0, until_finished=True
     )
     assert done and looks.looks == 3
+
+
+def test_a_campaign_that_somebody_took_away_is_not_waited_for():
+    looks = Looks([False])
+    assert not run_forever(
+        looks, lambda: True, StopAfter(99), only="c", interval_s=0, until_finished=True
+    )
+    assert looks.looks == 2
 
 
 def test_who_does_not_lead_waits_for_who_does():

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from collector.store.memory import MemoryStore
+from jobs.advancing import Wish
 from jobs.applied import applied_from
 from jobs.campaign import campaign_from_text
 from jobs.deployment import Deployment
@@ -63,7 +64,8 @@ def test_the_probe_is_shown_where_it_is_not(folder):
 
 def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, capsys):
     deployment = replace(DEPLOYMENT, root=str(folder / "store"))
-    code = launch_verb("c.yaml", "cpu", deployment, None, dry_run=True, watch=False, unpinned=False)
+    asked = {"dry_run": True, "watch": False, "unpinned": False, "wish": Wish()}
+    code = launch_verb("c.yaml", "cpu", deployment, None, **asked)
     config_map, job = yaml.safe_load_all(capsys.readouterr().out)
     assert code == 0 and job["kind"] == "Job" and not (folder / "store").exists()
     applied = applied_from(config_map)
