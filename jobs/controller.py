@@ -69,6 +69,9 @@ class Controller:
                 announce(self._cluster, config_map, memory, "BadInput", str(error))
             except (OpmeterError, OSError) as error:
                 logger.warning("campaign %s: %s", name, error)
+            except Exception as error:  # a mistake of ours in one campaign ends no other
+                logger.exception("campaign %s", name)
+                announce(self._cluster, config_map, memory, "Mistake", repr(error))
             self._metrics.looked(name, time.monotonic() - started, self._cluster.requests)
         if not only:
             self._forget(found)

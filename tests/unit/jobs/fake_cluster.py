@@ -50,6 +50,7 @@ class FakeCluster:
         self.maps: dict[str, Object] = {}
         self.live: dict[str, Object] = {}
         self.running: list[Object] = []
+        self.foreign: list[Object] = []  # pods of other people
         self.events: dict[str, Object] = {}
         self.leases: dict[str, Object] = {}
         self.names = dict.fromkeys(nodes, True)
@@ -82,7 +83,7 @@ class FakeCluster:
         return self._call("nodes", lambda: [] if "nodes" in self.forbidden else self._nodes())
 
     def pods_everywhere(self, fields: str) -> Iterator[Object]:
-        return iter(())
+        return iter([*self.running, *self.foreign])
 
     def log(self, pod: str) -> str:
         assert self.stack is not None

@@ -1,5 +1,6 @@
 """The real controller on a played cluster and a real store: whole campaigns, whatever happens."""
 
+import copy
 import itertools
 from contextlib import suppress
 from dataclasses import replace
@@ -16,10 +17,12 @@ from collector.errors import StoreUnavailable
 from collector.record import write_table
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
+from jobs import controller
 from jobs.advancing import Wish
 from jobs.applied import ALLOW_MISSING, MERGED, PAUSED, config_map, config_map_name
 from jobs.controller import Controller
 from jobs.deployment import Deployment
+from jobs.preparing import survey
 from jobs.rounds import committed_shards, read_plans
 from jobs.waves import wave_from_json
 from jobs.wishes import wishes
@@ -198,7 +201,7 @@ def survive(play):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("of", "step"), [("cluster", 1), ("store", 3)])
+@pytest.mark.parametrize(("of", "step"), [("cluster", 1), ("store", 5)])
 def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
     for number in itertools.count(1, step):
         play = Play(cases=6)
@@ -460,6 +463,38 @@ def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     play.play().check_complete()
     (event,) = [e for e in play.cluster.events.values() if e["reason"] == "BadInput"]
     assert "sources" in event["message"]
+
+
+def test_no_more_pods_are_wanted_than_others_leave_room_for():
+    play = Play(cases=24, nodes=("n1", "n2", "n3"))
+    taken = [{"resources": {"requests": {"cpu": "2"}}}]
+    play.cluster.foreign = [
+        {
+            "metadata": {"name": "x", "namespace": "theirs"},
+            "spec": {"nodeName": "n3", "containers": taken},
+        }
+    ]
+    play.look()
+    (job,) = play.cluster.worker_jobs()
+    assert job["spec"]["parallelism"] == 2
+    play.play().check_complete()
+
+
+def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
+    play = Play(cases=6)
+    other = copy.deepcopy(play.cluster.maps[MAP])
+    other["metadata"] |= {"name": "a-broken-one", "labels": {"opmeter.io/campaign": "broken"}}
+    other["data"]["campaign.yaml"] = other["data"]["campaign.yaml"].replace("small", "broken")
+    play.cluster.apply(other)
+
+    def survey_of(campaign, *more):
+        assert campaign.name == "small", "nobody foresaw it"
+        return survey(campaign, *more)
+
+    monkeypatch.setattr(controller, "survey", survey_of)
+    play.play().check_complete()
+    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "Mistake"]
+    assert "nobody foresaw it" in event["message"]
 
 
 def test_a_follower_acts_in_nothing():
