@@ -32,11 +32,13 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 
 
 def _stack_in(log: str, name: str, *, complete: bool) -> Stack:
+    """The last line that may be one: a log holds two streams, in whatever order they came."""
     lines = log.strip().splitlines()
-    if complete and lines:
-        try:
-            return Stack.from_json(json.loads(lines[-1]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"Job {name} printed no stack: {lines[-1][:300]}") from error
     last = lines[-1] if lines else "it printed nothing"
-    raise BadInput(f"Job {name} found no stack on a worker's node: {last[:500]}")
+    if not complete:
+        raise BadInput(f"Job {name} found no stack on a worker's node: {last[:500]}")
+    last = next((line for line in reversed(lines) if line.startswith("{")), last)
+    try:
+        return Stack.from_json(json.loads(last))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"Job {name} printed no stack: {last[:300]}") from error
