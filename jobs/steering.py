@@ -29,7 +29,7 @@ def steering(
         elif not why and job.suspended:
             yield Suspend(job.name, False, "nothing stands against it any more")
         wanted = _share(job, left)
-        if not why and wanted != job.parallelism:
+        if not why and not job.suspended and wanted != job.parallelism:
             yield Scale(job.name, wanted)
         left = max(0, left - min(open_indexes, wanted))
 

@@ -426,6 +426,13 @@ def test_a_younger_wave_gets_what_the_older_ones_leave():
     cluster.play()
 
 
+def test_a_job_goes_on_before_its_share_changes():
+    cluster, name = begun(100, workers=8)
+    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, parallelism=3)
+    assert [type(a) for a in cluster.look()] == [Suspend]
+    assert [type(a) for a in cluster.look()] == [Scale]
+
+
 def test_what_runs_is_never_lowered():
     cluster, name = begun(100, workers=8)
     busy = replace(cluster.jobs[name], active=8)
