@@ -148,8 +148,13 @@ class PlayedCluster:
                     self.pods.append(
                         PodView(f"p{number}", f"u{number}", name, index, node, "Running")
                     )
-        self.most = max(self.most, sum(p.phase == "Running" for p in self.pods))
+        at_work = [p for p in self.pods if p.phase == "Running" and self._has_work(p)]
+        self.most = max(self.most, len(at_work))
         self.pods = [self._ended(pod) for pod in self.pods]
+
+    def _has_work(self, pod):
+        """An empty index ends as soon as it has begun: it holds up nobody."""
+        return bool(self.waves[self.jobs[pod.job].wave].indexes[pod.index])
 
     def _ended(self, pod):
         if pod.phase != "Running" or not self.nodes.get(pod.node):
