@@ -5,14 +5,20 @@ a cluster of our own running afterwards, so that the next run starts at once.
 """
 
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import saboteur
 from tests.cluster.cluster import Cluster, users_cluster
+from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
+from tests.cluster.shipped import apply_base
 from tests.cluster.testbed.settings import NoCluster, Settings, from_environment
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 from tests.servers.faults import FaultProxy
@@ -63,6 +69,41 @@ def store_proxy(testbed: Testbed) -> Iterator[FaultProxy]:
     """Between pods and the object store, without rules; `url` is what pods are told."""
     with FaultProxy(testbed.store.endpoint, host=testbed.settings.gateway) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def own_site_packages(cluster: Cluster) -> Iterator[Path]:
+    """The packages that pods import torch from, with room for a drill's orders: links to what is
+    installed here, which cost neither time nor disk."""
+    installed = cluster.site_packages()
+    folder = Path(tempfile.mkdtemp(prefix="opmeter-drills-", dir=installed.parent))
+    try:
+        subprocess.run(["cp", "-al", f"{installed}/.", folder], check=True)
+        shutil.copy(saboteur.__file__, folder / "sitecustomize.py")
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def drill(
+    cluster: Cluster,
+    testbed: Testbed,
+    namespace: Namespace,
+    own_site_packages: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Drill]:
+    """A small campaign, ready to be applied in a namespace with the accounts of the manifests."""
+    for name, value in testbed.store.environment().items():
+        monkeypatch.setenv(name, value)
+    made = Drill(cluster, namespace, tmp_path, own_site_packages)
+    apply_base(namespace, tmp_path / "base")
+    made.prepare()
+    made.order()
+    yield made
+    made.opmeter.end()
 
 
 def _opened(settings: Settings) -> Testbed:

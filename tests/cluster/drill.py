@@ -1,0 +1,255 @@
+"""A small campaign on a cluster, from its ConfigMap to the check that its database is whole."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from collector import keys
+from collector.database.commits import find_head
+from collector.database.snapshot import load_state
+from collector.database.verify import verify
+from collector.plan import Plan
+from collector.shard import read_shard
+from collector.store import open_store
+from collector.store.base import Store
+from jobs.applied import MERGED, config_map, config_map_name
+from jobs.deployment import Deployment
+from jobs.rounds import committed_shards, read_plans
+from tests.cluster import saboteur
+from tests.cluster.cluster import Cluster
+from tests.cluster.commands import Opmeter, Process
+from tests.cluster.namespace import Namespace
+from tests.cluster.shipped import write_kubeconfig
+
+SECRET, TORCH, BUCKET = "opmeter-s3", "torch", "drills"
+WORKERS = "app.kubernetes.io/component=worker"
+# Small operators in a dozen shards, each of seconds: mostly the start of a session.
+TEXT = """\
+campaign: drill
+sources: [{bundled: quickstart}]
+operators: [NotEqual, Sub, Abs, Greater, Range, OnesLike, Pows, NonZero, Sort, Equal, Sin, Cos,
+  Muls, MemSet, RotaryPositionEmbedding, RmsNorm, ConcatD, Slice, SwiGlu]
+update: missing-only
+target: here
+backend: cpu
+devices: 2
+measure: {budget_s: 0.002, repeats: [1, 2], cache: warm}
+shards: {target_s: 0.06, session_s: 60}
+limits: {case_s: 60, memory_gb: 1}
+"""
+# Two workers fit on a node beside what else runs there; a node is given up after seconds.
+SITE = """\
+site: drill
+backend: cpu
+devices_per_node: 1
+shape: device
+cpu: 600m
+memory: 1536Mi
+ephemeral_storage: 2Gi
+shared_memory: 256Mi
+tolerations:
+  - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+  - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+"""
+_LIMIT_S = 900.0
+_LOOK_S = 0.5
+
+
+@dataclass
+class Drill:
+    """The campaign of TEXT in a namespace of its own, whose accounts are those of the manifests.
+
+    `site_packages` is what pods import torch from, where a drill may leave orders for their
+    Pythons.
+    """
+
+    cluster: Cluster
+    namespace: Namespace
+    folder: Path
+    site_packages: Path
+    text: str = TEXT
+    site: str = SITE
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str = ""  # of the store, for pods and for controllers, where it is not the store's
+
+    name: str = "drill"
+
+    def prepare(self) -> None:
+        """Everything but the campaign itself."""
+        self.cluster.own.store.make_bucket(BUCKET)
+        self.namespace.make_secret(SECRET, self.credentials())
+        self.namespace.mount_folder(TORCH, self.site_packages)
+
+    def credentials(self) -> dict[str, str]:
+        """What the Secret holds."""
+        store = self.cluster.own.store
+        found = store.credentials()
+        return {k: v.replace(store.endpoint, self._endpoint) for k, v in found.items()}
+
+    @property
+    def root(self) -> str:
+        """The store of this drill alone."""
+        return f"s3://{BUCKET}/{self.namespace.name}"
+
+    @cached_property
+    def opmeter(self) -> Opmeter:
+        """The command, as the controller's account and with the store's credentials."""
+        config = write_kubeconfig(
+            self.namespace, "opmeter-controller", self.folder / "controller.kubeconfig"
+        )
+        environment = {"KUBECONFIG": str(config), "AWS_ENDPOINT_URL_S3": self._endpoint}
+        return Opmeter(self.folder, environment)
+
+    @cached_property
+    def store(self) -> Store:
+        """Read directly, whatever stands between the store and the others."""
+        return open_store(self.root)
+
+    @property
+    def deployment(self) -> Deployment:
+        return Deployment(
+            namespace=self.namespace.name,
+            image=self.cluster.collector_image,
+            controller_image=self.cluster.controller_image,
+            root=self.root,
+            store_secret=SECRET,
+            site_packages=TORCH,
+        )
+
+    def order(self, **orders: object) -> None:
+        """Tell the Pythons of pods that start from now on what to do."""
+        path = self.site_packages / saboteur.ORDERS
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(orders))
+        fresh.rename(path)
+
+    def apply(self) -> None:
+        """Apply the ConfigMap, as a person would."""
+        made = config_map(self.name, self.text, {"site.yaml": self.site}, self.deployment)
+        made["metadata"]["annotations"] = dict(self.annotations)
+        self.namespace.kubectl.apply(made)
+
+    def delete(self) -> None:
+        self.namespace("delete", "configmap", config_map_name(self.name))
+
+    def controller(self) -> Process:
+        """A controller, until somebody ends it."""
+        return self.opmeter.start(
+            "controller", "--namespace", self.namespace.name, "--metrics-port", "0"
+        )
+
+    def launch(self) -> None:
+        """Apply the campaign and have a controller."""
+        self.apply()
+        self.controller()
+
+    # What is seen
+
+    def plan(self) -> Plan:
+        return read_plans(self.store, self.name)[-1]
+
+    def committed(self) -> int:
+        """How many shards are."""
+        return len(committed_shards(self.store, self.name))
+
+    def waves(self) -> list[dict[str, Any]]:
+        found = [json.loads(self.store.get(i.key)) for i in self.store.list(keys.waves(self.name))]
+        return sorted(found, key=lambda wave: int(wave["serial"]))
+
+    def workers(self, node: str = "") -> list[Any]:
+        """Worker pods that run, and are not being ended."""
+        return [
+            pod
+            for pod in self.namespace.pods(WORKERS)
+            if pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+            and (not node or pod["spec"]["nodeName"] == node)
+        ]
+
+    def is_merged(self) -> bool:
+        found = self.namespace.get("configmap", config_map_name(self.name))
+        return MERGED in (found["metadata"].get("annotations") or {})
+
+    def reasons(self) -> set[str]:
+        """Why Events were written on the campaign."""
+        events = self.namespace.get("events")["items"]
+        about = config_map_name(self.name)
+        return {e["reason"] for e in events if e["involvedObject"].get("name") == about}
+
+    # What is waited for
+
+    def wait(self, what: str, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
+        """AssertionError, with what controllers and the cluster said, where it does not hold in
+        time."""
+        deadline = time.monotonic() + limit_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.picture()}")
+            time.sleep(_LOOK_S)
+
+    def wait_worker(self, node: str = "") -> Any:
+        """A worker pod that runs."""
+        self.wait("a worker runs", lambda: bool(self.workers(node)))
+        found = self.workers(node)
+        return found[0] if found else self.wait_worker(node)
+
+    def wait_committed(self, least: int) -> None:
+        self.wait(f"{least} shards are committed", lambda: self.committed() >= least)
+
+    def finish(self, limit_s: float = _LIMIT_S) -> None:
+        """Wait until the campaign is merged, and check all of it."""
+        self.wait("the campaign is merged", self.is_merged, limit_s)
+        self.check()
+
+    def picture(self) -> str:
+        """What one wants to see of a drill that went wrong."""
+        logs = sorted(self.folder.glob("*.log"))
+        said = [f"{log.name}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
+        said.append(self.namespace("get", "jobs,pods", "-o", "wide"))
+        said.append(self.namespace("get", "events", "--sort-by=.lastTimestamp")[-4000:])
+        return "\n".join(said)
+
+    # What must hold in the end
+
+    def outcomes(self) -> dict[str, str]:
+        """Case -> its one final outcome in the newest version. AssertionError for two."""
+        rows = load_state(self.store, find_head(self.store)).measurements
+        chosen = rows.select(["case", "outcome", "final"]).to_pylist()
+        found = [(row["case"], row["outcome"]) for row in chosen if row["final"]]
+        often = [case for case, count in Counter(case for case, _ in found).items() if count > 1]
+        assert not often, f"more than one final outcome: {often[:5]}"
+        return dict(found)
+
+    def cases(self) -> dict[str, str]:
+        """Case -> its shard, as planned."""
+        plan = self.plan()
+        return {
+            case.record.case_id: shard.shard_id
+            for shard in plan.shards
+            for case in read_shard(self.store.get(keys.shard(self.name, shard.shard_id)))
+        }
+
+    def check(self) -> dict[str, str]:
+        """The database is whole and verified, and answers each case of the plan once."""
+        assert verify(self.store) == []
+        outcomes = self.outcomes()
+        assert set(outcomes) == set(self.cases())
+        assert self.committed() == len(self.plan().shards)
+        return outcomes
+
+    @property
+    def _endpoint(self) -> str:
+        return self.endpoint or self.cluster.own.store.endpoint
+
+    def with_text(self, **changes: str) -> None:
+        """Change single lines of the campaign's file."""
+        lines = [
+            f"{key}: {changes[key]}" if (key := line.split(":")[0]) in changes else line
+            for line in self.text.splitlines()
+        ]
+        self.text = "\n".join(lines) + "\n"

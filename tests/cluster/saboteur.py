@@ -1,0 +1,41 @@
+"""Runs first in every Python of a worker pod, and does what the drill says; a copy of it lies as
+`sitecustomize.py` beside torch. Knows nothing of the project but the names of its commands."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+ORDERS = "drill.json"
+
+
+class _NoTorch(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "torch":
+            raise ImportError("libhccl.so: cannot open shared object file (a drill)")
+        return None
+
+
+def _obey(orders: dict[str, object], words: Sequence[str]) -> None:
+    environment = orders.get("environment")
+    if isinstance(environment, dict):
+        os.environ.update(environment)
+    if os.environ.get("NODE_NAME") == orders.get("node_without_torch"):
+        sys.meta_path.insert(0, _NoTorch())
+    shard = orders.get("shard_that_kills")
+    if shard and "collector.worker" in words and shard in words:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+if __name__ == "sitecustomize":
+    try:
+        with open(os.path.join(os.path.dirname(__file__), ORDERS)) as _file:
+            _obey(json.load(_file), sys.orig_argv)
+    except OSError:
+        pass

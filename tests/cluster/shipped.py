@@ -1,0 +1,92 @@
+"""What `kubectl apply -k` of the project's own manifests gives: accounts, permissions, controller.
+
+An overlay on top of `manifests/`, as a site would write one, with the images and the namespace of a
+test. Nothing of the manifests is repeated here.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.namespace import Namespace
+from tests.cluster.testbed.images import PROJECT
+
+MANIFESTS = PROJECT / "manifests"
+
+
+def apply_overlay(
+    namespace: Namespace,
+    folder: Path,
+    *,
+    resources: Sequence[str],
+    components: Sequence[str] = (),
+    images: Mapping[str, str] | None = None,
+    patches: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write an overlay into an empty folder and apply it. `resources` and `components` are folders
+    below `manifests/`; `images` tells the names in the manifests -> those here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace.name,
+        "resources": [_seen_from(folder, name) for name in resources],
+        "components": [_seen_from(folder, name) for name in components],
+        "images": [_image(name, wanted) for name, wanted in (images or {}).items()],
+        "patches": [*patches, *_own_names(namespace.name)],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    namespace.kubectl("apply", "-k", folder)
+
+
+def apply_base(namespace: Namespace, folder: Path) -> None:
+    """Accounts, permissions and network as shipped, `restricted`, and no controller of its own."""
+    apply_overlay(
+        namespace,
+        folder,
+        resources=["base"],
+        components=["components/nodes", "components/restricted"],
+        patches=[
+            {
+                "target": {"kind": "Deployment", "name": "opmeter-controller"},
+                "patch": '[{"op": "replace", "path": "/spec/replicas", "value": 0}]',
+            }
+        ],
+    )
+
+
+def write_kubeconfig(namespace: Namespace, account: str, path: Path) -> Path:
+    """A kubeconfig by which one speaks as a ServiceAccount of the namespace."""
+    view = json.loads(namespace.kubectl("config", "view", "--raw", "-o", "json"))
+    current = next(c for c in view["contexts"] if c["name"] == view["current-context"])
+    cluster = next(c for c in view["clusters"] if c["name"] == current["context"]["cluster"])
+    token = namespace("create", "token", account, "--duration=6h").strip()
+    context = {"cluster": cluster["name"], "user": account, "namespace": namespace.name}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [cluster],
+        "users": [{"name": account, "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": context}],
+        "current-context": "test",
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def _seen_from(folder: Path, name: str) -> str:
+    return os.path.relpath(MANIFESTS / name, folder.resolve())
+
+
+def _image(name: str, wanted: str) -> dict[str, str]:
+    new, _, tag = wanted.rpartition(":")
+    return {"name": name, "newName": new, "newTag": tag}
+
+
+def _own_names(namespace: str) -> list[dict[str, Any]]:
+    """What has no namespace must not meet that of another test."""
+    name = json.dumps(f"{namespace}-nodes")
+    patch = f'[{{"op": "replace", "path": "/metadata/name", "value": {name}}}]'
+    return [{"target": {"kind": "ClusterRoleBinding"}, "patch": patch}]
