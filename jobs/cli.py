@@ -26,7 +26,6 @@ app = typer.Typer(
 )
 app.add_typer(cli_database.app, name="db")
 app.command("pull")(cli_database.pull)
-cli_cluster.register(app)
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
@@ -302,6 +301,9 @@ def doctor(
 
     code = doctor_cluster_verb(namespace, site, root) if cluster else doctor_verb(root)
     raise typer.Exit(code)
+
+
+cli_cluster.register(app)
 
 
 def main() -> None:

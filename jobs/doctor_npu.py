@@ -27,10 +27,10 @@ def check_npus() -> Iterator[Check]:
     yield Check("cann", cann is not None, cann or "no version file of CANN's is found", _SET_ENV)
     yield _told("msprof", lambda: str(find_msprof()), _SET_ENV)
     problem = custom_opp_problem(os.environ)
-    # Only a few operators want it, so that its lack is told and is no failure.
-    yield Check(
-        "custom OPP", True, f"only some operators want it: {problem}" if problem else "found"
-    )
+    is_wanted = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
+    # Only a few operators want it: its lack is told and is no failure, a wrong path is one.
+    words = f"only some operators want it: {problem}" if problem else "found"
+    yield Check("custom OPP", not (problem and is_wanted), words, "type these lines, or unset it")
 
 
 def _devices() -> str:

@@ -104,6 +104,8 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         f"{_share(summary.measured_rows, summary.rows)} of the rows, "
         f"{_share(summary.measured_time_us, summary.time_us)} of the profile's time{in_tree}",
     ]
+    if head is not None and head.runtime != "real":
+        lines.append(f"runtime     {head.runtime}: none of these numbers is a device's")
     if summary.noisy:
         lines.append(
             f"noisy       {summary.noisy} of {summary.measured_cases} durations have a warning in "

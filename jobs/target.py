@@ -24,17 +24,27 @@ def resolve_stack(campaign: Campaign) -> Stack:
     target = campaign.target
     if target is None:
         return local_stack(campaign.backend)
-    if campaign.backend != "npu":
-        here = local_stack(campaign.backend)
-        if target.device in (None, here.device):
-            return _filled(target, here)
     missing = [name for name in _WANTED[campaign.backend] if getattr(target, name) is None]
+    if missing or campaign.backend != "npu":
+        here = _here(campaign.backend, target)
+        if here is not None and target.device in (None, here.device):
+            return _filled(target, here)
     if missing:
         raise BadInput(
-            f"campaign {campaign.name}: target leaves {', '.join(missing)} open, and nothing here "
-            "can fill them; name them in the campaign"
+            f"campaign {campaign.name}: target leaves {', '.join(missing)} open, and this machine "
+            "is no such device; name them (`opmeter stack` on one prints all), or say target: here"
         )
     return _filled(target, Stack(device=target.device or "", torch=target.torch or ""))
+
+
+def _here(backend: str, target: Target) -> Stack | None:
+    """This machine's stack; None where an NPU is wanted and there is none to ask."""
+    if backend != "npu":
+        return local_stack(backend)
+    try:
+        return local_stack(backend, target.device)
+    except BadInput:
+        return None
 
 
 def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> Stack | None:

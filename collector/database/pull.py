@@ -67,6 +67,20 @@ def pull(
     )
 
 
+def check_is_real(version_dir: Path) -> None:
+    """Raise BadInput where a version folder was pulled from a database of a fake runtime."""
+    for folder in (version_dir, *version_dir.resolve().parents):
+        try:
+            runtime = json.loads((folder / MARKER).read_bytes()).get("runtime", "real")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if runtime != "real":
+            raise BadInput(
+                f"a tree of a {runtime} runtime: its numbers are no device's, and answer nothing",
+                path=version_dir,
+            )
+
+
 def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> None:
     """Write beside the target, then rename; what was there goes last."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +121,7 @@ def _marker(files: Mapping[str, ViewFile], commit: Commit) -> bytes:
         {
             "commit": commit.number,
             "content_hash": commit.content_hash,
+            "runtime": commit.runtime,
             "files": {path: sha256_hex(file.data) for path, file in files.items()},
         }
     )

@@ -227,6 +227,8 @@ def group_by_dtypes(case: Case) -> str:
 def _dtype_complaint(side: str, slots: Sequence[Slot], optional: frozenset[int]) -> str:
     for position, slot in enumerate(slots):
         absent = slot.shape is None and position in optional
+        if not absent and not slot.dtype:
+            return f"{side} {position + 1} has a shape and no dtype"
         if not absent and slot.known_dtype is None:
             return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
     return ""

@@ -5,6 +5,7 @@ loses one session, and `missing-only` goes on from there.
 """
 
 import logging
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ def microbench_by_replay(
     whose numbers come into a tree only with `allow_fake`.
     """
     tree = TreeReplay(folder, backend, kernels, update)
+    _check_writable(folder)
     todo = tree.to_measure
     provenance = provenance_of(stack, backend)
     if todo:
@@ -116,6 +118,15 @@ class Asked:
 
     record: CaseRecord
     rows: tuple[TreeRow, ...]
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise BadInput, before anything is measured, where nothing could be written down."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=folder) from error
 
 
 class TreeReplay:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from collector.database.columns import AVERAGE_DURATION, DATABASE_COLUMNS
 from collector.database.layout import kernel_files
+from collector.database.pull import check_is_real
 from collector.database.tree import Cells, read_kernel_file
 from collector.errors import BadInput
 from collector.record import CaseRecord
@@ -22,6 +23,7 @@ def read_tree(version_dir: Path) -> tuple[CaseRecord, ...]:
     """
     if not version_dir.is_dir():
         raise BadInput("no such folder; that of a tree's version is wanted", path=version_dir)
+    check_is_real(version_dir)
     files = [path for path in kernel_files(version_dir) if not path.stem.startswith("hcom_")]
     if not files:
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)

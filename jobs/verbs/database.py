@@ -23,9 +23,10 @@ def log_verb(root: str) -> None:
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
         counts = ", ".join(f"{number} {name}" for name, number in sorted(commit.counts.items()))
+        fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
         typer.echo(
             f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
-            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}"
+            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{fake}"
         )
 
 
@@ -74,6 +75,9 @@ def pull_verb(
     commit = _commit(store, root, number)
     pulled = pull(store, commit, target, prune_empty=prune_empty, cache=cache)
     typer.echo(f"version {commit.number}: {pulled.files} files, {pulled.rows} rows in {target}")
+    if commit.runtime != "real":
+        warning = f"its numbers are of a {commit.runtime} runtime, and no device's"
+        typer.echo(f"warning: {warning}", err=True)
     for path in pulled.without_mapping:
         typer.echo(f"warning: {path} has no op_mapping.yaml; bring your own", err=True)
 

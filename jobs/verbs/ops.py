@@ -37,12 +37,12 @@ def _row(op: OpSpec) -> Mapping[str, str]:
 
 
 def _state(op: OpSpec) -> str:
-    """What the declaration was checked against: hardware, the wheel, or a schema alone."""
+    """On which devices the call was seen to launch this kernel; and whose schema none could see."""
     if op.verified_on:
         return f"verified on {', '.join(op.verified_on)}"
     if op.library == "vllm-ascend":
-        return "against a schema only"
-    return "against the wheel, not on an NPU"
+        return "not yet on an NPU; its schema is in no wheel at hand"
+    return "not yet on an NPU"
 
 
 def _show(kernel: str) -> None:

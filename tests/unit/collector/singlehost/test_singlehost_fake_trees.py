@@ -1,0 +1,47 @@
+"""A tree of a fake runtime is no source, and a tree that cannot be written is not measured."""
+
+import threading
+
+import pytest
+
+from collector.canonical import readable_json
+from collector.database.pull import MARKER
+from collector.errors import BadInput
+from collector.plan import MeasureSettings
+from collector.singlehost.from_replay import microbench_by_replay
+from collector.singlehost.tree_source import read_tree
+from collector.stack import Stack
+
+pytestmark = pytest.mark.fast
+
+ROW = "Input Shapes,Input Data Types,Input Formats\n4,FLOAT,ND\n"
+
+
+def tree(folder, **marker):
+    version = folder / "D" / "vllm_ascend" / "vllm0_torch2_cann0"
+    version.mkdir(parents=True)
+    (version / "Abs.csv").write_text(ROW)
+    (folder / MARKER).write_bytes(readable_json(marker))
+    return version
+
+
+def test_a_tree_pulled_from_a_fake_database_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="fake runtime: its numbers are no device's"):
+        read_tree(tree(tmp_path, commit=1, runtime="fake"))
+
+
+@pytest.mark.parametrize("marker", [{"commit": 1}, {"runtime": "real"}])
+def test_other_pulled_trees_are_sources(tmp_path, marker):
+    assert [record.kernel_type for record in read_tree(tree(tmp_path, **marker))] == ["Abs"]
+
+
+def test_nothing_is_measured_for_a_tree_that_cannot_be_written(tmp_path, monkeypatch):
+    version = tree(tmp_path)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    stack = Stack(device="D", torch="2")
+    with pytest.raises(BadInput, match="cannot be written: Read-only file system"):
+        microbench_by_replay(version, "cpu", stack, MeasureSettings(), stop=threading.Event())
+
+
+def refuse(dir):
+    raise OSError(30, "Read-only file system", str(dir))
