@@ -295,10 +295,16 @@ def doctor(
     site: Annotated[
         str | None, typer.Option(help="with --cluster: the machines  [those of a campaign there]")
     ] = None,
+    together: Annotated[
+        str | None,
+        typer.Option(help="measure whether devices of this backend disturb each other: npu, cuda"),
+    ] = None,
 ) -> None:
     """Check this machine and the store, and print what to do about what is wrong."""
-    from jobs.verbs.doctor import doctor_cluster_verb, doctor_verb
+    from jobs.verbs.doctor import doctor_cluster_verb, doctor_together_verb, doctor_verb
 
+    if together is not None:
+        raise typer.Exit(doctor_together_verb(together))
     code = doctor_cluster_verb(namespace, site, root) if cluster else doctor_verb(root)
     raise typer.Exit(code)
 

@@ -5,6 +5,7 @@ from itertools import chain
 
 import typer
 
+from collector.errors import BadInput
 from jobs.doctor import Check, check_machine, check_store, describe_stack
 from jobs.doctor_npu import check_npus, is_npu_host
 from jobs.verbs.opening import DEFAULT_ROOT
@@ -24,6 +25,15 @@ def doctor_cluster_verb(namespace: str | None, site: str | None, root: str | Non
     from jobs.verbs.doctor_cluster import check_cluster
 
     return int(_print(check_cluster(namespace, site, root)) > 0)
+
+
+def doctor_together_verb(backend: str) -> int:
+    """Whether the devices of this machine may measure at the same time."""
+    from jobs.doctor_concurrency import check_concurrency
+
+    if backend not in ("npu", "cuda"):
+        raise BadInput(f"--together {backend!r}: npu or cuda is wanted")
+    return int(_print(check_concurrency(backend)) > 0)
 
 
 def _print(checks: Iterable[Check]) -> int:

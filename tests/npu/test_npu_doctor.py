@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.npu]
 _ROOT = Path(__file__).parents[2]
 
 
-def doctor(env, folder):
+def doctor(env, folder, *arguments):
     env = env | {"PYTHONPATH": os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))}
     program = "import sys; from jobs.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "doctor", "--root", str(folder / "data")],
+        [sys.executable, "-P", "-c", program, "doctor", "--root", str(folder / "data"), *arguments],
         cwd=folder,
         env=env,
         capture_output=True,
@@ -26,7 +26,7 @@ def doctor(env, folder):
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_an_npu_host_hears_of_its_devices_driver_cann_and_profiler(fake, tmp_path):
@@ -55,3 +55,15 @@ def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(fake, tmp_path):
         pytest.skip("this torch is no CUDA build: pip install torch==2.13.0 from PyPI provides one")
     assert code == 1
     assert "FAIL  torch_npu" in said and "install the CPU build of torch" in said
+
+
+def test_devices_side_by_side_are_compared(fake, tmp_path):
+    (tmp_path / "version.info").write_text("version=8.5.0\n")
+    env = environment(fake, devices=2) | {
+        "ASCEND_TOOLKIT_HOME": str(tmp_path),
+        "OPMETER_LOCKS": str(tmp_path / "locks"),
+        "TMPDIR": str(tmp_path),
+    }
+    code, said = doctor(env, tmp_path, "--together", "npu")
+    assert code == 0, said
+    assert "ok    together   2 devices at once: " in said and "+0.0%" in said
