@@ -18,7 +18,7 @@ from tests.cluster.cluster import Cluster, users_cluster
 from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
-from tests.cluster.shipped import apply_base
+from tests.cluster.shipped import apply_base, remove_from_cluster
 from tests.cluster.testbed.settings import NoCluster, Settings, from_environment
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 from tests.servers.faults import FaultProxy
@@ -96,14 +96,17 @@ def drill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Drill]:
     """A small campaign, ready to be applied in a namespace with the accounts of the manifests."""
-    for name, value in testbed.store.environment().items():
-        monkeypatch.setenv(name, value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     made = Drill(cluster, namespace, tmp_path, own_site_packages)
     apply_base(namespace, tmp_path / "base")
     made.prepare()
     made.order()
     yield made
     made.opmeter.end()
+    remove_from_cluster(namespace)
 
 
 def _opened(settings: Settings) -> Testbed:

@@ -17,7 +17,7 @@ from collector.plan import Plan
 from collector.shard import read_shard
 from collector.store import open_store
 from collector.store.base import Store
-from jobs.applied import MERGED, config_map, config_map_name
+from jobs.applied import MERGED, PAUSED, config_map, config_map_name
 from jobs.deployment import Deployment
 from jobs.rounds import committed_shards, read_plans
 from tests.cluster import saboteur
@@ -25,6 +25,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.commands import Opmeter, Process
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import write_kubeconfig
+from tests.cluster.testbed.store import ObjectStore
 
 SECRET, TORCH, BUCKET = "opmeter-s3", "torch", "drills"
 WORKERS = "app.kubernetes.io/component=worker"
@@ -78,23 +79,34 @@ class Drill:
     endpoint: str = ""  # of the store, for pods and for controllers, where it is not the store's
 
     name: str = "drill"
+    root: str = ""  # as pods reach it; the object store where nothing is said
+    seen_at: str = ""  # the same, as this machine reaches it
+
+    def __post_init__(self) -> None:
+        self.root = self.root or f"s3://{BUCKET}/{self.namespace.name}"
+        self.seen_at = self.seen_at or self.root
 
     def prepare(self) -> None:
         """Everything but the campaign itself."""
         self.cluster.own.store.make_bucket(BUCKET)
-        self.namespace.make_secret(SECRET, self.credentials())
+        self.namespace.make_secret(SECRET, self.credentials(self.cluster.own.store))
+        self.write_credentials(self.cluster.own.store)
         self.namespace.mount_folder(TORCH, self.site_packages)
 
-    def credentials(self) -> dict[str, str]:
+    def credentials(self, store: ObjectStore) -> dict[str, str]:
         """What the Secret holds."""
-        store = self.cluster.own.store
         found = store.credentials()
         return {k: v.replace(store.endpoint, self._endpoint) for k, v in found.items()}
 
-    @property
-    def root(self) -> str:
-        """The store of this drill alone."""
-        return f"s3://{BUCKET}/{self.namespace.name}"
+    def write_credentials(self, store: ObjectStore) -> None:
+        """What processes of this machine read."""
+        for name, text in store.credentials().items():
+            (self.folder / name).write_text(text)
+
+    def speak_to_store_at(self, endpoint: str) -> None:
+        """Pods and controllers from now on; what a test looks up is asked directly."""
+        self.endpoint = endpoint
+        self.namespace.make_secret(SECRET, self.credentials(self.cluster.own.store))
 
     @cached_property
     def opmeter(self) -> Opmeter:
@@ -108,7 +120,7 @@ class Drill:
     @cached_property
     def store(self) -> Store:
         """Read directly, whatever stands between the store and the others."""
-        return open_store(self.root)
+        return open_store(self.seen_at)
 
     @property
     def deployment(self) -> Deployment:
@@ -148,10 +160,25 @@ class Drill:
         self.apply()
         self.controller()
 
+    def launch_with_orders(self, orders: Callable[[Plan], Mapping[str, object]]) -> None:
+        """The same, with orders that depend on the plan: no worker starts before they are given."""
+        self.annotations = {PAUSED: "true"}
+        self.launch()
+        self.wait("it is planned", self.has_plan)
+        self.order(**orders(self.plan()))
+        self.opmeter("pause", self.name, "--resume", "--namespace", self.namespace.name)
+
     # What is seen
 
     def plan(self) -> Plan:
         return read_plans(self.store, self.name)[-1]
+
+    def has_plan(self) -> bool:
+        return bool(read_plans(self.store, self.name))
+
+    def leader_is(self, process: Process) -> bool:
+        """Whether this controller has made the wave."""
+        return "Launch" in process.said
 
     def committed(self) -> int:
         """How many shards are."""
@@ -201,6 +228,10 @@ class Drill:
     def wait_committed(self, least: int) -> None:
         self.wait(f"{least} shards are committed", lambda: self.committed() >= least)
 
+    def look_on(self, seconds: float) -> None:
+        """Give controllers the time for a few looks."""
+        time.sleep(seconds)
+
     def finish(self, limit_s: float = _LIMIT_S) -> None:
         """Wait until the campaign is merged, and check all of it."""
         self.wait("the campaign is merged", self.is_merged, limit_s)
@@ -234,6 +265,13 @@ class Drill:
             for case in read_shard(self.store.get(keys.shard(self.name, shard.shard_id)))
         }
 
+    def planned_here(self, campaign: str) -> set[str]:
+        """The cases that `opmeter plan` of a file would measure on this machine."""
+        root = self.folder / "here"
+        self.opmeter("plan", campaign, "--root", str(root))
+        shards = (root / "campaigns" / self.name / "shards").iterdir()
+        return {case.record.case_id for path in shards for case in read_shard(path.read_bytes())}
+
     def check(self) -> dict[str, str]:
         """The database is whole and verified, and answers each case of the plan once."""
         assert verify(self.store) == []
@@ -245,11 +283,3 @@ class Drill:
     @property
     def _endpoint(self) -> str:
         return self.endpoint or self.cluster.own.store.endpoint
-
-    def with_text(self, **changes: str) -> None:
-        """Change single lines of the campaign's file."""
-        lines = [
-            f"{key}: {changes[key]}" if (key := line.split(":")[0]) in changes else line
-            for line in self.text.splitlines()
-        ]
-        self.text = "\n".join(lines) + "\n"

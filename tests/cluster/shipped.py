@@ -85,8 +85,23 @@ def _image(name: str, wanted: str) -> dict[str, str]:
     return {"name": name, "newName": new, "newTag": tag}
 
 
+def remove_from_cluster(namespace: Namespace) -> None:
+    """Remove what the manifests put beside the namespace, which goes by itself."""
+    name = _of_cluster(namespace.name)
+    for kind in ("clusterrolebinding", "clusterrole"):
+        namespace.kubectl("delete", kind, name, "--ignore-not-found")
+
+
 def _own_names(namespace: str) -> list[dict[str, Any]]:
     """What has no namespace must not meet that of another test."""
-    name = json.dumps(f"{namespace}-nodes")
-    patch = f'[{{"op": "replace", "path": "/metadata/name", "value": {name}}}]'
-    return [{"target": {"kind": "ClusterRoleBinding"}, "patch": patch}]
+    name = json.dumps(_of_cluster(namespace))
+    own = f'{{"op": "replace", "path": "/metadata/name", "value": {name}}}'
+    role = f'{{"op": "replace", "path": "/roleRef/name", "value": {name}}}'
+    return [
+        {"target": {"kind": "ClusterRole"}, "patch": f"[{own}]"},
+        {"target": {"kind": "ClusterRoleBinding"}, "patch": f"[{own}, {role}]"},
+    ]
+
+
+def _of_cluster(namespace: str) -> str:
+    return f"{namespace}-nodes"

@@ -4,18 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.shard import read_shard
 from tests.cluster.drill import SECRET, SITE, TEXT, TORCH, Drill
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
-
-
-def planned_here(drill: Drill, campaign: Path) -> set[str]:
-    """The cases that `opmeter plan` would measure on this machine."""
-    root = campaign.parent / "here"
-    drill.opmeter("plan", str(campaign), "--root", str(root))
-    shards = (root / "campaigns" / drill.name / "shards").iterdir()
-    return {case.record.case_id for path in shards for case in read_shard(path.read_bytes())}
 
 
 def test_a_campaign_launched_from_a_laptop_ends_with_the_cases_of_a_local_plan(
@@ -33,7 +24,7 @@ def test_a_campaign_launched_from_a_laptop_ends_with_the_cases_of_a_local_plan(
     )
     assert said.splitlines()[-1] == "merged"
     outcomes = drill.check()
-    assert set(outcomes) == planned_here(drill, campaign)
+    assert set(outcomes) == drill.planned_here(str(campaign))
     assert {"ok", "unsupported"} >= set(outcomes.values())
     assert "no problems" in drill.opmeter("db", "verify", "--root", drill.root)
     assert "Merged" in drill.reasons()
