@@ -71,7 +71,9 @@ def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
         pod["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         }
-    lost = [f"node.kubernetes.io/{state}" for state in ("unreachable", "not-ready")]
+    # Of several that fit a taint Kubernetes takes the first: a site's own word replaces ours.
+    named = {value for pairs in site.tolerations for key, value in pairs if key == "key"}
+    lost = {f"node.kubernetes.io/{state}" for state in ("unreachable", "not-ready")} - named
     pod["tolerations"] = [
         *(
             {
@@ -80,7 +82,7 @@ def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
                 "effect": "NoExecute",
                 "tolerationSeconds": _TOLERATED_S,
             }
-            for k in lost
+            for k in sorted(lost, reverse=True)
         ),
         *(_toleration(pairs) for pairs in site.tolerations),
     ]
