@@ -69,7 +69,9 @@ def test_a_single_writer_is_taken_at_the_users_word(runs: Runs):
 def test_again_makes_the_next_version(runs: Runs):
     runs.finish()
     assert "version 2" in runs.finish("--again")
-    assert f"{_CASES} cases differ" in runs.command("db", "diff", "1", "2")
+    differ = re.search(r"(\d+) cases differ", runs.command("db", "diff", "1", "2"))
+    # Two means of a few launches of a microsecond may be the same to the nanosecond.
+    assert differ is not None and _CASES - 2 <= int(differ[1]) <= _CASES
     assert len(runs.command("db", "log").splitlines()) == 2
     assert "no problems" in runs.command("db", "verify")
 
