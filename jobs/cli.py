@@ -3,7 +3,9 @@
 A verb imports its body when it runs, so that `opmeter --help` loads neither pandas nor boto3.
 """
 
+import contextlib
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -316,12 +318,27 @@ def main() -> None:
     """Run the command; turn what is raised on purpose into one line and an exit code."""
     try:
         app()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else FAILED if end.code else 0
     except BadInput as error:
         typer.echo(f"opmeter: {error}", err=True)
-        sys.exit(BAD_INPUT)
+        code = BAD_INPUT
     except OpmeterError as error:
         typer.echo(f"opmeter: {error}", err=True)
-        sys.exit(FAILED)
+        code = FAILED
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """End at once. Taking the interpreter down after everything is done was seen to abort, once in
+    many runs on a loaded machine ("terminate called without an active exception", pyarrow 26.0.1),
+    and then the exit code of a finished run is a lie."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
