@@ -16,7 +16,7 @@ from tests.cluster.testbed.images import PROJECT
 MANIFESTS = PROJECT / "manifests"
 
 
-def apply_overlay(
+def write_overlay(
     namespace: Namespace,
     folder: Path,
     *,
@@ -25,8 +25,8 @@ def apply_overlay(
     images: Mapping[str, str] | None = None,
     patches: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write an overlay into an empty folder and apply it. `resources` and `components` are folders
-    below `manifests/`; `images` tells the names in the manifests -> those here."""
+    """Write an overlay into an empty folder. `resources` and `components` are folders below
+    `manifests/`; `images` tells the names in the manifests -> those here."""
     folder.mkdir(parents=True, exist_ok=True)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -38,6 +38,11 @@ def apply_overlay(
         "patches": [*patches, *_own_names(namespace.name)],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+
+
+def apply_overlay(namespace: Namespace, folder: Path, **overlay: Any) -> None:
+    """Write an overlay and apply it, as a site's administrator would."""
+    write_overlay(namespace, folder, **overlay)
     namespace.kubectl("apply", "-k", folder)
 
 
