@@ -48,7 +48,8 @@ _NO_CREDENTIALS = (
     ProfileNotFound,
 )
 _NO_ANSWER = (NoConnection, HTTPClientError, IncompleteReadError, ResponseParserError)
-_REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}  # 400 on AWS
+# The first three are 400 on AWS, the last one 404 on versitygw: a key that it does not know.
+_REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
 _OVERLOADED = {"RequestTimeout", "SlowDown"}
 
@@ -209,10 +210,10 @@ class S3Store:
             return _Conflict(what)
         if code == "NoSuchBucket":
             return StoreRefused(f"{what}; make it: {self._how_to_make_the_bucket()}")
-        if status == 404:
-            return NotFound(what)
         if status in (401, 403) or code in _REFUSALS:
             return StoreRefused(f"{what}; credentials come from AWS_* or the files it names")
+        if status == 404:
+            return NotFound(what)
         # 501 is an answer: this server will never know that header.
         if (status >= 500 and status != 501) or status == 429 or code in _OVERLOADED:
             return StoreUnavailable(what)

@@ -131,6 +131,14 @@ def test_an_expired_token_is_a_refusal_although_aws_says_400(store, proxy, code)
         store.get("k")
 
 
+@pytest.mark.parametrize("call", ["get", "create", "list"])
+def test_a_key_that_versitygw_does_not_know_is_a_refusal_although_it_says_404(store, proxy, call):
+    proxy.add(Rule(answer(404, "XAdminUserNotFound")))
+    with pytest.raises(StoreRefused, match="XAdminUserNotFound"):
+        CALLS[call](store)
+    assert len(proxy.requests) == 2
+
+
 def test_other_400s_are_neither_refused_nor_tried_again(store, proxy):
     proxy.add(Rule(answer(400, "KeyTooLongError")))
     with pytest.raises(StoreError, match="KeyTooLong") as raised:
