@@ -19,9 +19,10 @@ from tests.cluster.testbed.images import PROJECT
 from tests.cluster.testbed.settings import NoCluster, Settings
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
 _NUMBER = 9  # beside any that a person would choose
+
+# There is one cluster of that number, for one process of tests.
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.xdist_group("opmeter9")]
 
 
 def _traces() -> set[str]:

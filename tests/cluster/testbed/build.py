@@ -1,9 +1,10 @@
 """Builds the servers of the cluster from their Go modules, into the cache.
 
-The folder's name is the hash of everything that goes in, so that a stale build is never used; two
-processes may build at once.
+The folder's name is the hash of everything that goes in, so that a stale build is never used. Of
+two processes that want it one builds, and the other waits.
 """
 
+import fcntl
 import hashlib
 import json
 import re
@@ -60,10 +61,10 @@ def build(cache: Path) -> Built:
         if shutil.which("go") is None:
             raise NoCluster("go is not installed (https://go.dev/dl)")
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            fresh = Path(scratch) / "built"
-            _fill(fresh)
-            _publish(fresh, folder)
+        with (cache / "kubernetes.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _build_in(cache, folder)
     return Built(folder)
 
 
@@ -119,12 +120,12 @@ def _go(*words: str) -> str:
     return command(["go", *words], environment=_GO, folder=_SOURCES, limit_s=_BUILD_LIMIT_S)
 
 
-def _publish(fresh: Path, folder: Path) -> None:
-    try:
+def _build_in(cache: Path, folder: Path) -> None:
+    """The folder appears when it is whole."""
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        fresh = Path(scratch) / "built"
+        _fill(fresh)
         fresh.rename(folder)
-    except OSError:  # another process was first: its build is the same
-        if not folder.is_dir():
-            raise
 
 
 def _key() -> str:

@@ -62,12 +62,12 @@ def build_image(cache: Path, target: str = "controller") -> ProjectImage:
     if not image.archive.exists():
         podman = _Podman(cache / "podman")
         with podman.alone():
-            base = _base(podman)
-            podman.build(image.name, target, base)
-            image.archive.parent.mkdir(parents=True, exist_ok=True)
-            podman.save(image.name, image.archive)
-            podman.forget(name, but=image.name)
-            _remove_older(image.archive, target)
+            if not image.archive.exists():  # somebody else built it meanwhile
+                podman.build(image.name, target, _base(podman))
+                image.archive.parent.mkdir(parents=True, exist_ok=True)
+                podman.save(image.name, image.archive)
+                podman.forget(name, but=image.name)
+                _remove_older(image.archive, target)
     return image
 
 

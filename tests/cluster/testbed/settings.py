@@ -82,9 +82,10 @@ class Settings:
         return self.run / f"node{node}"
 
 
-def from_environment() -> Settings:
-    """OPMETER_CLUSTER (the number), OPMETER_CLUSTER_NODES, _DEVICES and _RUN, and OPMETER_CACHE."""
-    number = _integer("OPMETER_CLUSTER", 1, 1, 9)
+def from_environment(beside: int = 0) -> Settings:
+    """OPMETER_CLUSTER (the number), OPMETER_CLUSTER_NODES, _DEVICES and _RUN, and OPMETER_CACHE.
+    `beside` is added to the number: so many processes of tests have clusters of their own."""
+    number = _integer("OPMETER_CLUSTER", 1, 1, 9) + beside
     default = Path(tempfile.gettempdir()) / f"opmeter-cluster-{number}"
     run = Path(os.environ.get("OPMETER_CLUSTER_RUN") or default).resolve()
     if any(run.is_relative_to(hidden) for hidden in _HIDDEN_FROM_NODES):
