@@ -15,7 +15,7 @@ from collector import __version__
 from collector.canonical import short_hash
 from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
-from jobs.deployment import LABEL, Deployment, Manifest
+from jobs.deployment import LABEL, NO_KEYS, Deployment, Manifest
 from jobs.site import Site, load_site, site_from_text
 from jobs.wishes import tokens
 
@@ -26,9 +26,10 @@ PAUSED = LABEL + "paused"
 ALLOW_MISSING = LABEL + "allow-missing"
 MERGED = LABEL + "merged"
 SELECTOR = LABEL + "campaign"
-_DEPLOYMENT_KEYS = tuple(
-    field.name for field in fields(Deployment) if field.name not in ("namespace", "owner")
-)
+# The root of a store that does not honour create-only writes. Kept, since it may pass when it is
+# asked again: some stores let two writers win only now and then.
+LEASED = LABEL + "leased"
+_DEPLOYMENT_KEYS = tuple(f.name for f in fields(Deployment) if f.name not in NO_KEYS)
 _REQUIRED = ("image", "controller_image", "root")
 
 
@@ -158,7 +159,10 @@ def _deployment(config_map: Manifest) -> Deployment:
     if "single_writer" in values:
         values["single_writer"] = _truth(metadata["name"], values["single_writer"])
     owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None
-    return Deployment(namespace=metadata.get("namespace", "default"), owner=owner, **values)
+    notes = metadata.get("annotations") or {}
+    leased = notes.get(LEASED) == values["root"] and not values.get("single_writer", False)
+    namespace = metadata.get("namespace", "default")
+    return Deployment(namespace=namespace, owner=owner, leased=leased, **values)
 
 
 def _truth(name: str, text: str) -> bool:

@@ -121,12 +121,16 @@ def merge(
     ] = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
+    lease: Annotated[
+        str | None,
+        typer.Option(help="the store cannot tell writers apart: take turns in this namespace"),
+    ] = None,
 ) -> None:
     """Publish what a campaign's plans have committed as the next version of the database."""
     from jobs.verbs.merge import merge_verb
 
     raise typer.Exit(
-        merge_verb(campaign, root, plan or [], allow_missing, single_writer, supersede_stack)
+        merge_verb(campaign, root, plan or [], allow_missing, single_writer, supersede_stack, lease)
     )
 
 

@@ -7,13 +7,17 @@ It may be killed at any line, and another may go on from anywhere.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
 
 from collector.database.merge import Guard
 from collector.errors import BadInput, OpmeterError
 from collector.store.base import Store
+from collector.store.probe import Probe, probe
 from jobs.actions import Finish
 from jobs.advancing import Wish, advance
-from jobs.applied import SELECTOR, Applied, applied_from, check_sources
+from jobs.applied import LEASED, SELECTOR, Applied, applied_from, check_sources
 from jobs.cluster import Cluster
 from jobs.decide import Desired, decide
 from jobs.deployment import Manifest
@@ -32,25 +36,29 @@ from jobs.wishes import SERVED_BY, open_wish, promise
 logger = logging.getLogger(__name__)
 
 OpenStore = Callable[[Applied], Store]
+GuardOf = Callable[[Applied], AbstractContextManager[Guard]]
 
 
 class Controller:
     """Moves every campaign of a namespace on. `open_store` opens the store of one, as this
-    process reaches it; `may_act` is asked before every act: another may lead by then."""
+    process reaches it; `guard_of` keeps a merge into it apart from others; `may_act` is asked
+    before every act: another may lead by then."""
 
     def __init__(
         self,
         cluster: Cluster,
         open_store: OpenStore,
-        guard_of: Callable[[Applied, Store], Guard],
+        guard_of: GuardOf,
         metrics: Metrics | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        ask_store: Callable[[Store], Probe] = probe,
     ):
         self._cluster = cluster
         self._open_store = open_store
         self._guard_of = guard_of
         self._metrics = metrics or Metrics()
         self._may_act = may_act
+        self._ask_store = ask_store
         self._memories: dict[str, Memory] = {}
 
     def look(self, only: str = "") -> dict[str, bool]:
@@ -96,6 +104,7 @@ class Controller:
     def _one(self, applied: Applied, memory: Memory) -> bool:
         if applied.is_merged:
             return True
+        applied = self._asked(applied, memory)
         store = self._store(applied, memory)
         known = self._plan(applied, store, memory)
         if known is None:
@@ -110,10 +119,26 @@ class Controller:
             performer.perform(action, observed)
         return any(isinstance(action, Finish) for action in actions)
 
+    def _asked(self, applied: Applied, memory: Memory) -> Applied:
+        """The same, with what its store says of create-only writes: before anything stands on them,
+        and where it honours none, once for ever."""
+        deployment = applied.deployment
+        if deployment.looks_first or memory.honest == deployment.root:
+            return applied
+        found = self._ask_store(self._store(applied, memory))
+        if found.create_only:
+            memory.honest = deployment.root
+            return applied
+        name = applied.object["metadata"]["name"]
+        self._cluster.annotate_config_map(name, {LEASED: deployment.root})
+        words = f"{found.message}; merges take turns by a Lease of this namespace instead"
+        announce(self._cluster, applied.object, memory, "NoCreateOnly", words)
+        return replace(applied, deployment=replace(deployment, leased=True))
+
     def _store(self, applied: Applied, memory: Memory) -> Store:
         """Opened once: a client of a store is costly, and reads its credentials again by itself."""
         deployment = applied.deployment
-        store_of = f"{deployment.root} {deployment.single_writer}"
+        store_of = f"{deployment.root} {deployment.single_writer} {deployment.leased}"
         if memory.store is None or memory.store_of != store_of:
             memory.store, memory.store_of = self._open_store(applied), store_of
         return memory.store
@@ -128,8 +153,9 @@ class Controller:
             return None
         situation = survey(applied.campaign, store, stack, applied.op_mapping)
         wish = self._wish(applied, situation)
-        guard = self._guard_of
-        advanced = advance(situation, store, lambda: guard(applied, store), wish, logger.info)
+        with ExitStack() as merging:  # what older plans left, if anything
+            of_merge = partial(merging.enter_context, self._guard_of(applied))
+            advanced = advance(situation, store, of_merge, wish, logger.info)
         known = KnownPlan(advanced.plan, advanced.plan.plan_hash)
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
             memory.forget_plan()

@@ -1,7 +1,7 @@
 """A cluster's side of a campaign, and the words that its objects share.
 
 What is neither plan nor machine type: where images, store and volumes are. Each field is a key of
-the campaign's ConfigMap.
+the campaign's ConfigMap, but for those in NO_KEYS.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ Manifest = dict[str, Any]
 
 LABEL = "opmeter.io/"
 PART_OF = "app.kubernetes.io/part-of"
+NO_KEYS = frozenset({"namespace", "owner", "leased"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Deployment:
     `root` is the store as pods reach it; `store_secret` names a Secret of AWS's files
     (`credentials`, `config`), `store_claim` a volume for a `file://` store under /store.
     `site_packages` names a read-only claim that holds torch, for images that have none. `owner`
-    is the ConfigMap (name, uid) with which everything goes.
+    is the ConfigMap (name, uid) with which everything goes. `leased` is found out: the store does
+    not honour create-only writes, and merges take turns by a Lease.
     """
 
     namespace: str
@@ -33,3 +35,14 @@ class Deployment:
     owner: tuple[str, str] | None = None
     single_writer: bool = False
     pull_policy: str = "IfNotPresent"
+    leased: bool = False
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether workers look before they write, since the store would not tell them.
+
+        That is as good for a shard's commit, because an index has one pod at a time. Only a pod on
+        a lost node may live beside its successor; where both commit at the same moment, the later
+        one names the attempt that counts, and both attempts are complete.
+        """
+        return self.single_writer or self.leased

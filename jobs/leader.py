@@ -1,11 +1,14 @@
-"""Who leads: one controller at a time holds a Lease, and others wait until it falls silent.
+"""Who leads: one process at a time holds a Lease, and others wait until it falls silent.
 
-Clocks of machines differ, so times inside the Lease are never compared with ours: a waiting
-controller counts, by its own monotonic clock, how long the Lease has not changed.
+Clocks of machines differ, so times inside the Lease are never compared with ours: who waits
+counts, by its own monotonic clock, how long the Lease has not changed.
 """
 
 import logging
+import os
+import platform
 import time
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -53,12 +56,18 @@ class Election:
         self._seen_at = 0.0
         self._renewed_at: float | None = None
         self._asked_at: float | None = None
+        self._term: tuple[Any, ...] = ()
 
     @property
     def leads(self) -> bool:
         """Whether we may still act: others take over only after a whole duration of silence."""
         renewed = self._renewed_at
         return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
+
+    @property
+    def term(self) -> tuple[Any, ...]:
+        """Changes whenever anybody takes the Lease: while it is the same, nobody else led."""
+        return self._term
 
     def hold(self) -> bool:
         """Take or renew the Lease where that is ours to do."""
@@ -69,10 +78,10 @@ class Election:
         try:
             self._renewed_at = now if self._try() else None
         except ObjectConflict:
-            logger.info("another controller was faster")
+            logger.info("another was faster to take the Lease %s", self._name)
             self._renewed_at = None
         except ClusterError as error:
-            logger.warning("the Lease cannot be renewed: %s", error)
+            logger.warning("the Lease %s cannot be renewed: %s", self._name, error)
         return self.leads
 
     def release(self) -> None:
@@ -86,12 +95,14 @@ class Election:
                 lease["spec"]["holderIdentity"] = ""
                 self._leases.replace_lease(lease)
         except ClusterError as error:
-            logger.info("the Lease was not given back: %s", error)
+            logger.info("the Lease %s was not given back: %s", self._name, error)
 
     def _try(self) -> bool:
         lease = self._leases.lease(self._name)
         if lease is None:
-            self._leases.create_lease(self._new())
+            lease = self._new()
+            self._leases.create_lease(lease)
+            self._term = _term(lease)
             return True
         holder = lease["spec"].get("holderIdentity") or ""
         if holder and holder != self._identity and not self._is_silent(lease):
@@ -102,6 +113,7 @@ class Election:
         lease["spec"]["holderIdentity"] = self._identity
         lease["spec"]["renewTime"] = _now()
         self._leases.replace_lease(lease)
+        self._term = _term(lease)
         return True
 
     def _is_silent(self, lease: dict[str, Any]) -> bool:
@@ -125,6 +137,16 @@ class Election:
                 "leaseTransitions": 0,
             },
         }
+
+
+def identity() -> str:
+    """What a Lease calls this process."""
+    return f"{os.environ.get('POD_NAME') or platform.node()}-{uuid.uuid4().hex[:6]}"
+
+
+def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
+    """Who takes a Lease writes both; who renews it, neither."""
+    return lease["spec"].get("leaseTransitions"), lease["spec"].get("acquireTime")
 
 
 def _now() -> str:

@@ -50,6 +50,7 @@ class Memory:
     features: Features | None = None
     store_of: str = ""
     store: Store | None = None
+    honest: str = ""  # the root of a store that was found to honour create-only writes
     jobs: Since = field(default_factory=Since)
     pods: Since = field(default_factory=Since)
     nodes: Aged = field(default_factory=lambda: Aged(15.0))

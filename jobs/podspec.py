@@ -1,8 +1,8 @@
 """Jobs as Kubernetes wants them, as plain values: what `--dry-run` prints and `kubectl` accepts.
 
 Pure. The fields and their reasons: Indexed Jobs with a retry budget for each index (Kubernetes
-1.29 and newer), failures judged by exit code, nothing of the API inside a pod, and the `restricted`
-pod security level wherever the Ascend runtime mounts drivers itself.
+1.29 and newer), failures judged by exit code, nothing of the API inside a worker, and the
+`restricted` pod security level wherever the Ascend runtime mounts drivers itself.
 """
 
 from collections.abc import Mapping
@@ -83,23 +83,18 @@ def merge_job(
     arguments = ["merge", campaign, "--plan", str(plan.number), "--root", deployment.root]
     arguments += ["--allow-missing"] if partial else []
     arguments += ["--single-writer"] if deployment.single_writer else []
+    arguments += ["--lease", deployment.namespace] if deployment.leased else []
     mounted = mounts(deployment, work="4Gi")
     wanted = {"cpu": "1", "memory": "2Gi"}
+    command = ["opmeter", *arguments]
+    pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, wanted)
+    # The one pod of ours with a token, and only where it needs one: to take its turn by a Lease.
+    pod["automountServiceAccountToken"] = deployment.leased
     job["spec"] = {
         "backoffLimit": 4,
         "activeDeadlineSeconds": 3600,
         "ttlSecondsAfterFinished": _KEEP_MERGE_S,
-        "template": {
-            "metadata": {"labels": labels, "annotations": {}},
-            "spec": pod_spec(
-                "merge",
-                deployment.controller_image,
-                ["opmeter", *arguments],
-                deployment,
-                mounted,
-                wanted,
-            ),
-        },
+        "template": {"metadata": {"labels": labels, "annotations": {}}, "spec": pod},
     }
     return _sealed(job)
 
@@ -170,7 +165,7 @@ def _worker_pod(
         OPMETER_PLAN_HASH=wave.plan_hash,
         OPMETER_DEVICES=str(site.devices_per_worker),
         OPMETER_MEASURE_CONCURRENCY=str(site.measure_concurrency),
-        **({"OPMETER_SINGLE_WRITER": "1"} if deployment.single_writer else {}),
+        **({"OPMETER_SINGLE_WRITER": "1"} if deployment.looks_first else {}),
         **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )

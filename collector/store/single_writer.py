@@ -1,21 +1,29 @@
 """A store for one writer: create-only writes where the store itself knows none.
 
-Some S3 servers answer `If-None-Match: *` with 501, others ignore it. Where the user vouches for
-being the only writer, looking before writing says the same. Two writers at once would both win:
-nothing here can notice that.
+Some S3 servers answer `If-None-Match: *` with 501, others ignore it. Where one writer is all there
+is, by the user's word or by a lock, looking before writing says the same. Two writers at once
+would both win: nothing here can notice that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from collector.errors import AlreadyExists, NotFound
+from collector.errors import AlreadyExists, NotFound, StoreError
 from collector.store.base import Info, Store
 
 
-class SingleWriterStore:
-    """Wraps a store; a `create` is a look and a `put`, everything else is the store's own."""
+def _always() -> bool:
+    return True
 
-    def __init__(self, store: Store):
-        self._store = store
+
+class SingleWriterStore:
+    """Wraps a store; a `create` is a look and a `put`, everything else is the store's own.
+
+    Between the two `may_write` is asked, for whoever writes by a lock that can be lost; where it
+    says no, `create` raises StoreError.
+    """
+
+    def __init__(self, store: Store, may_write: Callable[[], bool] = _always):
+        self._store, self._may_write = store, may_write
 
     @property
     def url(self) -> str:
@@ -28,12 +36,14 @@ class SingleWriterStore:
         self._store.put(key, data)
 
     def create(self, key: str, data: bytes) -> None:
-        try:
-            self._store.get(key)
-        except NotFound:
-            self._store.put(key, data)
-        else:
+        if self._holds(key):
             raise AlreadyExists(f"{self.url}: {key} holds an object already")
+        if not self._may_write():
+            raise StoreError(
+                f"{self.url}: {key} was not written: the lock of its writer is lost, "
+                "and another may write it by now"
+            )
+        self._store.put(key, data)
 
     def list(self, prefix: str) -> Iterator[Info]:
         return self._store.list(prefix)
@@ -43,3 +53,10 @@ class SingleWriterStore:
 
     def delete(self, key: str) -> None:
         self._store.delete(key)
+
+    def _holds(self, key: str) -> bool:
+        try:
+            self._store.get(key)
+        except NotFound:
+            return False
+        return True

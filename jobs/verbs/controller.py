@@ -1,33 +1,24 @@
 """`opmeter controller`, `cancel` and `pause`."""
 
 import logging
-import os
-import platform
 import signal
 import threading
-import uuid
 
 import typer
 
-from collector.database.merge import Guard
 from collector.errors import BadInput
-from collector.store.base import Store
-from collector.store.patient import PatientStore
-from jobs.applied import PAUSED, SELECTOR, Applied, config_map_name
+from jobs.applied import PAUSED, SELECTOR, config_map_name
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ObjectMissing
 from jobs.controller import Controller
-from jobs.leader import Election
+from jobs.leader import Election, identity
 from jobs.logformat import log_as_json
 from jobs.loop import Changes, run_forever
+from jobs.merge_lease import MergeLease
 from jobs.metrics import Metrics
-from jobs.verbs.opening import choose_guard, open_bare
+from jobs.verbs.stores import Stores
 
 logger = logging.getLogger(__name__)
-
-# A store that is away for longer than this is looked for again at the next look: other campaigns,
-# the Lease and the Jobs of this one do not wait for it.
-_PATIENCE_S = 10.0
 
 
 def controller_verb(namespace: str | None, metrics_port: int, interval_s: float) -> int:
@@ -46,7 +37,8 @@ def controller_verb(namespace: str | None, metrics_port: int, interval_s: float)
 
     logger.info("controller of namespace %s", cluster.namespace)
     changes = Changes(cluster, SELECTOR).start()
-    controller = Controller(cluster, store_of_pods, guard_of, metrics, leads)
+    stores = Stores(leads, MergeLease(cluster, identity()))
+    controller = Controller(cluster, stores.open, stores.guard, metrics, leads)
     run_forever(controller, leads, stop, changes=changes, interval_s=interval_s)
     changes.stop()
     election.release()
@@ -70,28 +62,6 @@ def pause_verb(campaign: str, namespace: str | None, *, on: bool) -> None:
         raise BadInput(f"no campaign {campaign!r} is applied in {cluster.namespace}")
     cluster.annotate_config_map(name, {PAUSED: "true" if on else None})
     typer.echo(f"{campaign} {'is paused' if on else 'goes on'}")
-
-
-def store_of_pods(applied: Applied) -> Store:
-    """The store of a campaign at the address that pods use."""
-    deployment = applied.deployment
-    store = open_bare(deployment.root, single_writer=deployment.single_writer)
-    return impatient(store)
-
-
-def impatient(store: Store) -> Store:
-    """The same store, not waited for longer than a look may take."""
-    return PatientStore(store, _PATIENCE_S)
-
-
-def guard_of(applied: Applied, store: Store) -> Guard:
-    """How merges into this store stay apart."""
-    return choose_guard(store, single_writer=applied.deployment.single_writer)
-
-
-def identity() -> str:
-    """What a Lease calls this process."""
-    return f"{os.environ.get('POD_NAME') or platform.node()}-{uuid.uuid4().hex[:6]}"
 
 
 def stop_on_signals() -> threading.Event:

@@ -12,20 +12,23 @@ from collector import keys
 from collector.errors import BadInput
 from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_once
+from collector.store.single_writer import SingleWriterStore
 from jobs.advancing import Wish
 from jobs.applied import OP_MAPPING, SELECTOR, SITE, SITE_YAML, config_map
 from jobs.campaign import BundledSource, Campaign, CasesSource
 from jobs.cluster import Cluster
 from jobs.controller import Controller
 from jobs.deployment import Deployment, Manifest
-from jobs.leader import Election
+from jobs.leader import Election, identity
 from jobs.loop import Changes, run_forever
+from jobs.merge_lease import MergeLease
 from jobs.preparing import op_mapping_of
 from jobs.rendering import first_objects
 from jobs.site import load_site
 from jobs.sources import LoadedSource, load_sources
-from jobs.verbs.controller import guard_of, identity, impatient, stop_on_signals
+from jobs.verbs.controller import stop_on_signals
 from jobs.verbs.opening import open_bare, open_campaign, patient
+from jobs.verbs.stores import Stores
 from jobs.wishes import wishes
 
 _NOT_FINISHED = 3
@@ -57,21 +60,23 @@ def launch_verb(
     there = replace(deployment, namespace=cluster.namespace)
     manifest = _object(campaign, name, site, there, loaded)
     manifest["metadata"]["annotations"] = wishes(wish, uuid.uuid4().hex[:12])
-    _upload(campaign, loaded, patient(store))
+    # Their keys follow from their bytes: looking first is enough, where the store knows no more.
+    _upload(campaign, loaded, patient(SingleWriterStore(store)))
     cluster.apply_config_map(manifest)
     typer.echo(f"{campaign.name} is applied in namespace {cluster.namespace}")
     if not watch:
         typer.echo(f"follow it with: opmeter status {campaign.name} --root {deployment.root}")
         return 0
-    return _watch(cluster, campaign.name, impatient(store))
+    return _watch(cluster, campaign.name, root)
 
 
-def _watch(cluster: Cluster, campaign: str, store: Store) -> int:
+def _watch(cluster: Cluster, campaign: str, root: str | None) -> int:
     """Lead where nobody does, else wait for who leads."""
     logging.getLogger("jobs").setLevel(logging.INFO)
     stop, election = stop_on_signals(), Election(cluster, identity())
     changes = Changes(cluster, f"{SELECTOR}={campaign}").start()
-    controller = Controller(cluster, lambda applied: store, guard_of, may_act=election.hold)
+    stores = Stores(election.hold, MergeLease(cluster, identity()), root)
+    controller = Controller(cluster, stores.open, stores.guard, may_act=election.hold)
     finished = run_forever(
         controller, election.hold, stop, changes=changes, only=campaign, until_finished=True
     )

@@ -62,6 +62,8 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
     if not result.create_only:
         raise OpmeterError(
             f"{store.url} does not honour create-only writes (probe: {result.message}); "
-            "use another store, or say --single-writer if nobody else ever merges into it"
+            "use another store, or say --single-writer if nobody else ever merges into it; where "
+            "a cluster is at hand, opmeter launch and opmeter merge --lease NAMESPACE take turns "
+            "by a Lease"
         )
     return CREATE

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -150,7 +151,7 @@ def looks(folder: Path, answer: Connection) -> None:
     store = FileStore(folder)
     cluster = FakeCluster(store, tuple(f"n{n}" for n in range(DEVICES)))
     cluster.apply(json.loads((folder / "map.json").read_text()))
-    controller = Controller(cluster, lambda applied: store, lambda applied, store: CREATE)
+    controller = Controller(cluster, lambda applied: store, lambda applied: nullcontext(CREATE))
     seconds = []
     for _ in range(LOOKS):
         started = time.process_time()

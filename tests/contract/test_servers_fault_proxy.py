@@ -110,6 +110,13 @@ def test_an_answer_in_the_server_s_place(client, proxy, upstream):
     assert [method for method, *_ in upstream.got] == ["PATCH", "GET"]
 
 
+def test_a_rule_may_want_a_header(client, proxy, upstream):
+    proxy.add(Rule(Answer(501), method="PUT", header="If-None-Match"))
+    assert ask(client, "PUT", "/x", b"1", **{"if-none-match": "*"})[0] == 501
+    assert ask(client, "PUT", "/x", b"1") == (200, b"PUT 1")
+    assert len(upstream.got) == 1
+
+
 def test_a_lost_reply_reached_the_server_and_a_closed_request_did_not(client, proxy, upstream):
     proxy.add(Rule(LoseReply(), path="/lost"))
     proxy.add(Rule(Close(), path="/closed"))

@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -66,13 +67,14 @@ class Rule:
     """Which requests fail, and how.
 
     `method` and `path` are regular expressions: the first must match the whole method, the second
-    is searched in path and query. Of the requests that match, every `every`-th fails, and at most
-    `times` of them.
+    is searched in path and query. `header` is one that the request must have. Of the requests that
+    match, every `every`-th fails, and at most `times` of them.
     """
 
     fault: Fault
     method: str = ".*"
     path: str = ""
+    header: str = ""
     times: int | None = None
     every: int = 1
 
@@ -92,9 +94,11 @@ class _RuleInForce:
         self._matched = 0
         self._fired = 0
 
-    def fires(self, method: str, path: str) -> bool:
+    def fires(self, method: str, path: str, headers: Container[str]) -> bool:
         rule = self.rule
         if not re.fullmatch(rule.method, method) or not re.search(rule.path, path):
+            return False
+        if rule.header and rule.header not in headers:
             return False
         self._matched += 1
         spent = rule.times is not None and self._fired >= rule.times
@@ -160,10 +164,12 @@ class FaultProxy:
     ) -> None:
         self.close()
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
+    def fault_for(self, method: str, path: str, headers: Container[str] = ()) -> Fault | None:
         """The fault that this request meets; counts it."""
         with self._lock:
-            fault = next((r.rule.fault for r in self._rules if r.fires(method, path)), None)
+            fault = next(
+                (r.rule.fault for r in self._rules if r.fires(method, path, headers)), None
+            )
             self._requests.append(Request(method, path, fault))
         return fault
 
@@ -222,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self._body()
-        fault = self.server.proxy.fault_for(self.command, self.path)
+        fault = self.server.proxy.fault_for(self.command, self.path, self.headers)
         match fault:
             case Close():
                 self._hang_up()

@@ -8,6 +8,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from collector.canonical import canonical_json
@@ -16,8 +17,10 @@ from collector.errors import NotFound
 from collector.measurement import Outcome
 from collector.stack import Stack
 from collector.store.base import Store
+from collector.store.single_writer import SingleWriterStore
 from collector.worker.assignment import Assignment, abandon
 from jobs.cluster_errors import ClusterError, ObjectConflict, ObjectMissing
+from jobs.merge_lease import MergeLease
 from jobs.podspec import is_same
 from jobs.waves import parse_indexes, wave_from_json
 
@@ -302,7 +305,9 @@ class FakeCluster:
             if code == 0:
                 attempt = pod["metadata"]["uid"]
                 task = Assignment(campaign, wave.plan, wave.plan_hash, shard, attempt)
-                abandon(self.store, task, Outcome.FAILED, "played")
+                looks = "OPMETER_SINGLE_WRITER" in said
+                store = SingleWriterStore(self.store) if looks else self.store
+                abandon(store, task, Outcome.FAILED, "played")
             worst = worst or code
         return worst
 
@@ -346,14 +351,19 @@ class FakeCluster:
     def _merge(self, job: Object) -> str:
         command = job["spec"]["template"]["spec"]["containers"][0]["command"]
         campaign, number = command[2], int(command[command.index("--plan") + 1])
-        result = merge(
-            self.store,
-            [(campaign, number)],
-            guard=CREATE,
-            author="merge",
-            allow_missing="--allow-missing" in command,
-            sleep=lambda seconds: None,
-        )
+        with ExitStack() as turn:
+            store, guard = self.store, CREATE
+            if "--lease" in command:
+                guard = turn.enter_context(MergeLease(self, "merge").held())
+                store = SingleWriterStore(store, guard.still_holds)
+            result = merge(
+                store,
+                [(campaign, number)],
+                guard=guard,
+                author="merge",
+                allow_missing="--allow-missing" in command,
+                sleep=lambda seconds: None,
+            )
         return "shards are missing" if result.missing and "--allow-missing" not in command else ""
 
 

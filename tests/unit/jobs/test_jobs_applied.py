@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.errors import BadInput
-from jobs.applied import PAUSED, applied_from, check_sources, config_map
+from jobs.applied import LEASED, PAUSED, applied_from, check_sources, config_map
 from jobs.podspec import Deployment
 
 pytestmark = pytest.mark.fast
@@ -41,6 +41,18 @@ def test_a_live_config_map_owns_what_is_made_for_it():
     applied = applied_from(live)
     assert applied.deployment == replace(DEPLOYMENT, owner=("opmeter-campaign-small", "u-1"))
     assert applied.paused
+
+
+def test_a_store_without_create_only_is_remembered_by_its_root():
+    plain = replace(DEPLOYMENT, single_writer=False)
+    live = made(deployment=plain)
+    assert not applied_from(live).deployment.leased
+    live["metadata"]["annotations"] = {LEASED: "s3://perf/x"}
+    assert applied_from(live).deployment == replace(plain, leased=True)
+    live["data"]["root"] = "s3://other/x"
+    assert not applied_from(live).deployment.leased
+    live["data"] |= {"root": "s3://perf/x", "single_writer": "true"}
+    assert applied_from(live).deployment == DEPLOYMENT  # the user's word comes first
 
 
 def test_single_keys_of_the_profile_are_changed_and_taken_away():

@@ -17,6 +17,7 @@ from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard
 from collector.profiles.bundled import bundled_file
 from collector.stack import Stack
 from jobs.applied import applied_from
+from jobs.merge_lease import MERGE_LEASE
 from jobs.podspec import Deployment, merge_job, probe_job, worker_job
 from jobs.site import bundled_sites, load_site
 from jobs.waves import Wave
@@ -210,6 +211,9 @@ def test_no_role_is_wider_than_its_use(tmp_path):
     assert {(r, v) for _, _, r, v in of_cluster} == {("nodes", "get"), ("nodes", "list")}
     of_merge = {(r, v) for name, _, r, v in allowed if name == "opmeter-merge"}
     assert of_merge == {("leases", verb) for verb in ("get", "create", "update")}
+    (merge,) = (role for role in roles if role["metadata"]["name"] == "opmeter-merge")
+    named = {v: rule.get("resourceNames") for rule in merge["rules"] for v in rule["verbs"]}
+    assert named == {"create": None, "get": [MERGE_LEASE], "update": [MERGE_LEASE]}
     written = {r for _, _, r, v in allowed if v not in ("get", "list", "watch")}
     assert written == {"jobs", "jobsets", "configmaps", "events", "leases"}
 
@@ -279,10 +283,11 @@ def merge_of(deployment):
     return merge_job(plan(), plan().plan_hash, "feed", deployment, partial=True)
 
 
-def jobs_of(site):
+def jobs_of(site, *, leased=False):
     wave = Wave("small", 1, "feed", 0, (("s0",), ("s1",), ("s2",)), avoid=("bad-node",))
     claim = replace(DEPLOYMENT, store_claim="disk", store_secret="", root="file:///store")
-    for deployment in (DEPLOYMENT, claim):
+    for made in (DEPLOYMENT, claim):
+        deployment = replace(made, leased=leased)
         yield worker_job(wave, plan(), site, deployment, cap=2)
         yield merge_of(deployment)
         yield probe_job(site, deployment, "opmeter-probe-1")
@@ -311,11 +316,25 @@ def test_every_pod_is_restricted_where_drivers_do_not_come_from_the_host(site):
 
 
 @pytest.mark.parametrize("site", list(sites()), ids=lambda site: site.name)
-def test_no_pod_of_a_job_gets_a_token(site):
-    for job in jobs_of(site):
-        pod = pod_of(job)
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["serviceAccountName"] in ("opmeter-worker", "opmeter-merge")
+def test_no_pod_of_a_job_gets_a_token_but_a_merge_that_takes_a_lease(site):
+    for leased in (False, True):
+        for job in jobs_of(site, leased=leased):
+            pod = pod_of(job)
+            is_merge = pod["serviceAccountName"] == "opmeter-merge"
+            assert is_merge or pod["serviceAccountName"] == "opmeter-worker"
+            assert pod["automountServiceAccountToken"] is (leased and is_merge)
+
+
+def test_a_store_that_cannot_tell_writers_apart_is_told_to_all_who_write_to_it():
+    merge = pod_of(merge_of(replace(DEPLOYMENT, single_writer=False, leased=True)))
+    command = merge["containers"][0]["command"]
+    assert command[-2:] == ["--lease", "bench"] and "--single-writer" not in command
+    for said in ({"leased": True}, {"single_writer": True}, {}):
+        deployment = replace(DEPLOYMENT, **{"single_writer": False, **said})
+        wave = Wave("small", 1, "feed", 0, (("s0",),))
+        job = worker_job(wave, plan(), load_site("cpu"), deployment, cap=1)
+        told = [e for e in pod_of(job)["containers"][0]["env"] if "SINGLE_WRITER" in e["name"]]
+        assert bool(told) is bool(said)
 
 
 def host_needs(site):

@@ -69,3 +69,16 @@ def test_a_store_that_does_not_answer_is_not_written_to() -> None:
     with pytest.raises(StoreUnavailable):
         SingleWriterStore(inner).create("a", b"1")
     assert list(inner.list("")) == []
+
+
+def test_whoever_has_lost_its_lock_writes_nothing_new(inner: MemoryStore) -> None:
+    held = [True]
+    store = SingleWriterStore(inner, lambda: held[0])
+    store.create("a", b"1")
+    held[0] = False
+    with pytest.raises(AlreadyExists):
+        store.create("a", b"2")
+    with pytest.raises(StoreError, match="b was not written: the lock of its writer is lost"):
+        store.create("b", b"1")
+    assert [info.key for info in inner.list("")] == ["a"]
+    store.put("c", b"1")  # what may be written twice needs no lock
