@@ -5,7 +5,8 @@ two merges that need not wait for one another lose a minute at most.
 
 A Lease is no fence: a write that was sent while it was held may arrive when it is lost. Whoever
 takes over waits until it has been silent for all of its duration, and we stop at two thirds of it,
-so that this wants both the API server out of our reach and a write under way for that long.
+so that this wants a write under way for that long, by a process that is frozen or cannot reach the
+API server meanwhile.
 """
 
 import logging
