@@ -18,6 +18,7 @@ from collector.store import open_store
 from collector.store.base import create_once
 from collector.store.probe import probe
 from collector.store.s3 import S3Store
+from collector.store.single_writer import SingleWriterStore
 from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
 from tests.servers.versitygw import free_port
 
@@ -297,14 +298,22 @@ def test_a_cut_listing_is_never_a_listing(store, proxy):
 # The server's own ways
 
 
-def test_a_server_that_does_not_know_the_condition_fails_the_probe(store, proxy):
-    proxy.add(Rule(answer(501, "NotImplemented"), method="PUT"))
+def test_a_server_that_does_not_know_the_condition_fails_the_probe_and_can_be_looked_at(
+    store, proxy
+):
+    proxy.add(Rule(answer(501, "NotImplemented"), method="PUT", header="If-None-Match"))
     with pytest.raises(StoreError) as raised:
         store.create("k", b"1")
     assert type(raised.value) is StoreError
     result = probe(store, writers=2, rounds=1)
     assert not result.create_only
     assert "501" in result.message
+    looking = SingleWriterStore(store)
+    create_once(looking, "k", b"1")
+    create_once(looking, "k", b"1")
+    with pytest.raises(AlreadyExists):
+        looking.create("k", b"2")
+    assert store.get("k") == b"1"
 
 
 def test_the_probe_is_not_fooled_by_lost_replies(store, proxy):
