@@ -59,16 +59,16 @@ class Dull(MemoryStore):
 
 
 class Meeting(Dull):
-    """Who writes a commit waits a moment for another who does: both have looked by then."""
+    """Who writes a commit waits for another who does: both have looked by then."""
 
-    def __init__(self):
+    def __init__(self, wait_s=0.3):
         super().__init__()
-        self._barrier = threading.Barrier(2)
+        self._barrier = threading.Barrier(2, timeout=wait_s)
 
     def put(self, key, data):
         if key.startswith(keys.COMMITS):
             with suppress(threading.BrokenBarrierError):
-                self._barrier.wait(0.5)
+                self._barrier.wait()
         super().put(key, data)
 
 
@@ -132,7 +132,7 @@ def of_cluster(monkeypatch):
     """A store and a cluster -> what merges one plan in a pod there."""
 
     def prepare(store, cluster, turn_s=60.0):
-        brief = partial(MergeLease, duration_s=1.0)
+        brief = partial(MergeLease, duration_s=3.0)
         monkeypatch.setattr(merging, "MergeLease", brief)
         monkeypatch.setattr(merging, "_TURN_S", turn_s)
         monkeypatch.setattr(merging, "open_bare", lambda root, campaign: store)
@@ -143,7 +143,7 @@ def of_cluster(monkeypatch):
 
 
 def test_two_merges_at_once_lose_one_where_nothing_keeps_them_apart():
-    store = Meeting()
+    store = Meeting(wait_s=30.0)
     two_plans(store)
 
     def publish(number):
