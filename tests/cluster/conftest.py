@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import saboteur
+from tests.cluster import saboteur, scale
 from tests.cluster.cluster import Cluster, users_cluster
 from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
@@ -24,10 +24,16 @@ from tests.cluster.testbed.testbed import Testbed, open_testbed
 from tests.servers.faults import FaultProxy
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The hour of drills is for who names it: pytest tests/cluster/long"""
+    is_named = any("long" in Path(argument).parts for argument in config.args)
+    return True if collection_path.name == "long" and not is_named else None
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A cluster that runs; KUBECONFIG names it to whoever asks."""
-    settings = from_environment()
+    settings = from_environment(beside=_process())
     named = os.environ.get("KUBECONFIG")
     if named and Path(named).resolve() != settings.kubeconfig:
         yield users_cluster(Path(named))
@@ -107,6 +113,24 @@ def drill(
     yield made
     made.opmeter.end()
     remove_from_cluster(namespace)
+
+
+@pytest.fixture
+def fleet(testbed: Testbed, namespace: Namespace, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace with the accounts of the manifests, and 2,048 simulated NPUs."""
+    apply_base(namespace, tmp_path / "base")
+    try:
+        testbed.kwok.add_nodes(scale.NODES, devices=scale.DEVICES)
+        yield namespace
+        namespace("delete", "jobs", "--all", "--cascade=foreground", "--timeout=600s")
+    finally:
+        testbed.kwok.stop()
+        remove_from_cluster(namespace)
+
+
+def _process() -> int:
+    """Which of several processes of pytest-xdist this is, from 0: each has a cluster of its own."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 def _opened(settings: Settings) -> Testbed:

@@ -28,6 +28,7 @@ from tests.cluster.shipped import write_kubeconfig
 from tests.cluster.testbed.store import ObjectStore
 
 SECRET, TORCH, BUCKET = "opmeter-s3", "torch", "drills"
+GOOD = {"ok", "unsupported"}
 WORKERS = "app.kubernetes.io/component=worker"
 # Small operators in a dozen shards, each of seconds: mostly the start of a session.
 TEXT = """\
@@ -59,6 +60,7 @@ tolerations:
 """
 _LIMIT_S = 900.0
 _LOOK_S = 0.5
+_DAWDLE_S, _START_S = 25.0, 4.0
 
 
 @dataclass
@@ -184,6 +186,11 @@ class Drill:
         """How many shards are."""
         return len(committed_shards(self.store, self.name))
 
+    def commits(self) -> dict[str, bytes]:
+        """What workers have committed: key -> object."""
+        under = keys.committed_shards(self.name)
+        return {found.key: self.store.get(found.key) for found in self.store.list(under)}
+
     def waves(self) -> list[dict[str, Any]]:
         found = [json.loads(self.store.get(i.key)) for i in self.store.list(keys.waves(self.name))]
         return sorted(found, key=lambda wave: int(wave["serial"]))
@@ -219,11 +226,20 @@ class Drill:
                 raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.picture()}")
             time.sleep(_LOOK_S)
 
-    def wait_worker(self, node: str = "") -> Any:
-        """A worker pod that runs."""
-        self.wait("a worker runs", lambda: bool(self.workers(node)))
-        found = self.workers(node)
-        return found[0] if found else self.wait_worker(node)
+    def catch_worker(self, node: str = "") -> Any:
+        """A worker pod that has only just begun: it dawdles, so that a drill can harm it."""
+        known = {pod["metadata"]["uid"] for pod in self.namespace.pods(WORKERS)}
+        self.order(delay_s=_DAWDLE_S)
+        caught: list[Any] = []
+
+        def is_caught() -> bool:
+            caught[:] = [p for p in self.workers(node) if p["metadata"]["uid"] not in known]
+            return bool(caught)
+
+        self.wait("another worker runs", is_caught)
+        time.sleep(_START_S)  # until its worker has read the order
+        self.order()
+        return caught[0]
 
     def wait_committed(self, least: int) -> None:
         self.wait(f"{least} shards are committed", lambda: self.committed() >= least)

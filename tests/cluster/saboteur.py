@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -28,9 +29,10 @@ def _obey(orders: dict[str, object], words: Sequence[str]) -> None:
         os.environ.update(environment)
     if os.environ.get("NODE_NAME") == orders.get("node_without_torch"):
         sys.meta_path.insert(0, _NoTorch())
-    shard = orders.get("shard_that_kills")
-    if shard and "collector.worker" in words and shard in words:
-        os.kill(os.getpid(), signal.SIGSEGV)
+    if "collector.worker" in words:
+        time.sleep(float(str(orders.get("delay_s", 0))))
+        if orders.get("shard_that_kills") in words:
+            os.kill(os.getpid(), signal.SIGSEGV)
 
 
 if __name__ == "sitecustomize":

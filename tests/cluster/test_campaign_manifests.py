@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.drill import TORCH, Drill
+from tests.cluster.drill import GOOD, TORCH, Drill
+from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay
 
@@ -73,3 +74,25 @@ def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk
         names = archive.getnames()
     assert any(name.endswith("/MatMulV3.csv") for name in names), names
     shutil.rmtree(volume)
+
+
+def test_a_controller_in_the_cluster_and_a_bucket_survive_a_kill_of_its_container(
+    drill: Drill, faults: Faults, tmp_path: Path
+):
+    namespace = drill.namespace
+    apply_overlay(
+        namespace,
+        tmp_path / "site",
+        resources=["base"],
+        components=["components/nodes", "components/restricted", "components/s3-secret"],
+        images={"opmeter/controller": drill.cluster.controller_image},
+    )
+    drill.apply()
+    namespace("rollout", "status", "deployment/opmeter-controller", "--timeout=120s")
+    drill.wait_committed(2)
+    (controller,) = namespace.pods("app.kubernetes.io/component=controller")
+    faults.kill_container(namespace, controller["metadata"]["name"])
+    drill.finish()
+    assert set(drill.outcomes().values()) <= GOOD
+    (controller,) = namespace.pods("app.kubernetes.io/component=controller")
+    assert controller["status"]["containerStatuses"][0]["restartCount"] == 1

@@ -1,0 +1,42 @@
+"""The drills in full length, for a machine with an hour to spare: pytest tests/cluster/long"""
+
+import random
+import time
+
+import pytest
+
+from jobs.leader import LEASE
+from tests.cluster.drill import GOOD, Drill
+from tests.cluster.faults import Faults
+from tests.cluster.test_drill_store import outage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
+
+KILLS = 20
+SEED = 20260601
+
+
+def test_a_controller_is_killed_at_twenty_random_moments(drill: Drill):
+    """Each lives for some seconds. Its Lease goes with it: that the next one waits for it to run
+    out is another drill's, and the moments shall fall into the work."""
+    chance = random.Random(SEED)
+    drill.order(delay_s=5)  # so that the campaign outlives the kills
+    drill.apply()
+    kills = 0
+    while kills < KILLS and not drill.is_merged():
+        controller = drill.controller()
+        life_s = chance.uniform(1.0, 6.0)
+        time.sleep(life_s)
+        controller.kill()
+        kills += 1
+        drill.namespace("delete", "lease", LEASE, "--ignore-not-found")
+        shards = f"{drill.committed()} shards" if drill.has_plan() else "no plan"
+        print(f"kill {kills} after {life_s:.1f} s: {shards}, {len(drill.waves())} waves")
+    assert kills == KILLS, "the campaign was over before the last kill"
+    drill.controller()
+    drill.finish()
+    assert set(drill.outcomes().values()) <= GOOD
+
+
+def test_two_minutes_without_a_store_are_waited_for(drill: Drill, faults: Faults):
+    outage(drill, faults, 120.0)

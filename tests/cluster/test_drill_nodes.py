@@ -1,0 +1,55 @@
+"""Drills: what happens to nodes. Each ends with a complete, verified database."""
+
+from contextlib import suppress
+
+import pytest
+
+from tests.cluster.drill import GOOD, Drill
+from tests.cluster.faults import Faults
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
+
+
+def test_the_shards_of_a_lost_node_are_measured_in_a_successor_wave(drill: Drill, faults: Faults):
+    drill.launch()
+    drill.wait_committed(1)
+    pod = drill.catch_worker()
+    node, index = pod["spec"]["nodeName"], index_of(pod)
+    with faults.kubelet_stopped(node):
+        for lost in drill.workers(node):  # else what runs there would still be committed
+            with suppress(RuntimeError):
+                faults.kill_container(drill.namespace, lost["metadata"]["name"])
+        drill.finish(1200)
+        assert "NodeLost" in drill.reasons()
+    first, *later = drill.waves()
+    retried = {shard for wave in later for shards in wave["indexes"] for shard in shards}
+    assert set(first["indexes"][index]) <= retried
+    assert len(retried) <= 2, "only what was lost is measured again"
+    assert set(drill.outcomes().values()) <= GOOD
+
+
+def index_of(pod: dict) -> int:
+    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+
+
+def test_a_node_is_drained_without_a_loss(drill: Drill, faults: Faults):
+    drill.launch()
+    drill.wait_committed(1)
+    node = drill.catch_worker()["spec"]["nodeName"]
+    with faults.drained(node):
+        drill.finish()
+    assert set(drill.outcomes().values()) <= GOOD
+    assert "NodeQuarantined" not in drill.reasons()
+    assert len(drill.waves()) == 1
+
+
+def test_a_node_on_which_every_shard_fails_is_left_alone(drill: Drill):
+    drill.text = drill.text.replace("devices: 2", "devices: 4")
+    drill.launch_with_orders(
+        lambda plan: {"node_without_torch": "node2", "environment": {"OPMETER_HOLD_S": "5"}}
+    )
+    drill.finish()
+    assert "NodeQuarantined" in drill.reasons()
+    *_, last = drill.waves()
+    assert last["avoid"] == ["node2"]
+    assert set(drill.outcomes().values()) <= GOOD

@@ -1,0 +1,17 @@
+"""A fleet of 256 simulated nodes: the controller keeps up with the cluster, within its bounds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.namespace import Namespace
+from tests.cluster.scale import compare, is_in_bounds
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def test_a_thousand_indexes_complete_as_fast_as_those_of_a_bare_job(
+    fleet: Namespace, tmp_path: Path
+):
+    found = compare(fleet, tmp_path, 1000, limit_s=600)
+    assert is_in_bounds(found), found
