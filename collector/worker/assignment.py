@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +108,12 @@ def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
         logger.warning("the log was not stored: %s", error)
 
 
+def this_node(environment: Mapping[str, str]) -> str:
+    """The machine's name, as provenance has it. A pod's own hostname is the pod's: there
+    Kubernetes says which node it is on, in NODE_NAME."""
+    return environment.get("NODE_NAME") or platform.node()
+
+
 def check_stack(wanted: Stack, here: Stack) -> None:
     """Raises WrongImage where the software differs, WrongNode where the device does.
 
@@ -160,7 +167,7 @@ def _answers(
     log: Path | None = None,
     serial: str | None = None,
 ) -> ShardAnswers:
-    node = platform.node()
+    node = this_node(os.environ)
     attempt = Attempt(store, plan, assignment.shard, assignment.attempt, node, log)
     digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
     return ShardAnswers(attempt, cases, Worker(node, serial, image_digest=digest))

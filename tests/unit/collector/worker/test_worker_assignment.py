@@ -1,5 +1,6 @@
 """A worker measures the plan it was given, on the machine the plan is for, or not at all."""
 
+import platform
 import threading
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from collector import keys
 from collector.errors import OpmeterError
+from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
@@ -16,9 +18,10 @@ from collector.worker.assignment import (
     WrongNode,
     abandon,
     check_stack,
+    this_node,
     work,
 )
-from collector.worker.attempt import read_commit
+from collector.worker.attempt import read_commit, read_part
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -99,3 +102,13 @@ def test_versions_beside_cann_are_those_that_people_write():
             check_stack(wanted, here)
     with pytest.raises(WrongNode, match="driver '25.5', and this machine has '25.5.2'"):
         check_stack(replace(here, driver="25.5"), here)
+
+
+def test_in_a_pod_the_node_is_named_and_not_the_pod(store, assignment, monkeypatch):
+    monkeypatch.setenv("NODE_NAME", "npu-node-7")
+    abandon(store, assignment, Outcome.CRASHED, "played")
+    commit = read_commit(store, assignment.campaign, "s1")
+    assert manifest_from_json(store.get(commit.manifest.key)).node == "npu-node-7"
+    key = keys.part(assignment.campaign, "s1", assignment.attempt, 1)
+    assert {m.provenance.node for m in read_part(store.get(key), key=key)} == {"npu-node-7"}
+    assert this_node({}) == this_node({"NODE_NAME": ""}) == platform.node()
