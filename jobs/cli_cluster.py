@@ -137,11 +137,14 @@ def logs(
 def stack(
     backend: Annotated[str, typer.Option(help="npu, cuda or cpu")] = "npu",
     root: Annotated[str | None, typer.Option(help="also look whether this store answers")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="the NPU's name, where its chip may have several")
+    ] = None,
 ) -> None:
     """Print the stack of this machine as JSON, in one line."""
     from jobs.verbs.stack import stack_verb
 
-    stack_verb(backend, root)
+    stack_verb(backend, root, device)
 
 
 def register(app: typer.Typer) -> None:

@@ -99,17 +99,21 @@ def merge_job(
     return _sealed(job)
 
 
-def probe_job(site: Site, deployment: Deployment, name: str) -> Manifest:
-    """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it."""
+def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
+    """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it. `device` is
+    the name that the campaign gives its NPUs, where several are possible."""
     labels = _labels("", "probe")
     job = _job(name, labels, deployment)
+    command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
+    command += ["--device", device] if device and site.backend == "npu" else []
     pod = pod_spec(
         "probe",
         deployment.image,
-        ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root],
+        command,
         deployment,
         mounts(deployment, site, work="1Gi"),
-        resources(site, devices=min(1, site.devices_per_worker)),
+        # All that a worker takes: what passes the schedulers' rules here passes them there.
+        resources(site),
     )
     place(pod, site, ())
     job["spec"] = {
@@ -154,7 +158,7 @@ def _worker_pod(
     wave: Wave, plan: Plan, site: Site, deployment: Deployment, features: Features
 ) -> Manifest:
     mounted = mounts(deployment, site, work=site.ephemeral_storage, shared=site.shared_memory)
-    wanted = resources(site, devices=site.devices_per_worker)
+    wanted = resources(site)
     wanted["ephemeral-storage"] = site.ephemeral_storage
     pod = pod_spec("worker", deployment.image, ["opmeter", "work"], deployment, mounted, wanted)
     digest = deployment.image.partition("@")[2]

@@ -97,10 +97,10 @@ def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
         pod["dnsPolicy"] = "ClusterFirstWithHostNet"
 
 
-def resources(site: Site, devices: int) -> dict[str, str]:
+def resources(site: Site) -> dict[str, str]:
     """What one worker asks for."""
     wanted = {"cpu": site.cpu, "memory": site.memory}
-    return wanted | ({site.resource: str(devices)} if site.resource else {})
+    return wanted | ({site.resource: str(site.devices_per_worker)} if site.resource else {})
 
 
 def pod_annotations(site: Site) -> dict[str, str]:
@@ -109,6 +109,7 @@ def pod_annotations(site: Site) -> dict[str, str]:
     if site.schedule_policy:
         annotations["huawei.com/schedule_policy"] = site.schedule_policy
     if site.accelerator_type.endswith("super-pod"):
+        # Refused for a single pod, unless it is what `resources` asks for.
         annotations["sp-block"] = str(site.devices_per_worker)
     if site.volcano_queue:
         annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue

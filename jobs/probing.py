@@ -17,7 +17,7 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 
     Raises BadInput, with the pod's last words, where it fails.
     """
-    job = named_probe(applied.campaign.name, applied.site, applied.deployment)
+    job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
     live = {view.name: view for view in map(job_view, cluster.jobs(_PROBES))}
     if name not in live:

@@ -20,7 +20,7 @@ def first_objects(
     writes nothing."""
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
-        return [named_probe(campaign.name, site, deployment)]
+        return [named_probe(campaign, site, deployment)]
     situation = survey(campaign, store, stack)
     match decide(situation, again=False, retry_failed=False):
         case Finished():
@@ -38,9 +38,10 @@ def first_objects(
     return [worker_job(wave, plan, site, deployment, cap=workers)]
 
 
-def named_probe(campaign: str, site: Site, deployment: Deployment) -> Manifest:
+def named_probe(campaign: Campaign, site: Site, deployment: Deployment) -> Manifest:
     """The Job that asks for the stack: its name tells of whom, and by what."""
-    job = probe_job(site, deployment, "probe")
-    kept = short_hash([campaign, job["metadata"]["annotations"][SPEC_HASH]], 12)
+    device = campaign.target.device if campaign.target else None
+    job = probe_job(site, deployment, "probe", device or "")
+    kept = short_hash([campaign.name, job["metadata"]["annotations"][SPEC_HASH]], 12)
     job["metadata"]["name"] = f"opmeter-probe-{kept}"
     return job

@@ -88,7 +88,7 @@ def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> 
     deployment = replace(applied.deployment, root=root or applied.deployment.root)
     campaign = replace(applied.campaign, name=f"doctor-{uuid.uuid4().hex[:8]}")
     asked = replace(applied, campaign=campaign, site=site, deployment=deployment)
-    job = named_probe(campaign.name, site, deployment)["metadata"]["name"]
+    job = named_probe(campaign, site, deployment)["metadata"]["name"]
     try:
         return _answer(cluster, asked, job)
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from collector.host.npus import device_names
 from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
 from collector.profiles.bundled import bundled_file
 from collector.stack import Stack
@@ -113,6 +114,15 @@ def test_the_campaign_of_an_overlay_is_one_that_the_controller_reads(overlay):
     applied = campaign_of(rendered(MANIFESTS / "overlays" / overlay))
     assert applied.campaign.backend == applied.site.backend
     assert applied.deployment.store_claim or applied.deployment.store_secret
+
+
+def test_a_campaign_on_chips_of_several_names_says_which():
+    chips = {"a2-800t": "Ascend910B3", "a3-800t": "Ascend910_9392"}
+    for name in ("a2-example", "a3-example"):
+        applied = campaign_of(rendered(MANIFESTS / "overlays" / name))
+        names = device_names(chips[applied.site.name], 64)
+        target = applied.campaign.target
+        assert target is None if len(names) == 1 else target.device in names
 
 
 def test_the_demo_is_the_bundled_quickstart():

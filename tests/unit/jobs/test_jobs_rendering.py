@@ -53,13 +53,12 @@ def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
 
 
 def test_the_probe_is_shown_where_it_is_not(folder):
-    (job,) = first_objects(
-        campaign_of(folder, TEXT.replace(TARGET, "")), CPU, DEPLOYMENT, MemoryStore()
-    )
+    campaign = campaign_of(folder, TEXT.replace(TARGET, ""))
+    (job,) = first_objects(campaign, CPU, DEPLOYMENT, MemoryStore())
     assert job["metadata"]["name"].startswith("opmeter-probe-")
-    assert named_probe("c", CPU, DEPLOYMENT) == job
+    assert named_probe(campaign, CPU, DEPLOYMENT) == job
     other = replace(DEPLOYMENT, image="here/worker:2")
-    assert named_probe("c", CPU, other)["metadata"]["name"] != job["metadata"]["name"]
+    assert named_probe(campaign, CPU, other)["metadata"]["name"] != job["metadata"]["name"]
 
 
 def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, capsys):

@@ -1,0 +1,63 @@
+"""What the Jobs of a campaign say: of waves, of merges, and of the probe that asks for a stack."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.campaign import campaign_from_text
+from jobs.deployment import Deployment
+from jobs.podspec import probe_job
+from jobs.rendering import named_probe
+from jobs.site import bundled_sites, load_site
+
+pytestmark = pytest.mark.fast
+
+DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "s3://perf/x")
+A2, A3, CPU = load_site("a2-800t"), load_site("a3-800t"), load_site("cpu")
+SUPERPOD = load_site("a3-superpod")
+DIE = "ATLAS_800_A3_752T_128G_DIE"
+
+
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
+
+
+def container_of(job):
+    (container,) = pod_of(job)["containers"]
+    return container
+
+
+# The probe --------------------------------------------------------------------------------------
+
+
+def probe_of(site, target="here"):
+    text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: {site.backend}\n"
+    campaign = campaign_from_text(f"{text}target: {target}\n", path="c.yaml", base=Path("/"))
+    return named_probe(campaign, site, DEPLOYMENT)
+
+
+def test_a_probe_is_told_the_name_that_the_campaign_gives_its_npus():
+    named = probe_of(A3, f"{{device: {DIE}}}")
+    assert container_of(named)["command"][-2:] == ["--device", DIE]
+    other = probe_of(A3, f"{{device: {DIE.replace('752T', '560T')}}}")
+    assert named["metadata"]["name"] != other["metadata"]["name"]
+
+
+def test_a_probe_is_told_no_name_where_there_is_none_or_the_machine_names_itself():
+    assert "--device" not in container_of(probe_of(A3))["command"]
+    assert "--device" not in container_of(probe_of(CPU, "{device: CPU_x_2t}"))["command"]
+
+
+@pytest.mark.parametrize("name", bundled_sites())
+def test_a_probe_asks_for_the_devices_that_a_worker_asks_for(name):
+    site = load_site(name)
+    asked = container_of(probe_of(site))["resources"]["requests"]
+    assert asked.get(site.resource, "1") == str(site.devices_per_worker)
+
+
+def test_the_logical_super_pod_of_a_pod_is_what_it_asks_for():
+    for site in (SUPERPOD, replace(SUPERPOD, shape="pair", scheduler="default")):
+        probe = probe_job(site, DEPLOYMENT, "probe")
+        block = probe["spec"]["template"]["metadata"]["annotations"]["sp-block"]
+        assert block == container_of(probe)["resources"]["limits"][site.resource]

@@ -1,0 +1,42 @@
+"""`opmeter stack`: what a probe's pod prints, and what it is told."""
+
+import json
+
+import pytest
+
+from collector.errors import BadInput
+from collector.stack import Stack
+from jobs.verbs import stack
+
+pytestmark = pytest.mark.fast
+
+DIE = "ATLAS_800_A3_752T_128G_DIE"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What a machine whose chips have several names is asked; it answers by the name it is told."""
+    found = []
+
+    def local_stack(backend, wanted):
+        found.append((backend, wanted))
+        if wanted is None:
+            raise BadInput("it can be known by several names")
+        return Stack(device=wanted, torch="2.9.0")
+
+    monkeypatch.setattr(stack, "local_stack", local_stack)
+    return found
+
+
+def test_the_name_that_is_given_reaches_the_machine(asked, capsys):
+    stack.stack_verb("npu", None, DIE)
+    assert json.loads(capsys.readouterr().out)["device"] == DIE
+    with pytest.raises(BadInput, match="several names"):
+        stack.stack_verb("npu", None)
+    assert asked == [("npu", DIE), ("npu", None)]
+
+
+def test_a_name_is_refused_where_a_machine_names_itself(asked):
+    with pytest.raises(BadInput, match="--device names an NPU"):
+        stack.stack_verb("cpu", None, "CPU_x_2t")
+    assert not asked
