@@ -11,6 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ class LocalRun:
     `watched` is the same store, not waited for: pictures of the progress are read there. Without
     `gives_up` a shard whose worker dies is left to whoever started this run. With `tries_all` a
     failure that may be the shard's own does not keep the other shards from being tried. `prefix`
-    begins the names of attempts; `progress_s` lies between two pictures that a worker writes.
+    begins the names of attempts; `progress_s` lies between two pictures of its progress that a
+    worker writes, and between two that are read: a thousand pods have one store.
     """
 
     store: Store
@@ -173,7 +175,7 @@ class LocalRun:
         return code, _last_line(words)
 
     def _watch(self, worker: "subprocess.Popen[bytes]", assignment: Assignment) -> int:
-        asked_to_stop = False
+        asked_to_stop, next_look = False, 0.0
         while True:
             try:
                 return worker.wait(self._patience_s if asked_to_stop else _LOOK_S)
@@ -183,8 +185,9 @@ class LocalRun:
             if self.stop.is_set():
                 worker.terminate()
                 asked_to_stop = True
-            else:
+            elif time.monotonic() >= next_look:
                 self._report(assignment)
+                next_look = time.monotonic() + self.progress_s
 
     @property
     def _patience_s(self) -> float:

@@ -1,5 +1,10 @@
 """`opmeter work`: what runs in a worker pod. Index to shards by the wave, shards to the workers of
-this node's devices, and an exit code by what is committed in the end."""
+this node's devices, and an exit code by what is committed in the end.
+
+Every device of the pod has a worker. How many of them measure at once the site says
+(OPMETER_MEASURE_CONCURRENCY): they wait for each other, session by session, and on A3 never have
+two dies of one chip measure together while fewer may than there are dies.
+"""
 
 import json
 import logging
@@ -137,7 +142,7 @@ def _measure(
         watched=store,
         plan=plan,
         scratch=task.scratch,
-        devices=range(min(task.devices, task.concurrency)),
+        devices=range(task.devices),
         stop=stop,
         on_progress=_log_progress,
         on_finished=lambda shard: logger.info("shard %s is committed", shard),

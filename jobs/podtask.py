@@ -11,9 +11,9 @@ _HOLD_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class PodTask:
-    """`concurrency` is how many sessions may measure at once here; with `gives_up` a shard that
-    keeps killing its workers is committed by this pod. `hold_s` is how long a broken node is kept
-    from the queue."""
+    """`devices` is how many this pod has: each gets a worker (how many of those measure at once,
+    they read themselves). With `gives_up` a shard that keeps killing its workers is committed by
+    this pod. `hold_s` is how long a broken node is kept from the queue."""
 
     root: str
     campaign: str
@@ -21,7 +21,6 @@ class PodTask:
     plan_hash: str
     index: int
     devices: int
-    concurrency: int
     single_writer: bool
     gives_up: bool
     pod: str
@@ -53,7 +52,6 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         plan_hash=said("OPMETER_PLAN_HASH"),
         index=number("JOB_COMPLETION_INDEX", said("JOB_COMPLETION_INDEX")),
         devices=counted("OPMETER_DEVICES"),
-        concurrency=counted("OPMETER_MEASURE_CONCURRENCY"),
         single_writer=bool(environment.get("OPMETER_SINGLE_WRITER")),
         gives_up=bool(environment.get("OPMETER_GIVES_UP")),
         pod=(environment.get("POD_UID") or "local")[:8],

@@ -33,7 +33,8 @@ _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 class Site:
     """`resource` is what a device is called in this cluster, empty for a cpu; quantities are of
     one worker, in Kubernetes' spelling. `measure_concurrency` is how many sessions may measure at
-    once on a node."""
+    once in one pod, whose every device has a worker: with the shape `node`, on a node. On A3 two
+    dies of one chip measure together only where it allows all dies."""
 
     name: str
     backend: str

@@ -66,6 +66,19 @@ def npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     return found
 
 
+def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
+    """The chip that a device must have to itself where `at_once` of this machine's devices may
+    measure: the two dies of an A3's chip share its power and memory, and measure together only
+    where all dies may. Empty where the device is a chip of its own."""
+    machine = parse(_npu_smi("info"))
+    seen = visible(machine, environment.get(_VISIBLE))
+    if index >= len(seen) or at_once >= len(machine):
+        return ""
+    card = seen[index].card
+    shared = sum(npu.card == card for npu in machine) > 1
+    return f"chip{card}" if shared else ""
+
+
 def board_of(npu: Npu) -> Board:
     """What the board of a chip says. Raises BadInput where npu-smi does not tell."""
     card = ("info", "-t", "board", "-i", str(npu.card))

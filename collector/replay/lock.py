@@ -87,24 +87,35 @@ def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None
 
 @contextmanager
 def measuring_slot(
-    limit: int | None, stop: threading.Event, directory: Path | None = None
+    limit: int | None, stop: threading.Event, directory: Path | None = None, *, chip: str = ""
 ) -> Iterator[None]:
-    """One of the slots in which a machine's sessions measure, waited for. Once `stop` is set there
-    is nothing to measure, and the block runs without one."""
+    """One of the slots in which a machine's sessions measure, waited for; with `chip` the chip of
+    that name too, which no other session may have meanwhile. Once `stop` is set there is nothing
+    to measure, and the block runs without any."""
     if limit is None:
         yield
         return
     with ExitStack() as held:
-        while not stop.is_set() and not _take_slot(held, limit, directory):
+        while not stop.is_set() and not _take_slot(held, limit, chip, directory):
             stop.wait(_SLOT_POLL_S)
         yield
 
 
-def _take_slot(held: ExitStack, limit: int, directory: Path | None) -> bool:
-    for slot in range(limit):
-        with suppress(DeviceBusy):
-            held.enter_context(DeviceLock(f"measuring-{slot}", "a session", directory))
+def _take_slot(held: ExitStack, limit: int, chip: str, directory: Path | None) -> bool:
+    """Both or neither: a chip that waits for a slot would be kept from its other die."""
+    with ExitStack() as taken:
+        if chip and not _take(taken, chip, directory):
+            return False
+        if any(_take(taken, str(slot), directory) for slot in range(limit)):
+            held.enter_context(taken.pop_all())
             return True
+    return False
+
+
+def _take(held: ExitStack, name: str, directory: Path | None) -> bool:
+    with suppress(DeviceBusy):
+        held.enter_context(DeviceLock(f"measuring-{name}", "a session", directory))
+        return True
     return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from collector.host.npus import chip_to_itself
 from collector.manifest import Usage
 from collector.measurement import Measurement, Provenance
 from collector.plan import Limits, Plan
@@ -43,6 +44,8 @@ class ReplayInstrument:
         self._stop = stop
         self._on_progress = on_progress
         self._concurrency = concurrency_limit()
+        limited = plan.backend == "npu" and self._concurrency is not None
+        self._chip = chip_to_itself(device, self._concurrency or 1) if limited else ""
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """Run one session; whatever ended it, its complete cases are answered."""
@@ -75,7 +78,7 @@ class ReplayInstrument:
         folder = self._scratch / f"session_{provenance.session}_{group}"
         folder.mkdir(parents=True)
         spec = self._spec(cases, group)
-        with measuring_slot(self._concurrency, self._stop):
+        with measuring_slot(self._concurrency, self._stop, chip=self._chip):
             report = run_session(spec, folder, tick=self._ticker(cases), stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)

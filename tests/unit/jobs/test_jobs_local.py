@@ -179,6 +179,20 @@ def test_progress_is_not_waited_for(tmp_path):
     assert set(asked) == {keys.progress("made", "s1", "a1")}
 
 
+def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
+    class Asked(MemoryStore):
+        def get(self, key):
+            asked.append(key)
+            raise StoreUnavailable("away")
+
+    asked = []
+    run = told_run(MemoryStore(), tmp_path, worker=None)
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.8)"])
+    run = replace(run, watched=Asked(), progress_s=30.0)
+    assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
+    assert len(asked) == 1
+
+
 @pytest.mark.fast
 def test_a_worker_is_told_which_plan_it_is(tmp_path):
     told = []

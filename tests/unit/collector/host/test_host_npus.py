@@ -9,6 +9,7 @@ from collector.host.npus import (
     Board,
     Npu,
     board_of,
+    chip_to_itself,
     device_name,
     device_names,
     npus,
@@ -102,6 +103,23 @@ def test_every_chip_of_an_a2_has_its_name_and_memory():
 
 def test_the_two_dies_of_an_a3_are_two_devices():
     assert parse(A3) == (Npu(0, 0, 0, 0, "Ascend910", 64), Npu(1, 1, 0, 1, "Ascend910", 64))
+
+
+@pytest.mark.parametrize(
+    ("answer", "visible_dies", "at_once", "chip"),
+    [
+        (A3, "0,1", 1, "chip0"),
+        (A3, "1", 1, "chip0"),  # its other die may be another process's
+        (A3, "0,1", 2, ""),  # as many as there are dies
+        (A2, "0,1", 1, ""),
+        (A3, "", 1, ""),
+    ],
+)
+def test_a_die_has_its_chip_to_itself_unless_all_dies_may_measure(
+    tmp_path, npu_smi, answer, visible_dies, at_once, chip
+):
+    (tmp_path / "info").write_text(answer)
+    assert chip_to_itself(0, at_once, {"ASCEND_RT_VISIBLE_DEVICES": visible_dies}) == chip
 
 
 @pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from collector.errors import BadInput, OpmeterError
 from collector.plan import Limits
 from collector.replay.disturbance import Disturbance, compare, concurrency_test
-from collector.replay.lock import concurrency_limit, measuring_slot
+from collector.replay.lock import DeviceLock, _take_slot, concurrency_limit, measuring_slot
 from tests.unit.collector.replay.conftest import ROOT
 
 
@@ -40,6 +41,39 @@ def test_no_more_than_so_many_hold_a_slot(tmp_path: Path, monkeypatch):
     for thread in threads:
         thread.join(30)
     assert len(most) == 6 and max(most) == 2
+
+
+@pytest.mark.fast
+def test_no_two_dies_of_a_chip_measure_together_and_every_chip_does(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
+    stop, inside, most = threading.Event(), [], []
+    all_chips = threading.Barrier(4, timeout=30)
+
+    def work(die: int) -> None:
+        with measuring_slot(4, stop, tmp_path, chip=f"chip{die // 2}"):
+            inside.append(die // 2)
+            most.append(sorted(inside))
+            all_chips.wait()
+            inside.remove(die // 2)
+            all_chips.wait()
+
+    threads = [threading.Thread(target=work, args=(die,)) for die in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(most) == 8 and [0, 1, 2, 3] in most
+    assert all(len(set(chips)) == len(chips) for chips in most)
+
+
+@pytest.mark.fast
+def test_a_chip_without_a_slot_is_left_to_its_other_die(tmp_path: Path):
+    stop = threading.Event()
+    with ExitStack() as held:
+        held.enter_context(measuring_slot(1, stop, tmp_path))
+        assert not _take_slot(held, 1, "chip0", tmp_path)
+        with DeviceLock("measuring-chip0", "its other die", tmp_path):
+            pass
 
 
 @pytest.mark.fast
