@@ -140,11 +140,12 @@ def stack(
     device: Annotated[
         str | None, typer.Option(help="the NPU's name, where its chip may have several")
     ] = None,
+    limit: Annotated[float, typer.Option(help="give up after so many seconds; 0 for never")] = 0.0,
 ) -> None:
     """Print the stack of this machine as JSON, in one line."""
     from jobs.verbs.stack import stack_verb
 
-    stack_verb(backend, root, device)
+    stack_verb(backend, root, device, limit)
 
 
 def register(app: typer.Typer) -> None:

@@ -28,6 +28,9 @@ _RETRIES = 3
 _KEEP_S = 86400
 # A merge that failed is tried again when its Job is gone.
 _KEEP_MERGE_S = 1800
+# So is a probe; and whoever needs the answer looks every few seconds.
+_KEEP_PROBE_S = 300
+_PROBE_S = 600
 _DEADLINE_FACTOR, _DEADLINE_EXTRA_S = 3, 1800
 
 
@@ -106,6 +109,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
     job = _job(name, labels, deployment)
     command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
     command += ["--device", device] if device and site.backend == "npu" else []
+    command += ["--limit", str(_PROBE_S)]
     pod = pod_spec(
         "probe",
         deployment.image,
@@ -116,10 +120,10 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         resources(site),
     )
     place(pod, site, ())
+    # No deadline of the Job or the pod: both would count the queue and the pull of the image.
     job["spec"] = {
         "backoffLimit": 2,
-        "activeDeadlineSeconds": 600,
-        "ttlSecondsAfterFinished": 3600,
+        "ttlSecondsAfterFinished": _KEEP_PROBE_S,
         "template": {
             "metadata": {
                 "labels": labels | dict(site.pod_labels),

@@ -15,7 +15,8 @@ _PROBES = "app.kubernetes.io/component=probe"
 def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
     """The stack that a pod of this site finds; None while the pod has not answered.
 
-    Raises BadInput, with the pod's last words, where it fails.
+    Raises BadInput, with the pod's last words, where it fails; the Job is gone soon after, and then
+    made again.
     """
     job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
@@ -23,20 +24,25 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
     if name not in live:
         cluster.create_or_adopt(job)
         return None
-    if not live[name].state:
+    found = live[name]
+    if not found.state:
         return None
     pods = cluster.pods(f"batch.kubernetes.io/job-name={name}")
     pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
-    return _stack_in(log, name, complete=live[name].state == "Complete")
+    why = f"{found.reason}: {found.message}" if found.state != "Complete" else ""
+    return _stack_in(log, name, why)
 
 
-def _stack_in(log: str, name: str, *, complete: bool) -> Stack:
+def _stack_in(log: str, name: str, why_failed: str) -> Stack:
     """The last line that may be one: a log holds two streams, in whatever order they came."""
     lines = log.strip().splitlines()
-    last = lines[-1] if lines else "it printed nothing"
-    if not complete:
-        raise BadInput(f"Job {name} found no stack on a worker's node: {last[:500]}")
+    last = lines[-1] if lines else f"it printed nothing; {why_failed}".rstrip(";: ")
+    if why_failed:
+        raise BadInput(
+            f"Job {name} found no stack on a worker's node: {last[:500]}; "
+            "it is asked again in a few minutes"
+        )
     last = next((line for line in reversed(lines) if line.startswith("{")), last)
     try:
         return Stack.from_json(json.loads(last))

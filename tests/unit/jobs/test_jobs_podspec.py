@@ -39,7 +39,7 @@ def probe_of(site, target="here"):
 
 def test_a_probe_is_told_the_name_that_the_campaign_gives_its_npus():
     named = probe_of(A3, f"{{device: {DIE}}}")
-    assert container_of(named)["command"][-2:] == ["--device", DIE]
+    assert container_of(named)["command"][6:8] == ["--device", DIE]
     other = probe_of(A3, f"{{device: {DIE.replace('752T', '560T')}}}")
     assert named["metadata"]["name"] != other["metadata"]["name"]
 
@@ -61,3 +61,15 @@ def test_the_logical_super_pod_of_a_pod_is_what_it_asks_for():
         probe = probe_job(site, DEPLOYMENT, "probe")
         block = probe["spec"]["template"]["metadata"]["annotations"]["sp-block"]
         assert block == container_of(probe)["resources"]["limits"][site.resource]
+
+
+def test_the_time_that_a_probe_waits_or_pulls_its_image_is_not_counted():
+    probe = probe_job(A2, DEPLOYMENT, "probe")
+    assert "activeDeadlineSeconds" not in probe["spec"]
+    assert "activeDeadlineSeconds" not in pod_of(probe)
+    command = container_of(probe)["command"]
+    assert float(command[command.index("--limit") + 1]) >= 300  # counted by the process itself
+
+
+def test_a_probe_that_failed_is_soon_gone_and_made_again():
+    assert probe_job(A2, DEPLOYMENT, "probe")["spec"]["ttlSecondsAfterFinished"] <= 300

@@ -28,7 +28,9 @@ class OneProbe:
     def jobs(self, selector):
         if self._job is None:
             return []
-        ended = {"conditions": [{"type": self._state, "status": "True"}]}
+        how = {"type": self._state, "status": "True"}
+        how |= {"reason": "BackoffLimitExceeded", "message": "it failed thrice"}
+        ended = {"conditions": [how]}
         return [self._job | {"status": ended}]
 
     def create_or_adopt(self, job):
@@ -59,6 +61,11 @@ def test_the_two_streams_of_a_pod_may_come_in_any_order(log):
 def test_a_pod_that_ends_badly_tells_why():
     with pytest.raises(BadInput, match="found no stack on a worker's node: no torch here"):
         stack_of("store s3://x: well\nno torch here\n", "Failed")
+
+
+def test_a_pod_that_ends_badly_without_a_word_is_told_by_its_job():
+    with pytest.raises(BadInput, match="printed nothing; BackoffLimitExceeded: it failed thrice"):
+        stack_of("", "Failed")
 
 
 @pytest.mark.parametrize("log", ["", "store s3://x: well", '{"device": '])

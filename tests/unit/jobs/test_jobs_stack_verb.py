@@ -1,6 +1,9 @@
 """`opmeter stack`: what a probe's pod prints, and what it is told."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +43,26 @@ def test_a_name_is_refused_where_a_machine_names_itself(asked):
     with pytest.raises(BadInput, match="--device names an NPU"):
         stack.stack_verb("cpu", None, "CPU_x_2t")
     assert not asked
+
+
+def run(limit_s, takes_s):
+    """A process whose driver takes its time."""
+    code = (
+        "import time; from collector.stack import Stack; from jobs.verbs import stack\n"
+        f"stack.local_stack = lambda *asked: time.sleep({takes_s}) or Stack('D', '2.9.0')\n"
+        f"stack.stack_verb('cpu', None, None, {limit_s})"
+    )
+    folder = Path(__file__).parents[3]
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_driver_that_hangs_is_given_up_after_the_limit():
+    done = run(limit_s=0.1, takes_s=50)
+    assert done.returncode == 1 and not done.stdout
+    assert "no answer within 0.1 s: the driver or the store hangs" in done.stderr
+
+
+def test_an_answer_in_time_is_given():
+    done = run(limit_s=50, takes_s=0.0)
+    assert done.returncode == 0 and json.loads(done.stdout)["device"] == "D"
