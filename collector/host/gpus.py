@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collector.errors import BadInput
+from collector.host.fault import HostFault
 
 CUDA_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -29,19 +29,19 @@ class Gpu:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use. Raises BadInput, with the remedy, where there is none."""
+    """The GPUs that this process may use. HostFault, with the remedy, where there is none."""
     found = visible(parse(_nvidia_smi()), os.environ.get(_VISIBLE))
     if not found:
-        raise BadInput(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
+        raise HostFault(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
     return found
 
 
 def parse(text: str) -> tuple[Gpu, ...]:
-    """The GPUs in what `nvidia-smi --query-gpu` printed. Raises BadInput where it names none."""
+    """The GPUs in what `nvidia-smi --query-gpu` printed. Raises HostFault where it names none."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     found = [Gpu(int(row[0]), *row[1:]) for row in rows if len(row) == 4 and row[0].isdigit()]
     if not found:
-        raise BadInput(f"backend cuda: nvidia-smi names no GPU: {' '.join(text.split())[:300]}")
+        raise HostFault(f"backend cuda: nvidia-smi names no GPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 
@@ -56,14 +56,14 @@ def visible(found: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
         if gpu is None:
             break
         if gpu in chosen:
-            raise BadInput(f"{_VISIBLE}={variable!r} names GPU {gpu.index} twice")
+            raise HostFault(f"{_VISIBLE}={variable!r} names GPU {gpu.index} twice")
         chosen.append(gpu)
     return tuple(replace(gpu, index=index) for index, gpu in enumerate(chosen))
 
 
 def _named(found: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.startswith("MIG"):
-        raise BadInput(f"{_VISIBLE}: {entry!r} is a part of a GPU; whole ones are measured")
+        raise HostFault(f"{_VISIBLE}: {entry!r} is a part of a GPU; whole ones are measured")
     if entry.isdigit():
         matching = [gpu for gpu in found if gpu.index == int(entry)]
     else:
@@ -74,17 +74,17 @@ def _named(found: Sequence[Gpu], entry: str) -> Gpu | None:
 def _nvidia_smi() -> str:
     command = shutil.which("nvidia-smi")
     if command is None:
-        raise BadInput("backend cuda: nvidia-smi is not on PATH, so no GPU can be named")
+        raise HostFault("backend cuda: nvidia-smi is not on PATH, so no GPU can be named")
     query = [command, f"--query-gpu={_FIELDS}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(
             query, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise BadInput(
+        raise HostFault(
             f"backend cuda: nvidia-smi does not answer within {_PATIENCE_S:g} s: "
             "the driver or a GPU hangs"
         ) from error
     except OSError as error:
-        raise BadInput(f"backend cuda: {command} cannot be run: {error.strerror}") from error
+        raise HostFault(f"backend cuda: {command} cannot be run: {error.strerror}") from error
     return answer.stdout or answer.stderr

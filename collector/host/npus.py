@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collector.errors import BadInput
+from collector.host.fault import HostFault
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _PATIENCE_S = 60.0
@@ -59,10 +60,10 @@ class Board:
 
 
 def npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
-    """The NPUs that this process may use. Raises BadInput, with the remedy, where there is none."""
+    """The NPUs that this process may use. HostFault, with the remedy, where there is none."""
     found = visible(parse(_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
-        raise BadInput(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
+        raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
 
 
@@ -80,13 +81,13 @@ def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os
 
 
 def board_of(npu: Npu) -> Board:
-    """What the board of a chip says. Raises BadInput where npu-smi does not tell."""
+    """What the board of a chip says. Raises HostFault where npu-smi does not tell."""
     card = ("info", "-t", "board", "-i", str(npu.card))
     return parse_board(_npu_smi(*card), _npu_smi(*card, "-c", str(npu.chip)))
 
 
 def parse(text: str) -> tuple[Npu, ...]:
-    """The chips in what `npu-smi info` printed. Raises BadInput where it names none."""
+    """The chips in what `npu-smi info` printed. Raises HostFault where it names none."""
     found: list[Npu] = []
     first: re.Match[str] | None = None
     for line in text.splitlines():
@@ -96,7 +97,7 @@ def parse(text: str) -> tuple[Npu, ...]:
             found.append(Npu(place, place, int(first[1]), int(second[1]), first[2], memory_gb))
         first = _FIRST.fullmatch(line.strip())
     if not found:
-        raise BadInput(f"backend npu: npu-smi names no NPU: {' '.join(text.split())[:300]}")
+        raise HostFault(f"backend npu: npu-smi names no NPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 
@@ -106,7 +107,7 @@ def parse_board(card: str, chip: str) -> Board:
     both = {**of_card, **of_chip}
     name = both.get("Chip Name", "").replace(" ", "")
     if not name:
-        raise BadInput(f"backend npu: npu-smi names no chip: {' '.join(chip.split())[:300]}")
+        raise HostFault(f"backend npu: npu-smi names no chip: {' '.join(chip.split())[:300]}")
     # As vLLM-Ascend puts it together: A3 has an NPU Name, A2 has not.
     number = both.get("NPU Name", "")
     soc = f"{name}_{number}" if number else name if name.startswith("Ascend") else f"Ascend{name}"
@@ -132,7 +133,7 @@ def visible(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
         if not number.isdigit() or int(number) >= len(found):
             break
         if any(npu.physical == int(number) for npu in chosen):
-            raise BadInput(f"{_VISIBLE}={variable!r} names NPU {number} twice")
+            raise HostFault(f"{_VISIBLE}={variable!r} names NPU {number} twice")
         chosen.append(found[int(number)])
     return tuple(replace(npu, index=index) for index, npu in enumerate(chosen))
 
@@ -153,12 +154,12 @@ def device_names(soc: str, memory_gb: int | None = None) -> tuple[str, ...]:
 def device_name(soc: str, memory_gb: int, wanted: str | None = None) -> str:
     """The one name of a chip: the wanted one where the chip may have it, else the only one.
 
-    Raises BadInput, with what to write, where it cannot be told or is another's.
+    Raises BadInput, with what to write, where it cannot be told, HostFault where it is another's.
     """
     names = device_names(soc, memory_gb)
     if wanted is not None:
         if names and wanted not in names:
-            raise BadInput(
+            raise HostFault(
                 f"this is {soc} with {memory_gb} GB, {' or '.join(names)}, and {wanted} is wanted"
             )
         return wanted
@@ -180,16 +181,16 @@ def _fields(text: str) -> dict[str, str]:
 def _npu_smi(*arguments: str) -> str:
     command = shutil.which("npu-smi")
     if command is None:
-        raise BadInput(f"backend npu: npu-smi is not on PATH, so no NPU can be named: {_REMEDY}")
+        raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be named: {_REMEDY}")
     try:
         answer = subprocess.run(
             [command, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise BadInput(
+        raise HostFault(
             f"backend npu: npu-smi does not answer within {_PATIENCE_S:g} s: "
             "the driver or an NPU hangs"
         ) from error
     except OSError as error:
-        raise BadInput(f"backend npu: {command} cannot be run: {error.strerror}") from error
+        raise HostFault(f"backend npu: {command} cannot be run: {error.strerror}") from error
     return answer.stdout or answer.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from collector.errors import BadInput
 from collector.host.cann import cann_version
 from collector.host.cpu import this_cpu
+from collector.host.fault import HostFault
 from collector.host.gpus import Gpu, gpus
 from collector.host.npus import Board, Npu, board_of, device_name, npus
 from collector.stack import Stack
@@ -25,7 +26,8 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
     """The stack that a session on this machine would run on. An NPU may be known by several names:
     `wanted_device` chooses.
 
-    Raises BadInput, with the remedy, where torch or the device is missing.
+    Raises BadInput, with the remedy, where torch or CANN is missing, HostFault (one too) where
+    the device is.
     """
     torch = installed_torch()
     if torch is None:
@@ -75,13 +77,13 @@ def gpu_device(name: str) -> str:
 
 
 def device_serial(backend: str, index: int) -> str | None:
-    """What tells a device from others of its model; a cpu tells nothing. BadInput where there is
+    """What tells a device from others of its model; a cpu tells nothing. HostFault where there is
     no such device."""
     if backend == "cpu":
         return None
     found = npus() if backend == "npu" else gpus()
     if index >= len(found):
-        raise BadInput(f"{backend} device {index} is wanted, this process may use {len(found)}")
+        raise HostFault(f"{backend} device {index} is wanted, this process may use {len(found)}")
     device = found[index]
     return board_of(device).serial if isinstance(device, Npu) else device.uuid
 
@@ -95,10 +97,10 @@ def device_locks(backend: str) -> list[str]:
 
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
-    """GPUs of one model with a version of torch. Raises BadInput where there are two models."""
+    """GPUs of one model with a version of torch. Raises HostFault where there are two models."""
     models = sorted({gpu.name for gpu in found})
     if len(models) > 1:
-        raise BadInput(
+        raise HostFault(
             f"a campaign measures one model of GPU, and here are {', '.join(models)}: "
             "choose with CUDA_VISIBLE_DEVICES"
         )
@@ -106,11 +108,12 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
 
 
 def npu_stack(torch: str, found: Sequence[Npu], board: Board, wanted: str | None) -> Stack:
-    """NPUs of one model with what is installed; `board` is the first one's. Raises BadInput where
-    there are two models, and where CANN, torch_npu or the device's name cannot be told."""
+    """NPUs of one model with what is installed; `board` is the first one's. Raises HostFault
+    where there are two models, BadInput where CANN, torch_npu or the device's name cannot be
+    told."""
     models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
     if len(models) > 1:
-        raise BadInput(
+        raise HostFault(
             f"a campaign measures one model of NPU, and here are {', '.join(models)}: "
             "choose with ASCEND_RT_VISIBLE_DEVICES"
         )

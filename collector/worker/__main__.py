@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
+from collector.host.fault import HostFault
 from collector.host.parent import die_with_parent, obey_parent
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
@@ -81,6 +82,8 @@ def run(
 def exit_code(error: OpmeterError | OSError) -> ExitCode:
     """Whom an error blames."""
     match error:
+        case HostFault():  # a driver, a device, a mount: other nodes have theirs
+            return ExitCode.NODE
         case WrongImage() | BadInput() | NotFound():
             return ExitCode.IMAGE
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import zstandard
 
 from collector import keys
 from collector.errors import BadInput, NotFound, OpmeterError, StoreUnavailable
+from collector.host.fault import HostFault
+from collector.plan import plan_to_json
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
@@ -21,6 +24,12 @@ from collector.worker.__main__ import exit_code, run
 from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode
 from collector.worker.batches import SessionsFail
 from collector.worker.exit_codes import ExitCode
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
 
 ROOT = Path(__file__).parents[4]
 ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
@@ -34,6 +43,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (BadInput("no plan"), ExitCode.IMAGE),
         (NotFound("no plan"), ExitCode.IMAGE),
         (WrongNode("other device"), ExitCode.NODE),
+        (HostFault("npu-smi does not answer"), ExitCode.NODE),
         (SessionsFail("no torch"), ExitCode.NODE),
         (SessionStuck("still there"), ExitCode.HANG),
         (OpmeterError("unforeseen"), ExitCode.NODE),
@@ -46,6 +56,45 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
 )
 def test_an_error_blames_somebody(error, code):
     assert exit_code(error) is code
+
+
+def of_an_npu(store):
+    """A shard of a plan for an NPU."""
+    shard = MadeShard("s1", [add_record(1)], is_committed=False)
+    plan = replace(write_campaign(store, MadePlan([shard])), backend="npu")
+    store.put(keys.plan("made", plan.number), plan_to_json(plan))
+    return Assignment("made", plan.number, plan.plan_hash, "s1", "a1")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("npu_smi", "words"),
+    [
+        (None, "npu-smi is not on PATH, so no NPU can be named: mount /usr/local/bin/npu-smi"),
+        ("exec sleep 30", "npu-smi does not answer within 0.2 s: the driver or an NPU hangs"),
+        ("echo dcmi module initialize failed. ret is -8005", "npu-smi names no NPU: dcmi module"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_the_nodes_fault(
+    tmp_path, monkeypatch, caplog, npu_smi, words
+):
+    store, work = MemoryStore(), tmp_path / "work"
+    if npu_smi is not None:
+        (tmp_path / "npu-smi").write_text(f"#!/bin/sh\n{npu_smi}\n")
+        (tmp_path / "npu-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("collector.host.npus._PATIENCE_S", 0.2)
+    monkeypatch.setattr("collector.host.stack.installed_torch", lambda: "2.9.0")
+    work.mkdir()
+    assert run(store, of_an_npu(store), work, 1.0, threading.Event()) is ExitCode.NODE
+    assert words in caplog.text
+
+
+@pytest.mark.fast
+def test_software_that_is_missing_is_the_images_fault(tmp_path, monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr("collector.host.stack.installed_torch", lambda: None)
+    assert run(store, of_an_npu(store), tmp_path, 1.0, threading.Event()) is ExitCode.IMAGE
 
 
 class FullDisk(MemoryStore):
