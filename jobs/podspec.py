@@ -24,6 +24,7 @@ from jobs.waves import Wave, parallelism
 SPEC_HASH = LABEL + "spec-sha256"
 MADE_OF = LABEL + "made-of"
 MERGE_INPUT = LABEL + "merge"
+_QUEUE, _LEAST = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/job-min-parallelism"
 _RETRIES = 3
 _KEEP_S = 86400
 # A merge that failed is tried again when its Job is gone.
@@ -45,7 +46,7 @@ def worker_job(
     features: Features = ALL_FEATURES,
 ) -> Manifest:
     """The Indexed Job of a wave. With a Kueue queue it is created suspended: Kueue admits it."""
-    count = len(wave.indexes)
+    count, at_once = len(wave.indexes), parallelism(len(wave.indexes), cap)
     labels = _labels(wave.campaign, "worker") | {
         LABEL + "plan": wave.plan_hash,
         LABEL + "wave": wave.wave_hash,
@@ -53,14 +54,17 @@ def worker_job(
     job = _job(wave.job_name, labels, deployment)
     job["metadata"]["annotations"][MADE_OF] = made_of(site, deployment)
     if site.kueue_queue:
-        job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = site.kueue_queue
+        job["metadata"]["labels"][_QUEUE] = site.kueue_queue
+        if at_once > 1:  # Kueue refuses a least number that is not below the number
+            # Shards are independent: whatever is free may begin.
+            job["metadata"]["annotations"][_LEAST] = "1"
     if site.scheduler == "volcano":
         # One PodGroup holds the Job's pods: it must not wait for more than one of them.
         job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] = "1"
     job["spec"] = {
         "completionMode": "Indexed",
         "completions": count,
-        "parallelism": parallelism(count, cap),
+        "parallelism": at_once,
         "suspend": suspend or bool(site.kueue_queue),
         **_patience(count, features),
         "ttlSecondsAfterFinished": _KEEP_S,

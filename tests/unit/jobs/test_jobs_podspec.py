@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
+from collector.stack import Stack
 from jobs.campaign import campaign_from_text
 from jobs.deployment import Deployment
-from jobs.podspec import probe_job
+from jobs.podspec import probe_job, worker_job
 from jobs.rendering import named_probe
 from jobs.site import bundled_sites, load_site
+from jobs.waves import Wave
 
 pytestmark = pytest.mark.fast
 
@@ -26,6 +29,49 @@ def pod_of(job):
 def container_of(job):
     (container,) = pod_of(job)["containers"]
     return container
+
+
+def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deployment=DEPLOYMENT):
+    """The Job of a wave of shards that take so long each; one an index, where nothing is said."""
+    shards = tuple(PlannedShard(f"s{i}", 1, s, "0" * 64) for i, s in enumerate(seconds))
+    plan = Plan(
+        campaign="c",
+        number=7,
+        head_commit=0,
+        inputs_hash="h",
+        round="",
+        stack=Stack(device="D", torch="2.13.0"),
+        backend=site.backend,
+        devices=2,
+        operators=None,
+        update="all",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
+        shards=shards,
+    )
+    cut = indexes or tuple((shard.shard_id,) for shard in shards)
+    wave = Wave("c", plan.number, plan.plan_hash, 0, cut)
+    return worker_job(wave, plan, site, deployment, cap=cap)
+
+
+# Queues -----------------------------------------------------------------------------------------
+
+
+def test_a_queue_may_admit_a_wave_one_pod_at_a_time():
+    queued = replace(A2, kueue_queue="team")
+    least = "kueue.x-k8s.io/job-min-parallelism"
+    assert worker_of(queued)["metadata"]["annotations"][least] == "1"
+    assert least not in worker_of(A2)["metadata"]["annotations"]
+
+
+def test_kueue_takes_the_annotation_only_below_the_number_of_pods():
+    job = worker_of(replace(A2, kueue_queue="team"), cap=1)
+    assert job["spec"]["parallelism"] == 1
+    assert "kueue.x-k8s.io/job-min-parallelism" not in job["metadata"]["annotations"]
 
 
 # The probe --------------------------------------------------------------------------------------
