@@ -111,6 +111,8 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
     the name that the campaign gives its NPUs, where several are possible."""
     labels = _labels("", "probe")
     job = _job(name, labels, deployment)
+    if site.kueue_queue:  # Kueue suspends it itself, where it is installed
+        job["metadata"]["labels"][_QUEUE] = site.kueue_queue
     command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
     command += ["--device", device] if device and site.backend == "npu" else []
     command += ["--limit", str(_PROBE_S)]

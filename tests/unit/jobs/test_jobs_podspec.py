@@ -74,6 +74,13 @@ def test_kueue_takes_the_annotation_only_below_the_number_of_pods():
     assert "kueue.x-k8s.io/job-min-parallelism" not in job["metadata"]["annotations"]
 
 
+def test_a_probe_waits_in_the_queue_of_its_site():
+    queue = "kueue.x-k8s.io/queue-name"
+    queued = replace(A2, kueue_queue="team")
+    assert probe_job(queued, DEPLOYMENT, "probe")["metadata"]["labels"][queue] == "team"
+    assert queue not in probe_job(A2, DEPLOYMENT, "probe")["metadata"]["labels"]
+
+
 # The probe --------------------------------------------------------------------------------------
 
 
