@@ -3,8 +3,11 @@
 import os
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from collector.host.cgroups import CGROUPS, MEMBERSHIP, group_folders, text_of
 
 # The instruction sets that choose another kernel in torch or its libraries.
 _FLAGS_THAT_MATTER = frozenset(
@@ -18,7 +21,7 @@ _FLAGS_THAT_MATTER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A processor as a device: all the cores this process may use."""
+    """A processor as a device: all the cores this process may use, within its container's quota."""
 
     model: str
     threads: int
@@ -43,11 +46,28 @@ def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
     )
 
 
-def usable_threads() -> int:
-    """The cores this process may run on."""
+def usable_threads(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
+    """The cores this process may run on, all at once and all the time: a container may see every
+    core of its machine, and have time on one of them."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    # Whole cores alone: a thread beyond them would have every operator stopped in its middle.
+    whole = (int(quota) for quota in _quotas(membership, cgroups))
+    return max(1, min([cores, *whole]))
+
+
+def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
+    """How many cores' time each control group around this process has, where it is limited."""
+    for version, folder in group_folders("cpu", membership, cgroups):
+        if version == 2:
+            allowed, _, period = text_of(folder / "cpu.max").strip().partition(" ")
+        else:
+            allowed = text_of(folder / "cpu.cfs_quota_us").strip()
+            period = text_of(folder / "cpu.cfs_period_us").strip()
+        if allowed.isdigit() and period.isdigit() and int(period):
+            yield int(allowed) / int(period)
 
 
 def _first_processor(cpuinfo: Path) -> dict[str, str]:

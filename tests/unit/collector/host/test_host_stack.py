@@ -3,7 +3,7 @@
 import pytest
 
 from collector.errors import BadInput
-from collector.host.cpu import this_cpu
+from collector.host.cpu import this_cpu, usable_threads
 from collector.host.stack import local_stack
 
 pytestmark = pytest.mark.fast
@@ -36,6 +36,39 @@ def test_an_arm_processor_is_named_by_its_part(tmp_path):
     path.write_text(KUNPENG)
     assert this_cpu(path).model.endswith("0x48-0xd01")
     assert this_cpu(path).flags == ("asimd", "asimddp", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "threads"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 64),
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2),
+        ("0::/pod/a\n", {"pod/cpu.max": "400000 100000\n", "pod/a/cpu.max": "max 100000\n"}, 4),
+        ("0::/\n", {"cpu.max": "12800000 100000\n"}, 64),
+        (
+            "4:cpu,cpuacct:/kubepods/pod1\n",  # named outside of the container, mounted as its root
+            {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            3,
+        ),
+        (
+            "4:cpu,cpuacct:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            64,
+        ),
+        ("", {}, 64),
+    ],
+)
+def test_a_container_has_the_cores_that_its_quota_pays_for(
+    tmp_path, monkeypatch, membership, files, threads
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)))
+    (tmp_path / "membership").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    assert usable_threads(tmp_path / "membership", tmp_path / "groups") == threads
 
 
 def test_what_the_kernel_does_not_tell_is_none(tmp_path):
