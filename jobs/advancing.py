@@ -95,9 +95,9 @@ def publish(
 
 def check_version(situation: Situation, *, supersede_stack: bool) -> None:
     """Raise BadInput where the results could not be merged at the end."""
-    stack, state = situation.stack, situation.state
-    version = state.versions.get(stack.version_path)
-    if version is None or supersede_stack or state.shows(stack):
+    stack, published = situation.stack, situation.published
+    version = published.versions.get(stack.version_path)
+    if version is None or supersede_stack or published.shows(stack):
         return
     raise BadInput(
         f"{stack.version_path} holds results of another stack (they differ in "

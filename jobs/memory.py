@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from collector.database.published import HeldShards
 from collector.plan import Plan
 from collector.store.base import Store
 from jobs.features import Features
@@ -46,7 +47,7 @@ class Memory:
     plan: KnownPlan | None = None
     waves: dict[str, Wave] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()
-    merged: tuple[tuple[int, int], bool] = ((-1, -1), False)  # head and commits -> whether
+    held: HeldShards | None = None
     features: Features | None = None
     store_of: str = ""
     store: Store | None = None
@@ -61,4 +62,4 @@ class Memory:
         """Everything that belongs to a plan."""
         self.plan, self.made_for = None, ""
         self.waves.clear()
-        self.committed, self.merged = frozenset(), ((-1, -1), False)
+        self.committed, self.held = frozenset(), None

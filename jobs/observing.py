@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from collector import keys
 from collector.database.commits import find_head
-from collector.database.query import held_shards
-from collector.database.snapshot import load_state
+from collector.database.published import HeldShards
 from collector.errors import NotFound, StoreError
 from collector.plan import Plan
 from collector.store.base import Store
@@ -88,11 +87,9 @@ def _is_merged(store: Store, plan: Plan, memory: Memory, *, partial: bool) -> bo
     head = find_head(store)
     if head is None:
         return not plan.shards
-    at = (head.number, len(done))
-    if memory.merged[0] != at:
-        held = held_shards(load_state(store, head))
-        memory.merged = (at, all((plan.campaign, shard) in held for shard in done))
-    return memory.merged[1]
+    if memory.held is None or memory.held.store is not store:
+        memory.held = HeldShards(store, plan.campaign)
+    return memory.held.at(head).issuperset(done)
 
 
 def _strikes(store: Store, campaign: str) -> Strikes:

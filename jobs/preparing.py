@@ -7,9 +7,7 @@ from pathlib import Path
 from collector.database.commits import Commit, find_head
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
-from collector.database.query import answers, held_shards
-from collector.database.snapshot import load_state
-from collector.database.state import State
+from collector.database.published import HeldShards, Published
 from collector.errors import BadInput
 from collector.ops.registry import find
 from collector.plan import Plan
@@ -34,8 +32,12 @@ class Situation:
     op_mapping: str | None
     plans: tuple[Plan, ...]
     committed: frozenset[str]
-    head: Commit | None
-    state: State
+    published: Published
+
+    @property
+    def head(self) -> Commit | None:
+        """The database's newest commit, when it was looked at."""
+        return self.published.commit
 
 
 def survey(
@@ -46,7 +48,6 @@ def survey(
     where it came with the campaign, not in a file."""
     stack = stack or resolve_stack(campaign)
     sources = load_sources(campaign, store)
-    head = find_head(store)
     return Situation(
         campaign=campaign,
         sources=sources,
@@ -54,8 +55,7 @@ def survey(
         op_mapping=_checked(op_mapping) if op_mapping else op_mapping_of(campaign),
         plans=tuple(read_plans(store, campaign.name)),
         committed=committed_shards(store, campaign.name),
-        head=head,
-        state=State.empty() if head is None else load_state(store, head),
+        published=Published.of(store, find_head(store)),
     )
 
 
@@ -63,7 +63,8 @@ def decide(
     situation: Situation, *, again: bool, retry_failed: bool
 ) -> Continue | NewPlan | Finished:
     """What the campaign's next step is, by the life of its plans."""
-    held = held_shards(situation.state)
+    published = situation.published
+    held = HeldShards(published.store, situation.campaign.name).at(published.commit)
     states = [
         PlanState(plan, situation.committed, _is_merged(plan, situation.committed, held))
         for plan in situation.plans
@@ -73,10 +74,10 @@ def decide(
     return next_step(states, wanted, again=again, retry_failed=retry_failed)
 
 
-def _is_merged(plan: Plan, committed: frozenset[str], held: frozenset[tuple[str, str]]) -> bool:
+def _is_merged(plan: Plan, committed: frozenset[str], held: frozenset[str]) -> bool:
     """Whether the head holds every shard that was committed of a plan."""
     done = (shard.shard_id for shard in plan.shards if shard.shard_id in committed)
-    return all((plan.campaign, shard) in held for shard in done)
+    return held.issuperset(done)
 
 
 def next_round(
@@ -99,11 +100,13 @@ def next_round(
 
 
 def head_answers(situation: Situation) -> Mapping[str, Answer]:
-    """What the head answers for this stack, by case."""
-    stack, state = situation.stack, situation.state
-    if not state.shows(stack):
+    """What the head answers of the sources' cases for this stack, by case."""
+    stack, published = situation.stack, situation.published
+    if not published.shows(stack):
         return {}
-    known = answers(state, stack.version_path, cache=situation.campaign.measure.cache)
+    wanted = (record.case_id for source in situation.sources for record in source.records)
+    cache = situation.campaign.measure.cache
+    known = published.answers(stack.version_path, wanted, cache=cache)
     return {case: Answer(found.is_good, found.mean_us) for case, found in known.items()}
 
 

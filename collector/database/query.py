@@ -11,14 +11,16 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.state import State, highest_rows
+from collector.database.state import State, Version, highest_rows
 from collector.measurement import Outcome
 from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
-_USED = (
-    *("case", "outcome", "reason", "warnings", "mean_us", "counters", "cache", "stack_id"),
-    *("head_commit", "plan", "plan_hash", "measurement", "final", "version_path"),
+# The columns of a measurement that decide how its case is answered, and what else is shown of it.
+ANSWERING = (
+    *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
+    *("measurement", "final", "version_path"),
 )
+_SHOWN = ("reason", "warnings", "counters")
 _RANK = ("good", "head_commit", "plan", "plan_hash", "measurement")
 
 
@@ -53,13 +55,19 @@ class Change:
 
 
 def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`.
+    """For each case answered there, the measurement that counts, with a column `good`."""
+    rows = state.measurements.select([*ANSWERING, *_SHOWN])
+    return best_of(rows, state.versions[version_path], version_path, cache=cache)
+
+
+def best_of(
+    rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
+) -> pa.Table:
+    """The same of any rows that have the columns ANSWERING.
 
     Only final measurements of the version's stack compete, taken in the cache state that the
     version shows, or in `cache`.
     """
-    version = state.versions[version_path]
-    rows = state.measurements.select(_USED)
     rows = rows.filter(rows["final"])
     for name, wanted in (
         ("version_path", version_path),
@@ -68,18 +76,28 @@ def best_rows(state: State, version_path: str, *, cache: str | None = None) -> p
     ):
         rows = rows.filter(pc.equal(rows[name], wanted))
     good = pc.and_(pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], ""))
-    ranked = rows.append_column("good", good)
+    rows = rows.append_column("good", good)
     for name in ("head_commit", "plan"):
-        at = ranked.column_names.index(name)
-        ranked = ranked.set_column(at, name, ranked[name].cast(pa.int64()))
-    return highest_rows(ranked, ("case",), _RANK)
+        at = rows.column_names.index(name)
+        rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
+    return best_of_cases(rows)
+
+
+def best_of_cases(rows: pa.Table) -> pa.Table:
+    """For each case the row of highest rank. The best of several tables is the best of what was
+    best in each."""
+    return highest_rows(rows, ("case",), _RANK)
 
 
 def answers(state: State, version_path: str, *, cache: str | None = None) -> dict[str, Answered]:
     """How each case of a version directory is answered, by case id; a failure is an answer."""
     if version_path not in state.versions:
         return {}
-    best = best_rows(state, version_path, cache=cache)
+    return answers_of(best_rows(state, version_path, cache=cache))
+
+
+def answers_of(best: pa.Table) -> dict[str, Answered]:
+    """The answers that the best rows are, by case id."""
     columns = (best[name].to_pylist() for name in ("case", "outcome", "good", "mean_us"))
     return {
         case: Answered(Outcome(outcome), good, float(mean_us) if good else None)

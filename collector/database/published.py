@@ -1,0 +1,112 @@
+"""What planning and following want to know of the database's head, without holding the database.
+
+Of each file of measurements only the columns that answer are read, a batch at a time, so that what
+is held grows with what is asked for: a database of a million measurements is larger in memory than
+a controller may be.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from collector import keys
+from collector.database.commits import Commit
+from collector.database.query import ANSWERING, Answered, answers_of, best_of, best_of_cases
+from collector.database.sealed import read_sealed
+from collector.database.snapshot import SnapshotManifest, read_manifest
+from collector.database.state import TEXT, Version
+from collector.errors import BadInput
+from collector.stack import Stack
+from collector.store.base import Store
+
+_BATCH_ROWS = 16_384
+_KEPT = ("case", "outcome", "mean_us", "good", "head_commit", "plan", "plan_hash", "measurement")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The head of a database; without a commit an empty one."""
+
+    store: Store
+    commit: Commit | None
+    manifest: SnapshotManifest | None
+
+    @classmethod
+    def of(cls, store: Store, commit: Commit | None) -> "Published":
+        """What a commit of the store's database published; the manifest is all that is read."""
+        return cls(store, commit, read_manifest(store, commit) if commit else None)
+
+    @property
+    def versions(self) -> Mapping[str, Version]:
+        """What each version directory stands for, without the text of its op_mapping."""
+        return self.manifest.versions if self.manifest else {}
+
+    def shows(self, stack: Stack) -> bool:
+        """Whether the version directory of a stack is there and shows this very stack."""
+        version = self.versions.get(stack.version_path)
+        return version is not None and version.shown_stack.stack_id == stack.stack_id
+
+    def answers(
+        self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
+    ) -> dict[str, Answered]:
+        """How each wanted case of a version directory is answered, as `query.answers` says it."""
+        if self.manifest is None or version_path not in self.versions:
+            return {}
+        version, cases = self.versions[version_path], pa.array(wanted, TEXT)
+        best: list[pa.Table] = []
+        for key in self.manifest.measurements:
+            found = list(best)
+            for rows in _batches(self.store, key, ANSWERING):
+                asked = rows.filter(pc.is_in(rows["case"], value_set=cases))
+                found.append(best_of(asked, version, version_path, cache=cache).select(_KEPT))
+            best = [best_of_cases(pa.concat_tables(found))] if found else []
+        return answers_of(best[0]) if best else {}
+
+
+class HeldShards:
+    """The shards of one campaign that measurements of the database came from. Files of
+    measurements never change: each is read once, however often somebody asks."""
+
+    def __init__(self, store: Store, campaign: str):
+        self.store = store
+        self._campaign = campaign
+        self._of_file: dict[str, frozenset[str]] = {}
+        self._at: tuple[str, frozenset[str]] = ("", frozenset())
+
+    def at(self, head: Commit | None) -> frozenset[str]:
+        """Those that this head holds. An id is told of the one campaign only: two campaigns that
+        plan the same cases have shards of one id."""
+        if head is None:
+            return frozenset()
+        if self._at[0] != head.snapshot:
+            manifest = read_manifest(self.store, head)
+            merged = any(plan.campaign == self._campaign for plan in manifest.plans)
+            files = manifest.measurements if merged else ()
+            self._at = (head.snapshot, frozenset[str]().union(*map(self._held_in, files)))
+        return self._at[1]
+
+    def _held_in(self, key: str) -> frozenset[str]:
+        if key not in self._of_file:
+            found: set[str] = set()
+            for rows in _batches(self.store, key, ("campaign", "shard")):
+                own = rows.filter(pc.equal(rows["campaign"], self._campaign))
+                found.update(pc.unique(own["shard"]).to_pylist())
+            self._of_file[key] = frozenset(found)
+        return self._of_file[key]
+
+
+def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of a file of measurements, these columns alone. Raises BadInput, naming the key,
+    where it is not what its name promises."""
+    sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
+    data = read_sealed(store, key, sha256, named_by="its own name")
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+            yield pa.table(batch).select(list(columns))
+    except (pa.ArrowInvalid, KeyError, ValueError) as error:
+        raise BadInput(f"a table of other columns is wanted: {error}", path=key) from error

@@ -1,0 +1,118 @@
+"""What is read of a database by who may not hold it: the same answers, from less."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.database.commits import Commit, find_head
+from collector.database.merge import CREATE, merge
+from collector.database.published import HeldShards, Published
+from collector.database.query import answers, held_shards
+from collector.database.snapshot import load_state
+from collector.errors import BadInput
+from collector.measurement import Outcome
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    write_campaign,
+)
+from tests.unit.collector.database.wrapped_stores import CountingStore
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 9)]
+
+
+def merged(store: Store, made: MadePlan) -> Commit:
+    write_campaign(store, made)
+    merge(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
+    head = find_head(store)
+    assert head is not None
+    return head
+
+
+def random_plan(chance: random.Random, number: int) -> MadePlan:
+    """Some cases, some of them answered, by any cache state, now and then on another stack."""
+    chosen = chance.sample(RECORDS, 4)
+    session = {
+        record.case_id: chance.choice(
+            [
+                Tried(float(chance.randint(1, 9)), cache=chance.choice(["warm", "cold"])),
+                Tried(outcome=Outcome.OOM),
+            ]
+        )
+        for record in chosen
+    }
+    stack = chance.choice([STACK, STACK, replace(STACK, driver="25.1")])
+    shard = MadeShard(f"shard-{number}", chosen, [session])
+    campaign = chance.choice(["made", "other"])
+    return MadePlan([shard], campaign, number, number - 1, stack=stack)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
+    chance = random.Random(seed)
+    store = MemoryStore()
+    for number in range(1, 5):
+        head = merged(store, random_plan(chance, number))
+    state, published = load_state(store, head), Published.of(store, head)
+    wanted = {record.case_id for record in chance.sample(RECORDS, 6)}
+    for cache in (None, "warm", "cold"):
+        whole = answers(state, PATH, cache=cache)
+        found = published.answers(PATH, wanted, cache=cache)
+        assert found == {case: whole[case] for case in wanted & set(whole)}
+    assert published.shows(STACK) == state.shows(STACK)
+    pairs = held_shards(state)
+    for campaign in ("made", "other", "nobody"):
+        own = {shard for name, shard in pairs if name == campaign}
+        assert HeldShards(store, campaign).at(head) == own
+
+
+def test_an_empty_database_answers_nothing() -> None:
+    store = MemoryStore()
+    published = Published.of(store, None)
+    assert published.versions == {} and not published.shows(STACK)
+    assert published.answers(PATH, [RECORDS[0].case_id]) == {}
+    assert HeldShards(store, "made").at(None) == frozenset()
+
+
+def test_each_file_of_measurements_is_read_once_however_often_somebody_asks() -> None:
+    store = CountingStore(MemoryStore())
+    shards = [MadeShard(f"s{n}", [r], [answered([r], 5.0)]) for n, r in enumerate(RECORDS)]
+    head = merged(store, MadePlan(shards[:4]))
+    held = HeldShards(store, "made")
+    store.calls.clear()
+    assert held.at(head) == held.at(head) == {"s0", "s1", "s2", "s3"}
+    head = merged(store, MadePlan(shards[4:], number=2, head_commit=1, attempt="b"))
+    store.calls.clear()
+    assert len(held.at(head)) == 8
+    read = [key for verb, key in store.calls if verb == "get" and key.startswith("db/m")]
+    assert len(read) == 1
+
+
+def test_a_campaign_that_was_never_merged_is_answered_from_the_manifest_alone() -> None:
+    store = CountingStore(MemoryStore())
+    head = merged(store, MadePlan([MadeShard("s", RECORDS[:1], [answered(RECORDS[:1], 5.0)])]))
+    store.calls.clear()
+    assert HeldShards(store, "other").at(head) == frozenset()
+    assert [key for _, key in store.calls] == [keys.snapshot_manifest(head.snapshot)]
+
+
+def test_a_file_that_was_changed_is_refused() -> None:
+    store = MemoryStore()
+    head = merged(store, MadePlan([MadeShard("s", RECORDS[:1], [answered(RECORDS[:1], 5.0)])]))
+    [key] = [info.key for info in store.list(keys.MEASUREMENTS)]
+    store.put(key, b"another")
+    with pytest.raises(BadInput, match="changed after it was written"):
+        HeldShards(store, "made").at(head)
+    with pytest.raises(BadInput, match="changed after it was written"):
+        Published.of(store, head).answers(PATH, [RECORDS[0].case_id])
