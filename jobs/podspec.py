@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from collector import __version__
+from collector import __version__, keys
 from collector.canonical import canonical_json as _json
 from collector.canonical import sha256_hex, short_hash
-from collector.plan import Plan
+from collector.plan import Plan, plan_to_json
 from collector.worker.exit_codes import ExitCode
 from jobs.deployment import LABEL, PART_OF, Deployment, Manifest
 from jobs.features import ALL_FEATURES, Features
@@ -50,9 +50,16 @@ def worker_job(
     labels = _labels(wave.campaign, "worker") | {
         LABEL + "plan": wave.plan_hash,
         LABEL + "wave": wave.wave_hash,
+        LABEL + "kind": "single",  # of one device; gangs of several ranks would be others
+        **dict(site.pod_labels),  # Ascend's plugins read theirs on the Job and on its pods
     }
     job = _job(wave.job_name, labels, deployment)
-    job["metadata"]["annotations"][MADE_OF] = made_of(site, deployment)
+    job["metadata"]["annotations"] = {
+        MADE_OF: made_of(site, deployment),
+        # For people and other programs: which plan this is a part of, and whether it is that one.
+        LABEL + "plan-uri": f"{deployment.root}/{keys.plan(wave.campaign, wave.plan)}",
+        LABEL + "plan-sha256": sha256_hex(plan_to_json(plan)),
+    }
     if site.kueue_queue:
         job["metadata"]["labels"][_QUEUE] = site.kueue_queue
         if at_once > 1:  # Kueue refuses a least number that is not below the number
@@ -71,7 +78,7 @@ def worker_job(
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
             "metadata": {
-                "labels": labels | dict(site.pod_labels),
+                "labels": labels,
                 "annotations": pod_annotations(site),
             },
             "spec": _worker_pod(wave, plan, site, deployment, features),
@@ -109,7 +116,7 @@ def merge_job(
 def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
     """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it. `device` is
     the name that the campaign gives its NPUs, where several are possible."""
-    labels = _labels("", "probe")
+    labels = _labels("", "probe") | dict(site.pod_labels)
     job = _job(name, labels, deployment)
     if site.kueue_queue:  # Kueue suspends it itself, where it is installed
         job["metadata"]["labels"][_QUEUE] = site.kueue_queue
@@ -132,7 +139,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         "ttlSecondsAfterFinished": _KEEP_PROBE_S,
         "template": {
             "metadata": {
-                "labels": labels | dict(site.pod_labels),
+                "labels": labels,
                 "annotations": pod_annotations(site),
             },
             "spec": pod,

@@ -58,6 +58,25 @@ def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deploym
     return worker_job(wave, plan, site, deployment, cap=cap)
 
 
+# Labels -----------------------------------------------------------------------------------------
+
+
+def test_ascends_labels_are_on_a_job_and_on_its_pods():
+    for job in (worker_of(A3), probe_job(A3, DEPLOYMENT, "probe")):
+        for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+            assert labels["ring-controller.atlas"] == "ascend-910b"
+    assert "ring-controller.atlas" not in worker_of(CPU)["metadata"]["labels"]
+
+
+def test_a_job_names_its_plan_and_the_hash_of_it():
+    job = worker_of()
+    notes = job["metadata"]["annotations"]
+    assert notes["opmeter.io/plan-uri"] == "s3://perf/x/campaigns/c/plans/7.json"
+    assert notes["opmeter.io/plan-sha256"].startswith(job["metadata"]["labels"]["opmeter.io/plan"])
+    assert len(notes["opmeter.io/plan-sha256"]) == 64
+    assert job["metadata"]["labels"]["opmeter.io/kind"] == "single"
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 
