@@ -18,6 +18,8 @@ SHAPES = ("device", "pair", "node")
 SCHEDULERS = ("default", "volcano")
 RUNTIMES = ("ascend", "hostpath", "none")
 NETWORKS = ("pod", "host")
+# What MindCluster's device plugin calls devices, where nobody has given them other names.
+_MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "Ascend310P", "npu"))
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _KEYS = (
     *("site", "backend", "resource", "devices_per_node", "shape", "accelerator_type"),
@@ -137,26 +139,53 @@ def site_from_text(
 
 
 def shape_complaint(site: Site) -> str:
-    """Why this cluster's scheduler or device plugin would refuse the worker's shape; empty where
-    it would not. The rules are those of MindCluster's Volcano plugin and device plugin (2026-08):
-    one PodGroup holds all pods of a batch Job, so that a wave always counts as several tasks."""
+    """Why this cluster's scheduler or device plugin would refuse the worker's shape, or measure
+    something else by it; empty where neither is so. The rules are those of MindCluster's Volcano
+    plugin and device plugin and of HAMi's (2026-08): one PodGroup holds all pods of a batch Job, so
+    that a wave always counts as several tasks."""
     if site.backend == "npu" and not site.resource:
         return "an NPU site names its resource, as huawei.com/Ascend910"
     if re.search(r"Ascend\d+\w*-\d+c", site.resource):
         return f"{site.resource} is a slice of a device: its numbers would not be the device's"
     if site.shape == "pair" and site.devices_per_node % 2:
         return f"pairs of devices are wanted, and a node has {site.devices_per_node}"
-    if site.scheduler != "volcano":
+    if site.backend != "npu":
         return ""
+    if site.resource.endswith("/Ascend910C") and site.devices_per_worker % 2:
+        return (
+            f"HAMi gives {site.resource} by whole chips of two: one is rounded up to two, and "
+            f"{site.devices_per_worker} of them are not what a pod would get: pair or node is "
+            "wanted, of an even number"
+        )
     if site.accelerator_type.startswith("module-a3") and site.shape == "device":
+        return f"{_why_not_one_die(site)}: pair or node is wanted"
+    return _volcano_complaint(site) if site.scheduler == "volcano" else ""
+
+
+def _why_not_one_die(site: Site) -> str:
+    if site.scheduler == "volcano":
         return (
             "Volcano's Ascend plugin refuses one NPU a pod on A3 in a Job of several pods "
-            '("only single task job can request single npu"): pair or node is wanted'
+            '("only single task job can request single npu")'
         )
+    return (
+        "a chip of A3 is two dies that share power and memory, and a pod of one would measure "
+        "beside a stranger on the other"
+    )
+
+
+def _volcano_complaint(site: Site) -> str:
     if site.accelerator_type.endswith("super-pod") and site.shape != "node":
         return (
             "Volcano's Ascend plugin wants whole nodes of a super-pod in a Job of several pods "
             '("should be equal to node npu"): node is wanted'
+        )
+    told = site.schedule_policy or "accelerator-type" in dict(site.node_selector)
+    if not told and (site.resource in _MINDCLUSTER or not site.accelerator_type):
+        return (
+            "Volcano's Ascend plugin takes a Job that says nothing of its machines for one of the "
+            "first Atlas 800: schedule_policy is wanted, as chip8-node8, or accelerator-type in "
+            "node_selector"
         )
     return ""
 

@@ -15,6 +15,7 @@ devices_per_node: 16
 shape: {shape}
 accelerator_type: {kind}
 scheduler: {scheduler}
+schedule_policy: chip2-node16
 cpu: "8"
 memory: 64Gi
 """
@@ -34,7 +35,9 @@ def test_every_bundled_profile_is_read_under_its_own_name():
 @pytest.mark.parametrize(
     ("shape", "kind", "scheduler", "words"),
     [
-        ("device", "module-a3-16", "volcano", "pair or node is wanted"),
+        ("device", "module-a3-16", "volcano", "only single task job.*pair or node is wanted"),
+        ("device", "module-a3-16", "default", "two dies that share.*pair or node is wanted"),
+        ("device", "module-a3-16-super-pod", "default", "pair or node is wanted"),
         ("pair", "module-a3-16-super-pod", "volcano", "node is wanted"),
     ],
 )
@@ -48,8 +51,39 @@ def test_a_shape_that_the_scheduler_refuses_is_refused_with_its_reason(
 @pytest.mark.parametrize("shape", ["pair", "node"])
 def test_other_shapes_stand(shape):
     assert site(shape).shape == shape
-    assert site("device", scheduler="default").devices_per_worker == 1
+    assert site("device", "module-910b-8").devices_per_worker == 1
+    assert site(shape, "module-a3-16-super-pod", "default").shape == shape
     assert site(shape).devices_per_worker == {"pair": 2, "node": 16}[shape]
+
+
+HAMI = {"resource": "huawei.com/Ascend910C", "accelerator_type": "", "scheduler": ""}
+
+
+@pytest.mark.parametrize("changes", [{"shape": "device"}, {"devices_per_node": "15"}])
+def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
+    text = A3.format(shape="node", kind="x", scheduler="volcano")
+    with pytest.raises(BadInput, match="rounded up to two"):
+        site_from_text(text, path="mine.yaml", changes=HAMI | changes)
+    assert site_from_text(text, path="mine.yaml", changes=HAMI).devices_per_worker == 16
+    pair = site_from_text(text, path="mine.yaml", changes=HAMI | {"shape": "pair"})
+    assert pair.devices_per_worker == 2
+
+
+def test_volcano_is_told_which_machines_a_job_is_for():
+    text = A3.format(shape="node", kind="module-910b-8", scheduler="volcano")
+    silent = {"schedule_policy": ""}
+    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+        site_from_text(text, path="mine.yaml", changes=silent)
+    told = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
+    assert site_from_text(text, path="mine.yaml", changes=told).schedule_policy == ""
+    others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with rules of its own
+    assert site_from_text(text, path="mine.yaml", changes=others).scheduler == "volcano"
+    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+        site_from_text(text, path="mine.yaml", changes=others | {"accelerator_type": ""})
+
+
+def test_a_processor_under_volcano_is_told_nothing():
+    assert load_site("cpu", {"scheduler": "volcano"}).scheduler == "volcano"
 
 
 def test_a_slice_of_a_device_is_refused():
