@@ -35,6 +35,7 @@ _JOBS = "/apis/batch/v1/namespaces/{namespace}/jobs"
 _CORE = "/api/v1/namespaces/{namespace}/{kind}"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _STRICT = {"fieldValidation": "Strict", "fieldManager": COMPONENT}
@@ -193,6 +194,34 @@ class Cluster:
             "spec": {"resourceAttributes": asked},
         }
         return bool(self._calls.json("POST", _REVIEWS, review)["status"]["allowed"])
+
+    def account_may(self, account: str, verb: str, group: str, resource: str) -> bool:
+        """The same of a ServiceAccount of the namespace. Raises ClusterError where this account may
+        not ask that."""
+        namespace = self.namespace
+        asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "LocalSubjectAccessReview",
+            "metadata": {"namespace": namespace},
+            "spec": {
+                "user": f"system:serviceaccount:{namespace}:{account}",
+                "groups": [
+                    *("system:serviceaccounts", f"system:serviceaccounts:{namespace}"),
+                    "system:authenticated",
+                ],
+                "resourceAttributes": asked,
+            },
+        }
+        path = _LOCAL_REVIEWS.format(namespace=namespace)
+        return bool(self._calls.json("POST", path, review)["status"]["allowed"])
+
+    def daemon_sets(self) -> list[Manifest] | None:
+        """Those of all namespaces; None where this account may not list them."""
+        with _unless_refused("DaemonSets of all namespaces"):
+            pages = self._calls.pages("/apis/apps/v1/daemonsets", {})
+            return [item for page in pages for item in page.get("items") or ()]
+        return None
 
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
         """The names of Jobs that change, for about so long, from now on; ends early where the watch

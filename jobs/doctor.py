@@ -23,12 +23,14 @@ _LEAST_DISK_BYTES = 2 * _GIB
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at and found; `fix` says what to do where it is not `ok`."""
+    """What was looked at and found; `fix` says what to do where it is not `ok`. What was
+    `skipped` could not be looked at, and is no failure."""
 
     name: str
     ok: bool
     found: str
     fix: str = ""
+    skipped: bool = False
 
 
 def check_machine() -> Iterator[Check]:

@@ -84,12 +84,34 @@ def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
     return Check("rights", False, f"{who} may not: {words}{more}", fix)
 
 
+def check_account(allowed: Mapping[Permission, bool] | None, account: str) -> Check:
+    """Whether the controller in the cluster may do what it does; None where nobody may ask."""
+    if allowed is None:
+        words = f"what {account} may do is not told: this account may not ask"
+        return Check("controller", True, words, skipped=True)
+    if not any(allowed.values()):
+        words = f"{account} may do nothing here: no controller is installed in this namespace"
+        return Check("controller", True, words, skipped=True)
+    check = check_permissions(allowed, account)
+    fix = "apply manifests/base again, whose Role gives them: kubectl apply -k"
+    return Check("controller", check.ok, check.found, fix)
+
+
+def not_probed(namespace: str) -> Check:
+    """What stands for a probe where no image is known."""
+    words = (
+        "whether a pod reaches the store was not looked at: no campaign is applied in "
+        f"{namespace}, which names image and store; ask again when one is"
+    )
+    return Check("pod", True, words, skipped=True)
+
+
 def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
     """Whether there are nodes that the profile selects, and devices on them."""
     known = list(nodes)
     if not known:
-        words = "none are told: this account may not list nodes"
-        yield Check("nodes", True, f"{words}; then no node is put in quarantine either")
+        words = "none are told: this account may not list nodes; labels were not compared"
+        yield Check("nodes", True, words, skipped=True)
         return
     chosen = [node for node in known if _missing_labels(node, site) == []]
     if not chosen:

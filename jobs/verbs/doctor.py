@@ -39,7 +39,8 @@ def doctor_together_verb(backend: str) -> int:
 def _print(checks: Iterable[Check]) -> int:
     failed = 0
     for check in checks:
-        typer.echo(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<10} {check.found}")
+        word = "FAIL" if not check.ok else "skip" if check.skipped else "ok  "
+        typer.echo(f"{word}  {check.name:<10} {check.found}")
         if not check.ok:
             typer.echo(f"      fix: {check.fix}")
             failed += 1

@@ -11,16 +11,20 @@ from jobs.applied import SELECTOR, Applied, applied_from
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterError
 from jobs.deployment import Deployment
+from jobs.device_plugin import check_device_plugin
 from jobs.doctor import Check
 from jobs.doctor_cluster import (
     APIS,
     NEEDED,
+    Permission,
+    check_account,
     check_apis,
     check_features,
     check_nodes,
     check_permissions,
     check_probe,
     check_version,
+    not_probed,
     refused_job,
     sample_job,
 )
@@ -29,6 +33,7 @@ from jobs.rendering import named_probe
 from jobs.site import Site, load_site
 
 _PATIENCE_S, _LOOK_S = 180.0, 2.0
+_ACCOUNT = "opmeter-controller"  # of manifests/base
 _NO_IMAGE = "no-image-is-known-yet"
 
 
@@ -50,13 +55,22 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     yield from check_apis({group: cluster.has_api(group) for group in APIS}, chosen)
     allowed = {permission: cluster.may(*permission) for permission in NEEDED}
     yield check_permissions(allowed, f"this account, in {cluster.namespace},")
+    yield check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
     yield from check_nodes(cluster.nodes(), chosen)
+    yield check_device_plugin(cluster.daemon_sets(), chosen)
     yield _dry_run(cluster, chosen, applied)
     if applied is None:
-        words = f"not looked at: no campaign is applied in {cluster.namespace}, which names images"
-        yield Check("pod", True, words)
+        yield not_probed(cluster.namespace)
         return
     yield _probe(cluster, applied, chosen, root)
+
+
+def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
+    """What the ServiceAccount of the controller may do; None where that may not be asked."""
+    try:
+        return {permission: cluster.account_may(_ACCOUNT, *permission) for permission in NEEDED}
+    except ClusterError:
+        return None
 
 
 def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:

@@ -225,3 +225,20 @@ def test_an_old_server_that_refuses_the_fields_is_one_without_them():
     assert unknown_fields(words) == DEGRADED
     assert unknown_fields('strict decoding error: unknown field "spec.typo"') is None
     assert unknown_fields("403: forbidden") is None
+
+
+def test_daemon_sets_of_all_namespaces_are_told_or_known_to_be_hidden(cluster_of):
+    cluster, server = cluster_of(listing("plugin", token="more"), listing("plugin"))
+    assert cluster.daemon_sets() is not None and len(server.asked) == 2
+    cluster, _ = cluster_of(Answer(403, {"message": "forbidden"}))
+    assert cluster.daemon_sets() is None
+
+
+def test_the_rights_of_another_account_are_asked_in_its_name(cluster_of):
+    cluster, server = cluster_of(Answer(201, {"status": {"allowed": True}}), Answer(403))
+    assert cluster.account_may("opmeter-controller", "list", "batch", "jobs")
+    (asked,) = server.asked
+    assert asked.path.endswith("/namespaces/bench/localsubjectaccessreviews")
+    assert asked.body["spec"]["user"] == "system:serviceaccount:bench:opmeter-controller"
+    with pytest.raises(ClusterError):
+        cluster.account_may("opmeter-controller", "list", "batch", "jobs")

@@ -11,6 +11,7 @@ from jobs.deployment import Deployment
 from jobs.nodes import Strike, Strikes
 from jobs.verbs import doctor_cluster
 from jobs.verbs.cluster_view import ClusterView
+from jobs.verbs.doctor import doctor_cluster_verb
 from jobs.verbs.doctor_cluster import check_cluster
 from jobs.verbs.status import status_verb
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, add_record, answered
@@ -32,6 +33,7 @@ class PlayedCluster:
         self.campaigns = [campaign] if applied else []
         self.live, self.probes, self.waiting, self.asked = [], [], [], []
         self.away = self.refuses = False
+        self.keeps_quiet = True
         self.deleted = []
 
     def version(self):
@@ -66,6 +68,14 @@ class PlayedCluster:
 
     def may(self, *permission):
         return True
+
+    def account_may(self, account, *permission):
+        if self.keeps_quiet:
+            raise ClusterError("403: forbidden")
+        return permission[:3] != ("create", "", "configmaps")
+
+    def daemon_sets(self):
+        return None
 
     def dry_run(self, job):
         if self.refuses:
@@ -221,8 +231,28 @@ def test_a_pod_that_finds_nothing_is_a_failure_with_its_words(cluster, monkeypat
 def test_a_doctor_without_a_campaign_says_what_it_did_not_look_at(cluster):
     cluster.campaigns = []
     found = checks()
-    assert found["pod"].ok and "not looked at" in found["pod"].found
+    assert found["pod"].skipped and "not looked at" in found["pod"].found
     assert found["site"].found == "cpu"
+
+
+def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
+    cluster.campaigns = []
+    found = checks()
+    assert found["rights"].ok and not found["rights"].skipped
+    assert found["controller"].skipped and "may not ask" in found["controller"].found
+    assert found["plugin"].skipped  # a cpu site asks for no devices
+    cluster.keeps_quiet = False
+    found = checks()
+    assert found["rights"].ok and not found["controller"].ok
+    assert "opmeter-controller may not: create configmaps" in found["controller"].found
+
+
+def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
+    cluster.campaigns = []
+    assert doctor_cluster_verb(None, None, None) == 0
+    lines = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert lines["pod"] == lines["controller"] == lines["plugin"] == "skip"
+    assert lines["version"] == "ok"
 
 
 def test_a_doctor_says_that_nobody_answers_and_goes_no_further(cluster):

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from jobs.deployment import Deployment
+from jobs.device_plugin import check_device_plugin
 from jobs.doctor_cluster import (
     KUEUE,
     NEEDED,
+    check_account,
     check_apis,
     check_features,
     check_nodes,
@@ -87,7 +89,7 @@ def test_nodes_that_are_not_ready_are_counted():
         "1 of 2 ready"
     )
     assert not only(check_nodes([node(ready="Unknown")], A2), "nodes").ok
-    assert only(check_nodes([], A2), "nodes").ok  # this account may not list them
+    assert only(check_nodes([], A2), "nodes").skipped  # this account may not list them
 
 
 def test_devices_are_compared_with_the_profile():
@@ -123,3 +125,49 @@ def test_a_probe_that_found_nothing_quotes_the_cluster():
     check = check_probe("", "no answer", events)
     assert check.found == 'no answer; secret "s3" not found' and check.fix
     assert check_probe("CPU_x/vllm_ascend/v", "").ok
+
+
+def test_the_controllers_account_is_judged_by_its_own_rights():
+    assert check_account(dict.fromkeys(NEEDED, True), "it").ok
+    some = dict.fromkeys(NEEDED, True) | {("delete", "batch", "jobs"): False}
+    check = check_account(some, "it")
+    assert not check.ok and "it may not: delete jobs" in check.found
+    assert check_account(None, "it").skipped
+    assert check_account(dict.fromkeys(NEEDED, False), "it").skipped  # it is not installed
+
+
+def plugin(*args, name="ascend-device-plugin-daemonset", image="ascend-k8sdeviceplugin:v26"):
+    command = ["/bin/bash", "-c", "--"]
+    container = {"name": "device-plugin", "image": image, "command": command, "args": [*args]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    return {"metadata": {"name": name, "namespace": "kube-system"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("args", "site", "ok", "words"),
+    [
+        ("device-plugin -useAscendDocker=true -volcanoType=true -logLevel=0", {}, False, "refuses"),
+        ("device-plugin -volcanoType=true", {"shape": "node"}, True, "volcanoType=true"),
+        ("device-plugin --volcanoType", {"scheduler": "volcano"}, True, "volcanoType=true"),
+        ("device-plugin -volcanoType=false", {}, True, "volcanoType=false"),
+        ("device-plugin -logLevel=0", {}, True, "volcanoType=false"),
+        ("device-plugin -logLevel=0", {"scheduler": "volcano"}, False, "other devices than"),
+        ("device-plugin -shareDevCount=4", {}, False, "4 times"),
+    ],
+)
+def test_the_plugins_mode_is_compared_with_the_profile(args, site, ok, words):
+    others = plugin("kube-proxy", name="kube-proxy", image="kube-proxy:v1")
+    default = replace(A2, scheduler="default", shape="device")
+    check = check_device_plugin([others, plugin(args)], replace(default, **site))
+    assert check.ok is ok and words in check.found and not check.skipped
+    assert check.found.startswith("kube-system/ascend-device-plugin-daemonset")
+    assert ok or check.fix
+
+
+def test_a_plugin_that_nobody_shows_is_not_called_well():
+    nvidia = plugin("nvidia-device-plugin", name="nvidia", image="nvidia/k8s-device-plugin")
+    for shown in (None, [], [nvidia]):
+        check = check_device_plugin(shown, A2)
+        assert check.ok and check.skipped
+    assert "volcanoType" in check_device_plugin(None, A2).found
+    assert check_device_plugin([], load_site("cpu")).skipped
