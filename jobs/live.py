@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobs.deployment import LABEL
-from jobs.observed import JobView, PodView
+from jobs.observed import WORKER, JobView, PodView
 from jobs.podspec import MADE_OF, MERGE_INPUT
 from jobs.waves import parse_indexes
 
@@ -18,6 +18,9 @@ _JOB_NAME = "batch.kubernetes.io/job-name"
 HELD = LABEL + "held"
 # Reasons of a waiting container that pass by themselves.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+# Reasons of a kubelet that refuses a pod and is well.
+_PASSING = frozenset({"NodeShutdown", "Terminated"})
+_NO_ROOM = "OutOf"
 
 
 class Since:
@@ -42,15 +45,21 @@ class Since:
 def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView, ...]:
     """The Jobs of a campaign."""
     views = [job_view(job) for job in jobs]
-    ages = since.look({view.uid: view.suspended for view in views})
+    ages = since.look({view.uid: (view.suspended, view.state) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
 def pod_views(pods: Iterable[Mapping[str, Any]], since: Since) -> tuple[PodView, ...]:
     """The pods of a campaign."""
     views = [_pod_view(pod) for pod in pods]
-    ages = since.look({view.uid: view for view in views})
+    ages = since.look({view.uid: _state_of(view) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
+
+
+def _state_of(pod: PodView) -> Hashable:
+    """What has to change for a pod to be in another state. Not the words of who holds it up: a
+    kubelet says by turns that a pull failed and that it waits, a scheduler counts."""
+    return pod.phase, pod.node, pod.deleting, bool(pod.waiting), bool(pod.unschedulable)
 
 
 def job_view(job: Mapping[str, Any]) -> JobView:
@@ -89,8 +98,8 @@ def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
 def _pod_view(pod: Mapping[str, Any]) -> PodView:
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
-    state = container.get("state") or {}
+    statuses = status.get("containerStatuses") or ()
+    state = next((c.get("state") or {} for c in statuses if c.get("name") == WORKER), {})
     ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
     return PodView(
         name=metadata["name"],
@@ -104,17 +113,32 @@ def _pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting=_words(waiting) if waiting.get("reason", "") not in _STARTING else "",
         unschedulable=_unschedulable(status.get("conditions") or ()),
         deleting="deletionTimestamp" in metadata,
-        shard=_shard_in(ended.get("message") or ""),
+        shard=_said(ended, "shard"),
+        words=_said(ended, "reason") or status.get("message") or "",
+        refused=_is_refused(pod),
     )
 
 
-def _shard_in(last_words: str) -> str:
-    """The shard that a worker's termination message names."""
+def _said(ended: Mapping[str, Any], key: str) -> str:
+    """What a worker's termination message says of a key."""
     try:
-        value = json.loads(last_words)
-        return str(value["shard"])
+        return str(json.loads(ended.get("message") or "")[key])
     except (KeyError, TypeError, ValueError):
         return ""
+
+
+def _is_refused(pod: Mapping[str, Any]) -> bool:
+    """Whether a node's kubelet took the pod and ended it before any container began: its device
+    plugin fails, say. One that lacked room then, or was going down, is not ill."""
+    status = pod.get("status") or {}
+    reason = status.get("reason") or ""
+    disrupted = any(
+        c["type"] == "DisruptionTarget" and c.get("status") == "True"
+        for c in status.get("conditions") or ()
+    )
+    passing = reason in _PASSING or reason.startswith(_NO_ROOM)
+    began = bool(status.get("containerStatuses")) or passing or disrupted
+    return status.get("phase") == "Failed" and bool(pod["spec"].get("nodeName")) and not began
 
 
 def _words(waiting: Mapping[str, str]) -> str:

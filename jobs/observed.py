@@ -14,8 +14,8 @@ class JobView:
     """One live Job. `state` is its last word: `Complete`, `Failed`, or empty while it lives.
 
     `made_of` is what its pods were made of; `merges` the input of a merge. `held` says that it was
-    suspended for a while, and `in_state_s` how long this controller has seen it suspended or not,
-    by its own monotonic clock.
+    suspended for a while, and `in_state_s` how long this controller has seen it suspended, at
+    work, or ended, by its own monotonic clock.
     """
 
     name: str
@@ -47,8 +47,8 @@ class JobView:
 class PodView:
     """One pod of a Job. `in_state_s` is how long this controller has seen it like this, by its own
     monotonic clock; `waiting` is why a container does not start, `unschedulable` why no node
-    takes the pod, each in the words of who says so. `shard` is the one that a pod which ended
-    says it failed in."""
+    takes the pod, each in the words of who says so. Of a pod that ended, `shard` is the one that
+    it says it failed in, `words` why, and `refused` that no container of it ever began."""
 
     name: str
     uid: str
@@ -62,6 +62,8 @@ class PodView:
     unschedulable: str = ""
     deleting: bool = False
     shard: str = ""
+    words: str = ""
+    refused: bool = False
     in_state_s: float = 0.0
 
     @property

@@ -287,7 +287,7 @@ class FakeCluster:
         said = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
         pod["status"] = {
             "phase": "Failed" if code else "Succeeded",
-            "containerStatuses": [{"state": {"terminated": said}}],
+            "containerStatuses": [{"name": "worker", "state": {"terminated": said}}],
         }
         self._count(job, index, code)
 

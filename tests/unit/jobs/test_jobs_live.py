@@ -30,7 +30,8 @@ def a_pod(name="p", node="n1", phase="Running", container=None, **metadata):
     index = {"batch.kubernetes.io/job-completion-index": "4"}
     status = {"phase": phase}
     if container:
-        status["containerStatuses"] = [{"state": container}]
+        sidecar = {"name": "istio-proxy", "state": {"running": {}}}
+        status["containerStatuses"] = [sidecar, {"name": "worker", "state": container}]
     return {
         "metadata": {"name": name, "uid": name, "labels": labels, "annotations": index, **metadata},
         "spec": {"nodeName": node},
@@ -56,6 +57,7 @@ def test_a_pod_that_ended_tells_its_code_and_the_shard():
     ended = {"terminated": {"exitCode": 44, "reason": "Error", "message": words}}
     (pod,) = pod_views([a_pod(phase="Failed", container=ended)], Since())
     assert (pod.exit_code, pod.shard, pod.index, pod.has_ended) == (44, "s1", 4, True)
+    assert pod.words == "bad" and not pod.refused
     for odd in ("", "[]", "Traceback ...", '"x"', "{}"):
         ended["terminated"]["message"] = odd
         assert pod_views([a_pod(container=ended)], Since())[0].shard == ""
@@ -84,6 +86,45 @@ def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
     assert age(a_pod(phase="Running")) == 5
     pod_views([], since)
     assert age(a_pod(phase="Running")) == 0  # forgotten in between
+
+
+def test_who_says_the_same_in_other_words_is_in_the_same_state():
+    now = [0.0]
+    since = Since(lambda: now[0])
+
+    def age(**status):
+        one = a_pod(phase="Pending", node=status.pop("node", "n1"))
+        one["status"] |= status
+        return pod_views([one], since)[0].in_state_s
+
+    for reason in ("ErrImagePull", "ImagePullBackOff") * 4:
+        state = {"waiting": {"reason": reason, "message": f"at {now[0]}"}}
+        last = age(containerStatuses=[{"name": "worker", "state": state}])
+        now[0] += 100.0
+    assert last == 700.0
+    for count in range(8):
+        words = f"0/{count} nodes are available"
+        condition = {"type": "PodScheduled", "status": "False", "message": words}
+        last = age(node="", conditions=[condition])
+        now[0] += 100.0
+    assert last == 700.0
+
+
+def test_a_pod_that_a_kubelet_refused_never_began():
+    def is_refused(reason, node="n1", **status):
+        one = a_pod(phase="Failed", node=node)
+        one["status"] |= {"reason": reason, "message": "Pod was rejected: ...", **status}
+        (pod,) = pod_views([one], Since())
+        assert pod.exit_code is None
+        return pod.refused
+
+    assert is_refused("UnexpectedAdmissionError")
+    assert not is_refused("UnexpectedAdmissionError", node="")
+    assert not is_refused("OutOfcpu") and not is_refused("NodeShutdown")
+    target = {"type": "DisruptionTarget", "status": "True"}
+    assert not is_refused("Evicted", conditions=[target])
+    running = {"name": "worker", "state": {"running": {}}}
+    assert not is_refused("", containerStatuses=[running])
 
 
 def test_how_long_a_job_has_been_suspended_is_told():
