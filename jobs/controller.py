@@ -176,13 +176,15 @@ class Controller:
 def _desired(applied: Applied, known: KnownPlan, observed: Observed) -> Desired:
     site = applied.site
     wanted = max(1, applied.campaign.devices // site.devices_per_worker)
+    kueue = bool(site.kueue_queue)
     return Desired(
         plan=known.plan,
         plan_hash=known.plan_hash,
-        workers=room(wanted, site, observed.nodes, observed.pods),
+        # What is free now says nothing of what Kueue will give, and a cap stays as it was made.
+        workers=wanted if kueue else room(wanted, site, observed.nodes, observed.pods),
         per_index=site.devices_per_worker,
         paused=applied.paused,
         allow_missing=applied.allow_missing,
-        kueue=bool(site.kueue_queue),
+        kueue=kueue,
         made_of=made_of(site, applied.deployment),
     )

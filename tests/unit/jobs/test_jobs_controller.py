@@ -383,6 +383,23 @@ def test_with_kueue_jobs_begin_suspended_and_stay_its_own():
     play.play().check_complete()
 
 
+def test_with_kueue_a_full_cluster_does_not_narrow_a_wave():
+    play = Play(cases=24, site={"site.kueue_queue": "team"}, devices=200)
+    taken = [{"resources": {"requests": {"cpu": "2"}}}]
+    play.cluster.foreign = [
+        {
+            "metadata": {"name": node, "namespace": "theirs"},
+            "spec": {"nodeName": node, "containers": taken},
+        }
+        for node in ("n1", "n2")
+    ]
+    play.look()
+    (job,) = play.cluster.worker_jobs()
+    shards = len(play.plan.shards)
+    assert job["spec"]["parallelism"] == shards > 6
+    assert job["spec"]["completions"] == shards + 1  # and an empty one: no gang
+
+
 def test_a_merge_that_fails_is_told_once_and_tried_again_when_its_job_is_gone():
     play = Play(cases=6)
     play.cluster.merges_fail = "no space"
