@@ -19,8 +19,9 @@ from jobs.actions import Finish
 from jobs.advancing import Wish, advance
 from jobs.applied import LEASED, SELECTOR, Applied, applied_from, check_sources
 from jobs.cluster import Cluster
-from jobs.decide import Desired, decide
+from jobs.decide import decide
 from jobs.deployment import Manifest
+from jobs.desired import Desired
 from jobs.fleet import room
 from jobs.memory import KnownPlan, Memory
 from jobs.metrics import Metrics

@@ -6,39 +6,19 @@ started again anywhere.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from collector.canonical import short_hash
-from collector.plan import Plan
-from jobs.actions import Action, Announce, Delete, Finish, Launch, Merge, Remember
+from jobs.actions import Action, Announce, Delete, Launch, Remember
+from jobs.desired import Desired
+from jobs.ending import ending
 from jobs.failures import given_up
-from jobs.observed import MERGE, WORKER, JobView, Observed
+from jobs.observed import WORKER, JobView, Observed
 from jobs.steering import steering
 from jobs.troubles import lost_indexes, refused_by_store, strikes, warnings
 from jobs.waves import Wave, cut, parallelism
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """What is wanted of a plan. `workers` is how many pods may run at once; with `kueue` both
-    parallelism and suspend belong to Kueue. `made_of` is what workers' pods are made of now."""
-
-    plan: Plan
-    plan_hash: str  # of the plan, which takes a while to compute
-    workers: int
-    per_index: int  # shards that one pod gets
-    paused: bool = False
-    cancelled: bool = False
-    allow_missing: bool = False
-    kueue: bool = False
-    made_of: str = ""
-
-
 def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
     """The actions that bring what is seen closer to what is wanted, in order."""
-    if desired.cancelled:
-        jobs = (job for job in observed.jobs if job.component == WORKER and not job.deleting)
-        return tuple(Delete(job.name, "the campaign is cancelled") for job in jobs)
     return tuple(_Round(desired, observed).actions())
 
 
@@ -55,7 +35,8 @@ class _Round:
         ]
         self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
         self._strikes = observed.strikes.plus(strikes(observed))
-        self._avoid = self._strikes.quarantined(self._nodes())
+        # Of nodes that may not be listed nobody knows which there are, nor how many.
+        self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
         self._lost = lost_indexes(observed)
         self._plan_shards = [shard.shard_id for shard in desired.plan.shards]
 
@@ -81,14 +62,9 @@ class _Round:
             launches = list(self._launches(done))
             yield from launches
             yield from self._steering()
-        yield from self._ending(self._open(done), bool(launches or done))
-
-    def _nodes(self) -> set[str]:
-        """Those that may be listed, else those that were met."""
-        named = {node.name for node in self._observed.nodes}
-        return named or {pod.node for pod in self._observed.pods if pod.node} | {
-            strike.node for strike in self._strikes.seen
-        }
+        moving = bool(launches or done)
+        left = self._open(done)
+        yield from ending(self._desired, self._observed, self._live, left, is_moving=moving)
 
     def _warnings(self) -> Iterator[Announce]:
         for node in sorted(self._avoid):
@@ -210,32 +186,6 @@ class _Round:
                 "Paused",
                 "no wave is added; what runs belongs to Kueue: to stop it, set `active: false` in "
                 "its Workloads",
-            )
-
-    def _ending(self, left: list[str], is_moving: bool) -> Iterator[Action]:
-        """The merge: when all is committed, or, where shards may be missing, when nothing moves."""
-        working = any(job.active or not job.suspended for job in self._live)
-        if left and (not self._desired.allow_missing or is_moving or working):
-            return
-        if self._observed.merged:
-            if not left and not any(job.component == WORKER for job in self._observed.jobs):
-                yield Finish()
-            return
-        done = [shard for shard in self._plan_shards if shard in self._observed.committed]
-        if is_moving or not done:
-            return
-        key = short_hash([self._desired.plan_hash, sorted(done)], 12)
-        merges = [job for job in self._observed.jobs if job.component == MERGE]
-        same = next((job for job in merges if job.merges == key), None)
-        if any(job.is_live for job in merges) or (same is not None and same.deleting):
-            return
-        if same is None:
-            yield Merge(key, partial=bool(left))
-        elif same.state == "Failed":
-            yield Announce(
-                "MergeFailed",
-                f"{same.name}: {same.message}; it is tried again when that Job is gone",
-                same.name,
             )
 
 

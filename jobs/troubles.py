@@ -32,13 +32,19 @@ def strikes(observed: Observed) -> Iterator[Strike]:
 
 
 def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
-    """The indexes whose pod stands on a node that does not answer: Kubernetes waits for it."""
-    ready = {node.name for node in observed.nodes if node.ready}
+    """The indexes whose pod stands on a node that does not answer: Kubernetes waits for it. Where
+    nodes may not be listed, none: a pod that ends slowly looks the same."""
+    ready = _ready(observed)
     return frozenset((p.job, p.index) for p in observed.pods if _is_lost(p, ready))
 
 
-def _is_lost(pod: PodView, ready: set[str]) -> bool:
-    away = bool(pod.node) and pod.node not in ready
+def _ready(observed: Observed) -> set[str] | None:
+    """The nodes that answer; None where nodes may not be listed."""
+    return {node.name for node in observed.nodes if node.ready} if observed.nodes else None
+
+
+def _is_lost(pod: PodView, ready: set[str] | None) -> bool:
+    away = bool(pod.node) and ready is not None and pod.node not in ready
     return pod.deleting and away and not pod.has_ended and pod.in_state_s > _GRACE_S + _LOST_S
 
 
@@ -56,7 +62,7 @@ def refused_by_store(pods: Iterable[PodView]) -> int:
 
 def warnings(observed: Observed) -> Iterator[Announce]:
     """What a person should know of pods that wait, or that cannot end."""
-    ready = {node.name for node in observed.nodes if node.ready}
+    ready = _ready(observed)
     lost = sorted({p.node for p in observed.pods if _is_lost(p, ready)})
     for node in lost:
         yield Announce(

@@ -26,8 +26,9 @@ from collector.record import CaseRecord, write_table
 from collector.store.file import FileStore
 from jobs.applied import Applied, applied_from, config_map
 from jobs.controller import Controller
-from jobs.decide import Desired, decide
+from jobs.decide import decide
 from jobs.deployment import Deployment, Manifest
+from jobs.desired import Desired
 from jobs.observed import Observed
 from jobs.preparing import next_round, survey
 from jobs.target import resolve_stack_of

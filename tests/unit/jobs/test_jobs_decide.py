@@ -29,7 +29,8 @@ from jobs.actions import (
     Scale,
     Suspend,
 )
-from jobs.decide import Desired, decide
+from jobs.decide import decide
+from jobs.desired import Desired
 from jobs.nodes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
 from jobs.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
@@ -343,13 +344,18 @@ def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
     assert any(isinstance(a, Suspend) and not a.on for a in back)
 
 
-def test_a_cancelled_campaign_loses_its_jobs_and_keeps_its_commits():
-    cluster = PlayedCluster(desired(12))
+def test_without_nodes_to_list_none_is_quarantined_or_lost():
+    cluster = PlayedCluster(desired(6, workers=3))
     cluster.look()
-    cluster.step()
-    cluster.wanted = replace(cluster.wanted, cancelled=True)
-    cluster.look()
-    assert not cluster.jobs and cluster.committed
+    (name,) = cluster.jobs
+    ending = PodView("e", "u", name, 0, "n1", "Running", deleting=True, in_state_s=500)
+    bad = PodView("b", "v", name, 1, "n2", "Failed", exit_code=44)
+    cluster.nodes.clear()
+    cluster.pods = [ending, bad, replace(bad, uid="w", index=2)]
+    cluster.strikes = Strikes(frozenset({Strike("n3", "s004"), Strike("n3", "s005")}))
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Delete | Launch)]
+    assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
 
 
 def test_jobs_of_an_older_plan_are_retired():
