@@ -135,7 +135,21 @@ def site_from_text(
     complaint = shape_complaint(site)
     if complaint:
         raise found["shape"].refusal(complaint)
+    if "measure_concurrency" in found and (complaint := concurrency_complaint(site)):
+        raise found["measure_concurrency"].refusal(complaint)
     return site
+
+
+def concurrency_complaint(site: Site) -> str:
+    """Why fewer sessions at once on a node than it has devices cannot be had; empty where they
+    can."""
+    if site.shape == "node" or site.measure_concurrency >= site.devices_per_node:
+        return ""
+    return (
+        f"of {site.devices_per_node} devices {site.measure_concurrency} may measure at once, but "
+        f"pods of the shape {site.shape} share a node and know nothing of each other: shape node "
+        "is wanted for that, or take this key away"
+    )
 
 
 def shape_complaint(site: Site) -> str:

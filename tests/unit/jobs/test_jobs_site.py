@@ -82,6 +82,16 @@ def test_volcano_is_told_which_machines_a_job_is_for():
         site_from_text(text, path="mine.yaml", changes=others | {"accelerator_type": ""})
 
 
+def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
+    a2 = load_site("a2-800t")
+    assert (a2.shape, a2.devices_per_node) == ("device", 8)
+    with pytest.raises(BadInput, match=r"measure_concurrency.*of 8 devices 4 may measure.*node"):
+        load_site("a2-800t", {"measure_concurrency": "4"})
+    alone = load_site("a2-800t", {"measure_concurrency": "4", "shape": "node"})
+    assert alone.measure_concurrency == 4
+    assert load_site("a2-800t", {"measure_concurrency": "8"}).measure_concurrency == 8
+
+
 def test_a_processor_under_volcano_is_told_nothing():
     assert load_site("cpu", {"scheduler": "volcano"}).scheduler == "volcano"
 
