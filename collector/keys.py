@@ -89,6 +89,12 @@ def usage(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
     return f"{attempt(campaign, shard_id, attempt_id)}usage-{session}.json"
 
 
+def session_cases(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
+    """Written before a session: its cases. Where no part of the same number came after it, its
+    worker did not live to tell how it ended."""
+    return f"{attempt(campaign, shard_id, attempt_id)}session-{session}.json"
+
+
 def attempt_log(campaign: str, shard_id: str, attempt_id: str) -> str:
     return f"{attempt(campaign, shard_id, attempt_id)}log.zst"
 

@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 from collector.case import Case
+from collector.host.memory import GroupMemory
 
 _GIB = 1 << 30
+_FULL = 0.9  # of a container's limit
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -24,6 +26,24 @@ def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
 def exceeds(needed: int, limit_gb: float, free: int | None, held: int = 0) -> bool:
     """Whether so many bytes more than `held` exceed the limit, or what is free."""
     return held + needed > limit_gb * _GIB or (free is not None and needed > free)
+
+
+def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once: int) -> str:
+    """Why a session that holds so many bytes has to end; empty where it may go on.
+
+    A container at its limit is killed whole, and nobody is left to say why: it is relieved before
+    that, of a session that holds its share where `at_once` measure together.
+    """
+    if held > limit_gb * _GIB:
+        return f"the session holds {gib(held)}, the limit is {limit_gb:g} GiB"
+    if container is None or container.held <= _FULL * container.limit:
+        return ""
+    if held <= container.limit / (2 * at_once):
+        return ""
+    return (
+        f"the session holds {gib(held)}, and with it its container {gib(container.held)} "
+        f"of {gib(container.limit)}"
+    )
 
 
 def needed_bytes(case: Case, emulated: frozenset[str] = frozenset()) -> int:

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from collector.host.memory import container_memory
 from collector.replay.control import ControlPipe
 from collector.replay.journal import JOURNAL, Journal, JournalTail
-from collector.replay.memory import gib, resident_bytes
+from collector.replay.lock import concurrency_limit
+from collector.replay.memory import resident_bytes, too_much
 from collector.replay.msprof import (
     check_space,
     discard_exports,
@@ -44,7 +46,6 @@ HEARTBEAT_LIMIT_S = 60.0
 # For what belongs to no case: starting, closing a window. Starting torch on a cold disk is slow.
 STEP_LIMIT_S = 300.0
 _POLL_S = 0.05
-_GIB = 1 << 30
 _LOG_TAIL = 4000
 
 
@@ -158,6 +159,7 @@ class _Watch:
         self._started = time.monotonic()
         self._heartbeat_limit_s = heartbeat_limit_s
         self._asked = False
+        self._at_once = concurrency_limit() or 1
 
     def until_end(self, tick: Callable[[SessionProgress], None], stop: threading.Event) -> _Verdict:
         """How the session's own process ended; msprof may still be at work then."""
@@ -223,10 +225,9 @@ class _Watch:
 
     def _too_much(self, journal: Journal) -> _Verdict | None:
         held = resident_bytes(journal.process[0] if journal.process else self._process.pid)
-        if held <= self._spec.limits.memory_gb * _GIB:
-            return None
-        reason = f"the session holds {gib(held)}, the limit is {self._spec.limits.memory_gb:g} GiB"
-        return Ending.OOM, reason, _ordinal(journal)
+        limit_gb = self._spec.limits.memory_gb
+        reason = too_much(held, limit_gb, container_memory(), self._at_once)
+        return (Ending.OOM, reason, _ordinal(journal)) if reason else None
 
     def _progress(self, journal: Journal) -> SessionProgress:
         in_flight = _ordinal(journal)

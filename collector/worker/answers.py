@@ -10,7 +10,7 @@ from collector.manifest import NO_USAGE, StoredObject, Usage
 from collector.measurement import NO_RUNTIME, Measurement, Outcome, Provenance
 from collector.record import CaseRecord
 from collector.shard import ShardCase
-from collector.worker.attempt import Attempt, Part, earlier_parts, read_commit
+from collector.worker.attempt import Attempt, Part, earlier_parts, killed_sessions, read_commit
 
 _TRIES = 2
 # Outcomes that may have nothing to do with the case: records were lost, or the cases before it
@@ -65,6 +65,7 @@ class ShardAnswers:
         self._cases = {case.record.case_id: case for case in cases}
         self._worker = worker
         self._parts: list[Part] = []
+        self._killed: list[tuple[str, ...]] = []
         self._usage = NO_USAGE  # of sessions that no part tells of yet
         self._sessions = 0
 
@@ -75,6 +76,7 @@ class ShardAnswers:
     def load(self) -> None:
         attempt = self._attempt
         self._parts = earlier_parts(attempt.store, attempt.plan, attempt.shard)
+        self._killed = killed_sessions(attempt.store, attempt.plan, attempt.shard)
 
     def is_committed(self) -> bool:
         attempt = self._attempt
@@ -89,9 +91,15 @@ class ShardAnswers:
                     outcomes[m.case_id].append(m.outcome)
         return [case for case_id, case in self._cases.items() if not is_answered(outcomes[case_id])]
 
-    def next_session(self) -> Provenance:
+    @property
+    def killed(self) -> Sequence[Sequence[str]]:
+        """The case ids of sessions that earlier attempts were killed in."""
+        return self._killed
+
+    def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
         """Count one session on, and give the provenance of what it will measure."""
         self._sessions += 1
+        self._attempt.begin_session(self._sessions, [case.record.case_id for case in batch])
         return self._provenance(has_raw=True)
 
     def give(self, answers: Sequence[Answer]) -> None:
@@ -108,7 +116,7 @@ class ShardAnswers:
         self._upload(provenance.session, part, ())
 
     def add(self, session: int, answers: SessionAnswers) -> None:
-        """Store what a session gave: raw records first, then the part."""
+        """Store what a session gave: raw records first, then the part; of none, that it ended."""
         self._usage = self._usage.plus(answers.usage)
         if answers.measurements:
             raw = tuple(
@@ -119,6 +127,8 @@ class ShardAnswers:
                 )
             )
             self._upload(session, answers.measurements, raw)
+        else:
+            self._attempt.begin_session(session, ())
 
     def commit(self) -> None:
         tried = (m for part in self._parts for m in part.measurements)

@@ -1,12 +1,15 @@
 """What one attempt at a shard writes, and what earlier attempts left behind.
 
-Order is the promise: raw records and what the session took (`usage-{k}.json`), then the part that
-was made from them, and the manifest last. A part that exists is a complete session, so its cases
-are never measured again, and whoever commits it knows what it took.
+Order is the promise. The cases of a session come before it (`session-{k}.json`): who is killed with
+it leaves those, and no part. When it has ended come raw records and what it took
+(`usage-{k}.json`), then the part that was made from them, and the manifest last. A part that exists
+is a complete session, so its cases are never measured again, and whoever commits it knows what it
+took.
 """
 
 import csv
 import io
+import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from pathlib import Path
 import zstandard
 
 from collector import __version__, keys
-from collector.canonical import sha256_hex
+from collector.canonical import canonical_json, sha256_hex
 from collector.errors import AlreadyExists, BadInput, NotFound
 from collector.manifest import (
     AttemptManifest,
@@ -52,6 +55,11 @@ class Attempt:
     attempt: str
     node: str
     log: Path | None = None
+
+    def begin_session(self, session: int, case_ids: Sequence[str]) -> None:
+        """Say which cases a session is about to run; without any, that it has ended."""
+        where = (self.plan.campaign, self.shard, self.attempt, session)
+        self.store.put(keys.session_cases(*where), canonical_json(list(case_ids)))
 
     def upload_raw(
         self, session: int, summary: Path, journal: Path, group: str = ""
@@ -127,6 +135,26 @@ def earlier_parts(store: Store, plan: Plan, shard: str) -> list[Part]:
         for info in listing
         if info.key.rsplit("/", 1)[1].startswith("part-")
     ]
+
+
+def killed_sessions(store: Store, plan: Plan, shard: str) -> list[tuple[str, ...]]:
+    """The case ids of every session that nobody has told the end of: its worker was killed, or is
+    at it still."""
+    listed = {info.key for info in store.list(keys.attempts(plan.campaign, shard))}
+    begun = {key: key.replace("/session-", "/part-")[: -len(".json")] + ".csv" for key in listed}
+    killed = sorted(key for key, part in begun.items() if "/session-" in key and part not in listed)
+    found = (_case_ids(store.get(key), key) for key in killed)
+    return [case_ids for case_ids in found if case_ids]
+
+
+def _case_ids(data: bytes, key: str) -> tuple[str, ...]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadInput("a list of case ids is wanted", path=key)
+    return tuple(value)
 
 
 def part_bytes(measurements: Iterable[Measurement]) -> bytes:

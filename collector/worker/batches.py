@@ -5,15 +5,22 @@ Then some case of its batch did it, nobody knows which, and the whole batch agai
 same way. The batch is halved until one case is alone with its session; that one is to blame.
 Sessions that never come as far as a case blame the node, and so does one with a single case of
 whose launches the profiler leaves no record that can be read.
+
+A session can also take its worker with it: where memory runs out, the kernel may kill a container
+whole. The next attempt finds what it was about to run, and goes on halving from there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from collector.errors import OpmeterError
+from collector.measurement import Outcome
+from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
+_KILLED_TIMES = 2  # a worker can be killed for something else, once
 
 
 class SessionsFail(OpmeterError):
@@ -23,10 +30,12 @@ class SessionsFail(OpmeterError):
 class Batches:
     """Cuts what is left to measure into sessions; remembers which cases are suspected."""
 
-    def __init__(self, session_s: float):
+    def __init__(self, session_s: float, killed: Sequence[Sequence[str]] = ()):
+        """`killed` are the case ids of sessions that took their workers with them."""
         self._session_s = session_s
-        self._suspects: frozenset[str] = frozenset()
-        self._most = 0  # how many suspects share a session
+        self._suspects = frozenset(case_id for batch in killed for case_id in batch)
+        # How many suspects share a session.
+        self._most = max(1, min(map(len, killed)) // 2) if killed else 0
         self._failed_starts = 0
 
     def next(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
@@ -58,6 +67,20 @@ class Batches:
         self._suspects = frozenset(case.record.case_id for case in batch)
         self._most = max(1, len(batch) // 2)
         return batch[0] if len(batch) == 1 else None
+
+
+def killers(
+    todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]
+) -> list[tuple[CaseRecord, Outcome, str]]:
+    """The cases that have killed their worker, each with its answer: one was alone in such a
+    session, and in another one before."""
+    times = Counter(case_id for batch in killed for case_id in batch)
+    alone = {batch[0] for batch in killed if len(batch) == 1}
+    return [
+        (case.record, Outcome.CRASHED, f"{times[case_id]} workers were killed with it, one alone")
+        for case in todo
+        if (case_id := case.record.case_id) in alone and times[case_id] >= _KILLED_TIMES
+    ]
 
 
 def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]:

@@ -14,7 +14,7 @@ from collector.ops.spec import OpSpec
 from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.worker.answers import SessionAnswers, ShardAnswers
-from collector.worker.batches import Batches
+from collector.worker.batches import Batches, killers
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +50,17 @@ def complete(
         return True
     answers.load()
     answers.give(refusals(answers.unanswered(), find, backend))
-    batches = Batches(session_s)
+    answers.give(killers(answers.unanswered(), answers.killed))
+    left = {case.record.case_id for case in answers.unanswered()}
+    batches = Batches(session_s, [batch for batch in answers.killed if left.intersection(batch)])
     while todo := answers.unanswered():
         on_progress(answers.total - len(todo), answers.total)
         if stop.is_set():
             return False
         if answers.is_committed():
             return True
-        batch, provenance = batches.next(todo), answers.next_session()
+        batch = batches.next(todo)
+        provenance = answers.next_session(batch)
         result = instrument.measure(batch, provenance)
         answers.add(provenance.session, result)
         _log_failures(result)

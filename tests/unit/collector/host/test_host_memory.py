@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.memory import available_memory_bytes
+from collector.host.memory import available_memory_bytes, container_memory
 
 pytestmark = pytest.mark.fast
 
@@ -58,6 +58,34 @@ def test_the_older_groups_are_read_too(machine):
 def test_a_group_over_its_limit_leaves_nothing(machine):
     files = {"memory.max": "10", "memory.current": "20"}
     assert machine("0::/\n", [("", files)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("membership", "folder", "names", "prefix"),
+    [
+        ("0::/\n", "", ("memory.max", "memory.current"), ""),
+        (
+            "5:memory:/pod1\n",
+            "memory/pod1",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            "total_",
+        ),
+    ],
+)
+def test_what_a_container_holds_is_what_the_kernel_cannot_take_back(
+    tmp_path, membership, folder, names, prefix
+):
+    (tmp_path / "cgroup").write_text(membership)
+    place = tmp_path / "cgroups" / folder
+    place.mkdir(parents=True)
+    for name, size in zip(names, (8, 7), strict=True):
+        (place / name).write_text(f"{size * MIB}\n")
+    (place / "memory.stat").write_text(
+        f"{prefix}inactive_file {MIB}\n{prefix}active_file {2 * MIB}\n"
+    )
+    found = container_memory(tmp_path / "cgroup", tmp_path / "cgroups")
+    assert (found.limit, found.held) == (8 * MIB, 4 * MIB)
+    assert container_memory(tmp_path / "absent", tmp_path / "cgroups") is None
 
 
 def test_where_nobody_tells_nothing_is_known(tmp_path):

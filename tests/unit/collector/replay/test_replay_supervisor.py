@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from collector.host.memory import GroupMemory
 from collector.measurement import Outcome
 from collector.plan import Limits
 from collector.replay.journal import JOURNAL, read_journal
+from collector.replay.memory import resident_bytes
 from collector.replay.results import collect
 from collector.replay.spec import write_spec
 from collector.replay.supervisor import Ending, run_session
@@ -22,6 +24,8 @@ from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, cas
 
 pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
+
+GIB = 1 << 30
 
 SQUARE = ("4,4", "4,4")
 
@@ -63,6 +67,25 @@ def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
     assert report.reason.startswith("the session holds ")
+    (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
+    assert grown.outcome is Outcome.OOM
+
+
+def test_a_session_that_fills_its_container_is_ended_before_the_kernel_ends_both(
+    session_of, tmp_path, monkeypatch
+):
+    limit = 3 * GIB // 2
+
+    def container():
+        journal = read_journal(tmp_path / JOURNAL)
+        held = resident_bytes(journal.process[0]) if journal.process else 0
+        return GroupMemory(limit, held + GIB // 4, GIB // 8, GIB // 8)
+
+    monkeypatch.setattr("collector.replay.supervisor.container_memory", container)
+    spec = session_of(add_record(1), case_record("Grow", *SQUARE), limits=Limits(memory_gb=16))
+    report = run_session(spec, tmp_path)
+    assert (report.ending, report.offender) == (Ending.OOM, 1)
+    assert " of 1.50 GiB" in report.reason
     (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
-from collector.errors import CaseRejected, StoreUnavailable
+from collector.errors import BadInput, CaseRejected, StoreUnavailable
 from collector.manifest import Usage, manifest_from_json
 from collector.measurement import Measurement, Outcome, Timing
 from collector.ops.spec import Constraint, OpSpec
@@ -25,7 +25,7 @@ from collector.worker.answers import (
     final_measurements,
     is_answered,
 )
-from collector.worker.attempt import Attempt, earlier_parts, read_commit
+from collector.worker.attempt import Attempt, earlier_parts, killed_sessions, read_commit
 from collector.worker.batches import SessionsFail, next_session
 from collector.worker.sessions import counter_groups, why_it_ended, with_counters
 from collector.worker.shard_run import complete, give_up, refusal
@@ -228,6 +228,73 @@ def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path,
     assert reasons == {"killed by SIGSEGV outside of every case"}
 
 
+class Killed(Exception):
+    """The worker is gone, and says nothing more."""
+
+
+class Deadly(Pretender):
+    """Sessions that hold one of these cases take the worker with them."""
+
+    def __init__(self, folder, deadly):
+        super().__init__(folder)
+        self.deadly = {case.record.case_id for case in deadly}
+
+    def measure(self, batch, provenance):
+        answers = super().measure(batch, provenance)
+        if self.deadly & {case.record.case_id for case in batch}:
+            raise Killed
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("guilty", "deadly"), [(0, [11, 5, 2, 1]), (6, [11, 5, 2, 1]), (10, [11, 1])]
+)
+def test_a_case_that_takes_its_workers_with_it_costs_only_itself(tmp_path, guilty, deadly):
+    store, shard, sizes = MemoryStore(), cases(11), []
+    for attempt in range(12):
+        instrument = Deadly(tmp_path, [shard[guilty]])
+        try:
+            assert run(store, shard, instrument, f"a{attempt}", session_s=100.0)
+        except Killed:
+            sizes.append(len(instrument.asked[-1]))
+        else:
+            break
+    assert sizes == deadly
+    outcomes = outcomes_of(store)
+    assert outcomes.pop(shard[guilty].record.case_id) is Outcome.CRASHED
+    assert set(outcomes.values()) == {Outcome.OK} and len(outcomes) == 10
+
+
+def test_a_worker_that_was_killed_once_blames_no_case(tmp_path):
+    store, shard = MemoryStore(), cases(1)
+    with pytest.raises(Killed):
+        run(store, shard, Deadly(tmp_path, shard), "a1")
+    assert run(store, shard, Pretender(tmp_path), "a2")
+    assert list(outcomes_of(store).values()) == [Outcome.OK]
+
+
+def test_a_session_that_ended_without_a_part_is_no_suspect(tmp_path):
+    store, shard = MemoryStore(), cases(4)
+    stop = threading.Event()
+
+    def stopped(case, session):
+        stop.set()
+
+    assert not run(store, shard, Pretender(tmp_path, stopped), stop=stop, session_s=100.0)
+    assert killed_sessions(store, PLAN, "s1") == []
+    again = Pretender(tmp_path)
+    assert run(store, shard, again, "a2", session_s=100.0)
+    assert [len(batch) for batch in again.asked] == [4]
+
+
+@pytest.mark.parametrize("odd", [b"", b"{}", b"[1]", b"\xff"])
+def test_an_odd_list_of_a_session_s_cases_is_named(odd):
+    store = MemoryStore()
+    store.put(keys.session_cases("c", "s1", "a1", 1), odd)
+    with pytest.raises(BadInput, match="session-1.json: a list of case ids is wanted"):
+        killed_sessions(store, PLAN, "s1")
+
+
 def test_a_session_that_was_stopped_blames_no_case(tmp_path):
     store, stop = MemoryStore(), threading.Event()
 
@@ -392,7 +459,7 @@ def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(
         return SessionAnswers((other,), raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
 
     attempt = answers(store, shard)
-    attempt.add(1, filed(shard, attempt.next_session()))
+    attempt.add(1, filed(shard, attempt.next_session(shard)))
     assert attempt.unanswered() == shard
 
 
@@ -448,7 +515,7 @@ def test_an_answer_that_took_no_device_is_of_no_runtime(tmp_path):
 
 
 def _measured(counters, outcome=Outcome.OK, asked=""):
-    provenance = answers(MemoryStore(), cases(1)).next_session()
+    provenance = answers(MemoryStore(), cases(1)).next_session(cases(1))
     timing = Timing(*[1.0] * 8) if outcome is Outcome.OK else None
     return Measurement(
         "c", "Add", outcome, "lost", provenance, timing=timing, counters=counters, asked=asked

@@ -1,0 +1,30 @@
+"""When a session has to end for its memory: its own limit, and its container's."""
+
+import pytest
+
+from collector.host.memory import GroupMemory
+from collector.replay.memory import too_much
+
+pytestmark = pytest.mark.fast
+
+GIB = 1 << 30
+FULL = GroupMemory(limit=10 * GIB, used=10 * GIB, inactive_file=GIB // 4, active_file=GIB // 4)
+ROOMY = GroupMemory(limit=10 * GIB, used=10 * GIB, inactive_file=GIB, active_file=GIB // 4)
+
+
+@pytest.mark.parametrize(
+    ("held", "container", "at_once", "reason"),
+    [
+        (5 * GIB, None, 1, "the session holds 5.00 GiB, the limit is 4 GiB"),
+        (3 * GIB, None, 1, ""),
+        (3 * GIB, ROOMY, 1, ""),  # files that are cached can be had back
+        (3 * GIB, FULL, 1, ""),  # it is not the session that fills it
+        (3 * GIB, FULL, 2, "the session holds 3.00 GiB, and with it its container 9.50 GiB of 10"),
+        (2 * GIB, FULL, 2, ""),
+    ],
+)
+def test_a_session_ends_over_its_limit_or_where_it_fills_its_container(
+    held, container, at_once, reason
+):
+    found = too_much(held, 4.0, container, at_once)
+    assert found.startswith(reason) and bool(found) == bool(reason)
