@@ -32,7 +32,9 @@ _KEEP_MERGE_S = 1800
 # So is a probe; and whoever needs the answer looks every few seconds.
 _KEEP_PROBE_S = 300
 _PROBE_S = 600
-_DEADLINE_FACTOR, _DEADLINE_EXTRA_S = 3, 1800
+# A worker gives up at its own deadline and says why. The kubelet's comes later, for one that does
+# not even do that: it also counts the pull of the image, and ends with a signal that tells nothing.
+_DEADLINE_FACTOR, _DEADLINE_EXTRA_S, _DEADLINE_ROOM_S = 3, 1800, 900
 
 
 def worker_job(
@@ -178,6 +180,7 @@ def _worker_pod(
     wanted = resources(site)
     wanted["ephemeral-storage"] = site.ephemeral_storage
     pod = pod_spec("worker", deployment.image, ["opmeter", "work"], deployment, mounted, wanted)
+    deadline_s = _deadline_s(wave, plan, site)
     digest = deployment.image.partition("@")[2]
     pod["containers"][0]["env"] += texts(
         OPMETER_ROOT=deployment.root,
@@ -188,9 +191,10 @@ def _worker_pod(
         OPMETER_MEASURE_CONCURRENCY=str(site.measure_concurrency),
         **({"OPMETER_SINGLE_WRITER": "1"} if deployment.looks_first else {}),
         **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
+        OPMETER_DEADLINE_S=str(deadline_s),
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )
-    pod["activeDeadlineSeconds"] = _deadline_s(wave, plan, site)
+    pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
     place(pod, site, wave.avoid)
     return pod
 
@@ -212,12 +216,17 @@ def _failure_rules() -> list[Manifest]:
 
 
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
-    """When a pod is given up: shards of an index share its devices."""
+    """When a worker has hung, whatever it does: shards of an index share its devices, and one of
+    them cannot be shared."""
     wanted = wave.shards
     predicted = {s.shard_id: s.predicted_s for s in plan.shards if s.shard_id in wanted}
     at_once = max(1, min(site.devices_per_worker, site.measure_concurrency))
-    longest = max(sum(predicted.get(s, 0.0) for s in shards) for shards in wave.indexes)
-    return int(_DEADLINE_FACTOR * longest / at_once) + _DEADLINE_EXTRA_S
+
+    def takes_s(shards: tuple[str, ...]) -> float:
+        each = [predicted.get(shard, 0.0) for shard in shards]
+        return max(max(each, default=0.0), sum(each) / at_once)
+
+    return int(_DEADLINE_FACTOR * max(map(takes_s, wave.indexes))) + _DEADLINE_EXTRA_S
 
 
 def _labels(campaign: str, component: str) -> dict[str, str]:

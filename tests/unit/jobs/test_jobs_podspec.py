@@ -77,6 +77,36 @@ def test_a_job_names_its_plan_and_the_hash_of_it():
     assert job["metadata"]["labels"]["opmeter.io/kind"] == "single"
 
 
+# Limits -----------------------------------------------------------------------------------------
+
+
+def said_to(job):
+    return {one["name"]: one.get("value") for one in container_of(job)["env"]}
+
+
+def deadline_s(job):
+    return int(said_to(job)["OPMETER_DEADLINE_S"])
+
+
+def test_a_worker_gives_up_before_the_kubelet_stops_it():
+    job = worker_of()
+    room_s = pod_of(job)["activeDeadlineSeconds"] - deadline_s(job)
+    # The kubelet counts the pull of the image; a hang keeps its node from the queue for 120 s.
+    assert 600 <= room_s <= 1800
+
+
+def test_the_deadline_is_of_the_longest_index():
+    assert deadline_s(worker_of(seconds=(10.0, 4000.0, 20.0))) == 3 * 4000 + 1800
+
+
+def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_shared():
+    assert (A3.devices_per_worker, A3.measure_concurrency) == (16, 8)
+    even = worker_of(A3, seconds=(100.0,) * 16, indexes=(tuple(f"s{i}" for i in range(16)), ()))
+    assert deadline_s(even) == 3 * 200 + 1800
+    odd = worker_of(A3, seconds=(4000.0, 8.0), indexes=(("s0", "s1"), ()))
+    assert deadline_s(odd) == 3 * 4000 + 1800
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 
