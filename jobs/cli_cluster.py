@@ -125,13 +125,16 @@ def pause(
 
 def logs(
     shard: Annotated[str, typer.Argument(help="the shard's id, or the beginning of it")],
-    root: Annotated[str | None, typer.Option(help="the store  [./opmeter-data]")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="the store  [./opmeter-data, or that of the cluster]")
+    ] = None,
     campaign: Annotated[str | None, typer.Option(help="of this campaign only")] = None,
+    namespace: NamespaceOption = None,
 ) -> None:
-    """Print what the attempts at a shard logged."""
+    """Print what the attempts at a shard logged, and its pods where they left nothing."""
     from jobs.verbs.logs import logs_verb
 
-    logs_verb(shard, root, campaign)
+    logs_verb(shard, root, campaign, namespace)
 
 
 def stack(

@@ -166,8 +166,13 @@ class Follower:
         return read_part(self._store.get(key), key=key)
 
 
+def has_plans(store: Store, campaign: str) -> bool:
+    """Whether a campaign has a plan in the store."""
+    return any(True for _ in store.list(keys.plans(campaign)))
+
+
 def campaigns(store: Store) -> list[str]:
-    """Every campaign that has a plan in the store."""
+    """Every campaign that has a plan in the store: of a large one a long listing."""
     found = (info.key.split("/") for info in store.list("campaigns/"))
     return sorted({parts[1] for parts in found if len(parts) > 3 and parts[2] == "plans"})
 

@@ -1,6 +1,6 @@
 """What a cluster knows of a campaign, for `opmeter status`; silent where there is none."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from collector.errors import BadInput
@@ -14,17 +14,18 @@ from jobs.why import Seen, waiting_pods
 
 _FILE = "file://"
 _JOB_NAME = "batch.kubernetes.io/job-name"
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _ASKED = 3  # pods whose own Events are asked for: what waits, waits for the same
 _GROUPS = ("Workload", "PodGroup")  # in which Kueue, Volcano and Kubernetes speak of a Job
 
 
 class ClusterView:
-    """Looks at a campaign's objects. `trouble` is why the last look saw nothing, where somebody
-    should know: no cluster at all is no trouble."""
+    """Looks at a campaign's objects, or at those of any, where none is named. `trouble` is why
+    the last look saw nothing, where somebody should know: no cluster at all is no trouble."""
 
-    def __init__(self, campaign: str, namespace: str | None):
+    def __init__(self, campaign: str | None, namespace: str | None):
         self.trouble = ""
-        self._campaign, self._is_asked_for = campaign, namespace is not None
+        self._campaign, self._is_asked_for = campaign or "", namespace is not None
         try:
             self._cluster: Cluster | None = Cluster.connect(namespace)
         except BadInput as error:
@@ -55,10 +56,30 @@ class ClusterView:
         is_here = not root.startswith(_FILE) or Path(root.removeprefix(_FILE)).is_dir()
         return root if root and is_here else None
 
+    def pod_logs(self, campaign: str, places: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """What pods printed that have or had an index of a Job, in the order in which they came:
+        whose it is, and its text. `places` is Job -> index."""
+        if self._cluster is None or not places:
+            return
+        try:
+            found = self._cluster.pods(f"{SELECTOR}={campaign}")
+        except ClusterError as error:
+            self.trouble = f"not told: {error}"
+            return
+        own = [pod for pod in found if places.get(_job_of(pod)) == _index_of(pod)]
+        for pod in sorted(own, key=lambda p: str(p["metadata"].get("creationTimestamp") or "")):
+            name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
+            node = pod["spec"].get("nodeName") or "no node"
+            try:
+                yield f"pod {name}, {phase} on {node}", self._cluster.log(name)
+            except ClusterError as error:
+                self.trouble = f"pod {name}, {phase} on {node}: {error}"
+
     def _config_map(self, cluster: Cluster) -> Manifest | None:
-        found = cluster.config_maps(f"{SELECTOR}={self._campaign}")
+        found = cluster.config_maps(f"{SELECTOR}={self._campaign}" if self._campaign else SELECTOR)
         if not found and self._is_asked_for:
-            self.trouble = f"no campaign {self._campaign!r} is applied in {cluster.namespace}"
+            which = f"no campaign {self._campaign!r}" if self._campaign else "no campaign"
+            self.trouble = f"{which} is applied in {cluster.namespace}"
         return found[0] if found else None
 
     def _look(self, cluster: Cluster, config_map: Manifest, strikes: Strikes | None) -> Seen:
@@ -77,6 +98,17 @@ class ClusterView:
             events=tuple(_events(cluster, config_map, pods)),
             quarantined=_quarantined(cluster, strikes),
         )
+
+
+def _job_of(pod: Manifest) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(_JOB_NAME, ""))
+
+
+def _index_of(pod: Manifest) -> int:
+    metadata = pod["metadata"]
+    notes = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    text = str(notes.get(_INDEX, ""))
+    return int(text) if text.isdecimal() else -1
 
 
 def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:

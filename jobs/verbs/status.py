@@ -17,10 +17,9 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput, NotFound
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store
-from jobs.campaign import Campaign
 from jobs.nodes import Strikes, strikes_from_json
 from jobs.sources import completed_records
-from jobs.status import Follower, PlanStatus, campaigns
+from jobs.status import Follower, PlanStatus, campaigns, has_plans
 from jobs.status_lines import (
     efficiency_lines,
     failure_lines,
@@ -31,7 +30,8 @@ from jobs.status_lines import (
 )
 from jobs.summary import describe, summarise
 from jobs.verbs.cluster_view import ClusterView
-from jobs.verbs.opening import DEFAULT_ROOT, open_bare, open_campaign, open_root
+from jobs.verbs.finding import find_root
+from jobs.verbs.opening import open_campaign, open_root
 from jobs.why import explain, running_pods
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
@@ -45,16 +45,18 @@ def status_verb(
     waits on its cluster, where there is one."""
     described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
     name = described.name if described else campaign
-    view = ClusterView(name, namespace) if name else None
-    store = open_root(_root(root, described, name, view), described)
-    known = campaigns(store)
     if name is None:
         if watch:
             raise BadInput("--watch follows one campaign: name it")
-        _all(store, known)
+        _all(open_root(root))
         return
-    if name not in known and not (view and view.seen()):
-        raise BadInput(f"no campaign {name!r} at {store.url}; there are: {', '.join(known)}")
+    view = ClusterView(name, namespace)
+    if not (described and described.store):
+        root = find_root(root, name, view)
+    store = open_root(root, described)
+    if not has_plans(store, name) and not view.seen():
+        known = ", ".join(campaigns(store)) or "none"
+        raise BadInput(f"no campaign {name!r} at {store.url}; there are: {known}")
     screen = _Screen(store, name, view)
     if watch:
         _watch(screen)
@@ -66,14 +68,14 @@ def status_verb(
 class _Screen:
     """Everything about one campaign, as often as it is asked for."""
 
-    def __init__(self, store: Store, campaign: str, view: ClusterView | None):
+    def __init__(self, store: Store, campaign: str, view: ClusterView):
         self._store, self._campaign, self._view = store, campaign, view
         self._follower = Follower(store)
         self.is_finished = False
 
     def lines(self, bars: int = 0) -> Iterator[str]:
         plans = self._follower.look(self._campaign)
-        seen = self._view.seen(_strikes(self._store, self._campaign)) if self._view else None
+        seen = self._view.seen(_strikes(self._store, self._campaign))
         at_work = running_pods(seen.pods) if seen else 0
         for plan in plans:
             yield head_line(plan, at_work)
@@ -83,7 +85,7 @@ class _Screen:
             yield f"{self._campaign}: no plan is written yet"
         if seen:
             yield from explain(seen)
-        if self._view and self._view.trouble:
+        if self._view.trouble:
             yield f"cluster     {self._view.trouble}"
 
     def _details(self, status: PlanStatus, bars: int) -> Iterator[str]:
@@ -105,8 +107,8 @@ class _Screen:
         yield from describe(summary, plan, head, self._store.url)
 
 
-def _all(store: Store, known: list[str]) -> None:
-    follower = Follower(store)
+def _all(store: Store) -> None:
+    follower, known = Follower(store), campaigns(store)
     for name in known:
         for plan in follower.look(name, deep=False):
             typer.echo(head_line(plan))
@@ -146,18 +148,6 @@ def _print_now_and_then(screen: _Screen) -> None:
         if not screen.is_finished:
             time.sleep(_LINES_EVERY_S)
             typer.echo()
-
-
-def _root(
-    root: str | None, described: Campaign | None, name: str | None, view: ClusterView | None
-) -> str | None:
-    """Where the store is: as said, else the folder here that knows the campaign, else where the
-    cluster's pods find it, if this machine may too."""
-    if root or view is None or (described and described.store):
-        return root
-    if Path(DEFAULT_ROOT).is_dir() and name in campaigns(open_bare(DEFAULT_ROOT)):
-        return None
-    return view.root()
 
 
 def _strikes(store: Store, campaign: str) -> Strikes:
