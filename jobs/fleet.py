@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobs.observed import NodeView, PodView
+from jobs.quantities import quantity
 from jobs.site import Site
 
 _CPU = "cpu"
@@ -49,16 +50,6 @@ def requested(pods: Iterable[Mapping[str, Any]], site: Site) -> dict[str, float]
             more = sum(quantity(str(requests.get(name, "0"))) for requests in asked)
             found[node] = found.get(node, 0.0) + more
     return found
-
-
-def quantity(text: str) -> float:
-    """A count or an amount of cpu as Kubernetes writes it: `8`, `500m`, `1k`."""
-    factors = {"m": 0.001, "k": 1e3, "M": 1e6}
-    factor = factors.get(text[-1:], 0.0)
-    try:
-        return float(text[:-1]) * factor if factor else float(text)
-    except ValueError:
-        return 0.0
 
 
 def _node_view(

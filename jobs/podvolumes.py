@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.deployment import Deployment
+from jobs.quantities import quantity
 from jobs.site import Site
 
 WORK = "/work"
@@ -54,6 +55,8 @@ def mounts(
 ) -> Mounts:
     """The volumes of a pod: `work` and `shared` are the sizes of what it may write."""
     found = Mounts([], [], dict(_WRITTEN))
+    # A pod past the limit is evicted, and the file system inside shows the node's whole disk.
+    found.environment["OPMETER_VOLUME_BYTES"] = f"{quantity(work):.0f}"
     _add(found, "work", {"emptyDir": {"sizeLimit": work}}, WORK)
     if shared:
         memory = {"emptyDir": {"medium": "Memory", "sizeLimit": shared}}

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from collector.errors import BadInput
 from jobs.document import Entry, read_document
+from jobs.quantities import quantity
 
 SHAPES = ("device", "pair", "node")
 SCHEDULERS = ("default", "volcano")
@@ -28,6 +29,7 @@ _KEYS = (
     *("measure_concurrency", "cpu", "memory", "ephemeral_storage", "shared_memory"),
 )
 _REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
+_AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
 _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
@@ -103,6 +105,14 @@ def site_from_text(
     def said(key: str, default: str = "") -> str:
         return found[key].text() if key in found else default
 
+    def amount(key: str, default: str = "") -> str:
+        if key in found and quantity(found[key].text()) <= 0:
+            raise found[key].refusal(
+                f"an amount as Kubernetes writes it is wanted, as {_AMOUNTS[key]}; "
+                f"{found[key].text()!r} came"
+            )
+        return said(key, default)
+
     def chosen(key: str, allowed: tuple[str, ...]) -> str:
         return found[key].choice(allowed) if key in found else allowed[0]
 
@@ -111,8 +121,8 @@ def site_from_text(
         backend=found["backend"].choice(("npu", "cuda", "cpu")),
         devices_per_node=found["devices_per_node"].integer(1),
         shape=found["shape"].choice(SHAPES),
-        cpu=said("cpu"),
-        memory=said("memory"),
+        cpu=amount("cpu"),
+        memory=amount("memory"),
         resource=said("resource"),
         accelerator_type=said("accelerator_type"),
         scheduler=chosen("scheduler", SCHEDULERS),
@@ -129,8 +139,8 @@ def site_from_text(
         measure_concurrency=found["measure_concurrency"].integer(1)
         if "measure_concurrency" in found
         else 1,
-        ephemeral_storage=said("ephemeral_storage", "40Gi"),
-        shared_memory=said("shared_memory", "4Gi"),
+        ephemeral_storage=amount("ephemeral_storage", "40Gi"),
+        shared_memory=amount("shared_memory", "4Gi"),
     )
     complaint = shape_complaint(site)
     if complaint:

@@ -107,6 +107,16 @@ def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_s
     assert deadline_s(odd) == 3 * 4000 + 1800
 
 
+@pytest.mark.parametrize(
+    ("limit", "count"), [("40Gi", 40 * 2**30), ("400G", 400 * 10**9), ("1000000", 10**6)]
+)
+def test_a_worker_is_told_how_much_its_volume_may_hold(limit, count):
+    job = worker_of(replace(A2, ephemeral_storage=limit))
+    (work,) = [volume for volume in pod_of(job)["volumes"] if volume["name"] == "work"]
+    assert work["emptyDir"]["sizeLimit"] == limit
+    assert said_to(job)["OPMETER_VOLUME_BYTES"] == str(count)
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 

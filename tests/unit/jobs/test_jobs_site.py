@@ -92,6 +92,13 @@ def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
     assert load_site("a2-800t", {"measure_concurrency": "8"}).measure_concurrency == 8
 
 
+@pytest.mark.parametrize("text", ["40 Gi", "40GB", "lots", "0", "-1Gi", "4KI"])
+@pytest.mark.parametrize("key", ["cpu", "memory", "ephemeral_storage", "shared_memory"])
+def test_an_amount_that_kubernetes_would_not_take_is_refused_where_it_stands(key, text):
+    with pytest.raises(BadInput, match=f"site.{key}.*an amount as Kubernetes writes it.*{text}"):
+        load_site("cpu", {key: text})
+
+
 def test_a_processor_under_volcano_is_told_nothing():
     assert load_site("cpu", {"scheduler": "volcano"}).scheduler == "volcano"
 
