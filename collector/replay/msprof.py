@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from collector.errors import BadInput, OpmeterError
+from collector.host.disk import free_bytes
 from collector.plan import MeasureSettings
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ BYTES_PER_LAUNCH = 2048
 _FREE_OVER_EXPECTED = 20
 _MOST_WARM_UPS = 5  # warm-ups and pilot of a case, at most
 _MARKS = 2
+_LEAST_LIMIT_MB, _MOST_LIMIT_MB = 200, (1 << 32) - 1
 
 # One capture of a model was seen to take 7 s of msprof and a minute in all; a session has as many
 # launches as some of those. The limit is generous: what it guards against is a parser that hangs.
@@ -56,11 +58,15 @@ def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def record_command(msprof: Path, output: Path, group: str, application: Sequence[str]) -> list[str]:
-    """The command that runs an application under msprof. Counters are those of one group."""
+def record_command(
+    msprof: Path, output: Path, group: str, application: Sequence[str], most_mb: int
+) -> list[str]:
+    """The command that runs an application under msprof. Counters are those of one group. Over
+    `most_mb` of records msprof drops the oldest: their cases are measured again."""
     return [
         str(msprof),
         f"--output={output}",
+        f"--storage-limit={most_mb}MB",
         # AI Core counters by task, one group of registers at a time.
         "--ai-core=on",
         f"--aic-metrics={group}",
@@ -81,10 +87,16 @@ def expected_launches(cases: int, measure: MeasureSettings) -> int:
     return cases * (repeats + _MOST_WARM_UPS + _MARKS)
 
 
+def storage_limit_mb(free: int) -> int:
+    """How much a session may record where so many bytes are free: half of them, the other half is
+    for what is parsed of it. At least what msprof takes for a limit."""
+    return min(_MOST_LIMIT_MB, max(_LEAST_LIMIT_MB, (free // 2) >> 20))
+
+
 def check_space(directory: Path, launches: int) -> None:
     """Raises NoSpace where a folder has no room for the profile of so many launches."""
     wanted = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
-    free = shutil.disk_usage(directory).free
+    free = free_bytes(directory)
     if free < wanted:
         raise NoSpace(
             f"{directory}: {free >> 20} MiB are free, and a session of {launches} launches wants "

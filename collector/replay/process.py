@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import OpmeterError
+from collector.host.disk import free_bytes
 from collector.host.gpus import CUDA_ORDER
 from collector.host.stack import CPU_ALLOCATOR
-from collector.replay.msprof import OUTPUT, find_msprof, record_command
+from collector.replay.lock import concurrency_limit
+from collector.replay.msprof import OUTPUT, find_msprof, record_command, storage_limit_mb
 from collector.replay.spec import SessionSpec
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state
@@ -69,7 +71,8 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
     if spec.backend == "npu":
         output = directory.resolve() / OUTPUT  # msprof refuses links on the way
         output.mkdir(mode=0o750)
-        command = record_command(find_msprof(), output, spec.aic_metrics, command)
+        most_mb = storage_limit_mb(free_bytes(directory) // (concurrency_limit() or 1))
+        command = record_command(find_msprof(), output, spec.aic_metrics, command, most_mb)
     else:
         command.append(str(os.getpid()))
     return subprocess.Popen(

@@ -4,13 +4,13 @@ whoever started it whether trying again can help."""
 import argparse
 import errno
 import logging
-import shutil
 import signal
 import sys
 import threading
 from pathlib import Path
 
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
+from collector.host.disk import free_bytes
 from collector.host.fault import HostFault
 from collector.host.parent import die_with_parent, obey_parent
 from collector.replay.msprof import NoSpace
@@ -99,9 +99,9 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
 
 
 def _check_space(scratch: Path) -> None:
-    free_bytes = shutil.disk_usage(scratch).free
-    if free_bytes < _LEAST_FREE_BYTES:
-        message = f"{free_bytes >> 20} MiB are free, 1 GiB is wanted"
+    free = free_bytes(scratch)
+    if free < _LEAST_FREE_BYTES:
+        message = f"{free >> 20} MiB are free, 1 GiB is wanted"
         raise OSError(errno.ENOSPC, message, str(scratch))
 
 

@@ -24,6 +24,7 @@ from collector.replay.msprof import (
     parse_limit_s,
     profiles_of,
     record_command,
+    storage_limit_mb,
 )
 from collector.replay.op_summary import join_summaries
 from collector.replay.process import ProcessId, describe_end, this_process
@@ -46,10 +47,10 @@ def program(path: Path, script: str) -> Path:
 
 
 def test_the_application_follows_the_options():
-    command = record_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"])
+    command = record_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"], 512)
     assert command[0] == "/cann/msprof" and command[-2:] == ["python", "-P"]
     assert {"--output=/out", "--aic-metrics=Memory", "--ai-core=on"} <= set(command)
-    assert "--task-time=on" in command
+    assert {"--task-time=on", "--storage-limit=512MB"} <= set(command)
 
 
 def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
@@ -69,6 +70,19 @@ def test_room_is_wanted_for_every_launch_that_may_come(tmp_path):
     with pytest.raises(NoSpace, match="launches wants .* MiB: free some, or make sessions shorter"):
         check_space(tmp_path, 1 << 50)
     assert parse_limit_s(100_000) > 2 * parse_limit_s(0)
+
+
+def test_a_session_may_record_half_of_what_is_free():
+    assert storage_limit_mb(40 << 30) == 20 << 10
+    assert storage_limit_mb(0) == 200  # the least that msprof takes
+    assert storage_limit_mb(1 << 60) == (1 << 32) - 1
+
+
+def test_room_is_wanted_in_the_volume_and_not_only_on_its_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPMETER_VOLUME_BYTES", str(1 << 20))
+    check_space(tmp_path, 1)
+    with pytest.raises(NoSpace, match="1 MiB are free, and a session of 100 launches wants 4 MiB"):
+        check_space(tmp_path, 100)
 
 
 def test_only_what_has_no_op_summary_is_parsed_again(tmp_path):

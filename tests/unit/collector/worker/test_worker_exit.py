@@ -58,6 +58,15 @@ def test_an_error_blames_somebody(error, code):
     assert exit_code(error) is code
 
 
+@pytest.mark.fast
+def test_a_volume_that_is_nearly_full_is_found_out_before_the_pod_is_evicted(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("OPMETER_VOLUME_BYTES", str((1 << 30) - 1))
+    code = run(MemoryStore(), ASSIGNMENT, tmp_path, 1.0, threading.Event())
+    assert code is ExitCode.SPACE and "1023 MiB are free, 1 GiB is wanted" in caplog.text
+
+
 def of_an_npu(store):
     """A shard of a plan for an NPU."""
     shard = MadeShard("s1", [add_record(1)], is_committed=False)
