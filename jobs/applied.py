@@ -16,6 +16,7 @@ from collector.canonical import short_hash
 from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
 from jobs.deployment import LABEL, NO_KEYS, Deployment, Manifest
+from jobs.quantities import quantity
 from jobs.site import Site, load_site, site_from_text
 from jobs.wishes import tokens
 
@@ -156,6 +157,11 @@ def _deployment(config_map: Manifest) -> Deployment:
     for key in _REQUIRED:
         if key not in values:
             raise BadInput(f"ConfigMap {metadata['name']}: the key {key} is missing")
+    if quantity(values.get("merge_memory", "1")) <= 0:
+        raise BadInput(
+            f"ConfigMap {metadata['name']}: merge_memory is an amount, as 8Gi; "
+            f"{values['merge_memory']!r} came"
+        )
     if "single_writer" in values:
         values["single_writer"] = _truth(metadata["name"], values["single_writer"])
     owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None

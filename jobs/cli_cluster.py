@@ -35,6 +35,9 @@ def launch(
     pull_policy: Annotated[
         str, typer.Option(help="IfNotPresent, Always or Never")
     ] = "IfNotPresent",
+    merge_memory: Annotated[
+        str, typer.Option(help="what a merge may take: it holds the rows of the database")
+    ] = "8Gi",
     single_writer: Annotated[bool, typer.Option("--single-writer")] = False,
     allow_unpinned: Annotated[
         bool, typer.Option("--allow-unpinned", help="take an NPU image without a digest")
@@ -69,6 +72,7 @@ def launch(
         site_packages=site_packages,
         single_writer=single_writer,
         pull_policy=pull_policy,
+        merge_memory=merge_memory,
     )
     code = launch_verb(
         campaign,

@@ -20,9 +20,10 @@ class Deployment:
 
     `root` is the store as pods reach it; `store_secret` names a Secret of AWS's files
     (`credentials`, `config`), `store_claim` a volume for a `file://` store under /store.
-    `site_packages` names a read-only claim that holds torch, for images that have none. `owner`
-    is the ConfigMap (name, uid) with which everything goes. `leased` is found out: the store does
-    not honour create-only writes, and merges take turns by a Lease.
+    `site_packages` names a read-only claim that holds torch, for images that have none.
+    `merge_memory` is what a merge may take, which holds the rows of a database. `owner` is the
+    ConfigMap (name, uid) with which everything goes. `leased` is found out: the store does not
+    honour create-only writes, and merges take turns by a Lease.
     """
 
     namespace: str
@@ -35,6 +36,7 @@ class Deployment:
     owner: tuple[str, str] | None = None
     single_writer: bool = False
     pull_policy: str = "IfNotPresent"
+    merge_memory: str = "8Gi"
     leased: bool = False
 
     @property

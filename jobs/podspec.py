@@ -101,7 +101,7 @@ def merge_job(
     arguments += ["--single-writer"] if deployment.single_writer else []
     arguments += ["--lease", deployment.namespace] if deployment.leased else []
     mounted = mounts(deployment, work="4Gi")
-    wanted = {"cpu": "1", "memory": "2Gi"}
+    wanted = {"cpu": "1", "memory": deployment.merge_memory}
     command = ["opmeter", *arguments]
     pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, wanted)
     # The one pod of ours with a token, and only where it needs one: to take its turn by a Lease.
@@ -160,7 +160,7 @@ def made_of(site: Site, deployment: Deployment) -> str:
     """What of a campaign decides how its workers run, in short: where it changes, Jobs are made
     anew."""
     told = asdict(deployment)
-    for name in ("namespace", "owner", "controller_image"):
+    for name in ("namespace", "owner", "controller_image", "merge_memory"):
         del told[name]
     return short_hash([asdict(site), told], 12)
 

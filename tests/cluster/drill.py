@@ -133,6 +133,7 @@ class Drill:
             root=self.root,
             store_secret=SECRET,
             site_packages=TORCH,
+            merge_memory="2Gi",  # nodes here are small, and so are the databases
         )
 
     def order(self, **orders: object) -> None:

@@ -19,7 +19,7 @@ def test_a_campaign_launched_from_a_laptop_ends_with_the_cases_of_a_local_plan(
         *("launch", str(campaign), "--site", str(site), "--namespace", drill.namespace.name),
         *("--image", drill.deployment.image, "--store", drill.root),
         *("--controller-image", drill.deployment.controller_image),
-        *("--store-secret", SECRET, "--site-packages", TORCH, "--watch"),
+        *("--store-secret", SECRET, "--site-packages", TORCH, "--merge-memory", "2Gi", "--watch"),
         limit_s=900,
     )
     assert said.splitlines()[-1] == "merged"

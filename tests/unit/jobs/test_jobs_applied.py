@@ -18,6 +18,7 @@ DEPLOYMENT = Deployment(
     root="s3://perf/x",
     store_secret="s3",
     single_writer=True,
+    merge_memory="40Gi",
 )
 
 
@@ -72,6 +73,7 @@ def test_single_keys_of_the_profile_are_changed_and_taken_away():
         ({"deployment.yaml": "x"}, "unknown key 'deployment.yaml'"),
         ({"image": " "}, "the key image is missing"),
         ({"single_writer": "yes"}, "single_writer is true or false, 'yes' came"),
+        ({"merge_memory": "much"}, "merge_memory is an amount, as 8Gi; 'much' came"),
         ({"site.kueue": "x"}, "site.kueue.*unknown key 'kueue'"),
         ({"site.cpu": ""}, "site.cpu: a profile needs this key"),
         ({"site.shape": "rack"}, "site.shape.*'rack' came"),

@@ -20,6 +20,7 @@ from collector.stack import Stack
 from jobs.applied import applied_from
 from jobs.merge_lease import MERGE_LEASE
 from jobs.podspec import Deployment, merge_job, probe_job, worker_job
+from jobs.quantities import quantity
 from jobs.site import bundled_sites, load_site
 from jobs.waves import Wave
 
@@ -128,6 +129,12 @@ def test_a_campaign_on_chips_of_several_names_says_which():
 def test_the_demo_is_the_bundled_quickstart():
     text = (MANIFESTS / "campaigns/quickstart/campaign.yaml").read_bytes()
     assert text == bundled_file("quickstart", "campaign.yaml")
+
+
+def test_a_small_machine_has_room_for_the_merge_of_the_demo():
+    applied = campaign_of(rendered(MANIFESTS / "overlays" / "cpu-demo"))
+    (container,) = pod_of(merge_of(applied.deployment))["containers"]
+    assert quantity(container["resources"]["requests"]["memory"]) <= 2 * 2**30
 
 
 def test_every_bundled_site_is_a_profile(tmp_path):

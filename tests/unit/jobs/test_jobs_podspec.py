@@ -9,7 +9,7 @@ from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard
 from collector.stack import Stack
 from jobs.campaign import campaign_from_text
 from jobs.deployment import Deployment
-from jobs.podspec import probe_job, worker_job
+from jobs.podspec import made_of, merge_job, probe_job, worker_job
 from jobs.rendering import named_probe
 from jobs.site import bundled_sites, load_site
 from jobs.waves import Wave
@@ -34,7 +34,14 @@ def container_of(job):
 def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deployment=DEPLOYMENT):
     """The Job of a wave of shards that take so long each; one an index, where nothing is said."""
     shards = tuple(PlannedShard(f"s{i}", 1, s, "0" * 64) for i, s in enumerate(seconds))
-    plan = Plan(
+    plan = plan_of(shards, site)
+    cut = indexes or tuple((shard.shard_id,) for shard in shards)
+    wave = Wave("c", plan.number, plan.plan_hash, 0, cut)
+    return worker_job(wave, plan, site, deployment, cap=cap)
+
+
+def plan_of(shards=(), site=CPU):
+    return Plan(
         campaign="c",
         number=7,
         head_commit=0,
@@ -53,9 +60,6 @@ def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deploym
         forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
         shards=shards,
     )
-    cut = indexes or tuple((shard.shard_id,) for shard in shards)
-    wave = Wave("c", plan.number, plan.plan_hash, 0, cut)
-    return worker_job(wave, plan, site, deployment, cap=cap)
 
 
 # Labels -----------------------------------------------------------------------------------------
@@ -115,6 +119,24 @@ def test_a_worker_is_told_how_much_its_volume_may_hold(limit, count):
     (work,) = [volume for volume in pod_of(job)["volumes"] if volume["name"] == "work"]
     assert work["emptyDir"]["sizeLimit"] == limit
     assert said_to(job)["OPMETER_VOLUME_BYTES"] == str(count)
+
+
+def merge_of(deployment):
+    return merge_job(plan_of(), "hash", "feed", deployment, partial=False)
+
+
+def test_a_merge_gets_the_memory_that_the_campaign_says():
+    for deployment, memory in (
+        (DEPLOYMENT, "8Gi"),
+        (replace(DEPLOYMENT, merge_memory="40Gi"), "40Gi"),
+    ):
+        asked = container_of(merge_of(deployment))["resources"]
+        assert asked["requests"]["memory"] == asked["limits"]["memory"] == memory
+
+
+def test_the_memory_of_merges_makes_no_worker_anew():
+    more = replace(DEPLOYMENT, merge_memory="40Gi")
+    assert made_of(CPU, more) == made_of(CPU, DEPLOYMENT)
 
 
 # Queues -----------------------------------------------------------------------------------------
