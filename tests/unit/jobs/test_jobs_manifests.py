@@ -29,6 +29,7 @@ OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (MANIFESTS / "components").iterdir())
 OF_OTHERS = {"LocalQueue"}  # kinds of custom resources: Kubernetes has no schema of them
 FLOOR = "1.29"
+POLICY = "NetworkPolicy"
 DEPLOYMENT = Deployment(
     namespace="bench",
     image="here/collector:1",
@@ -206,6 +207,17 @@ def store_mounts(pod):
     said = {e["name"]: e["value"] for e in container["env"] if e["name"].startswith("AWS_")}
     assert mounted
     return volumes, mounted, said
+
+
+def test_the_api_server_is_reached_at_whatever_port_and_the_rest_stays_closed(tmp_path):
+    policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(composed(tmp_path), POLICY)}
+    deny = policies["opmeter-default-deny"]
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    api = policies["opmeter-api"]
+    assert api["egress"] == [{"ports": [{"protocol": "TCP"}]}]
+    (chosen,) = api["podSelector"]["matchExpressions"]
+    assert chosen["values"] == ["controller", "merge"]
+    assert all("port" in p for e in policies["opmeter-store"]["egress"] for p in e["ports"])
 
 
 # Permissions ------------------------------------------------------------------------------------
