@@ -11,7 +11,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,14 +64,24 @@ def work_in_pod() -> int:
         return last_words(End(ExitCode.SPACE, str(error)))
     end = work(task, stop)
     if end.code in (ExitCode.NODE, ExitCode.HANG):
-        # A broken node that lets go at once would be given the whole queue.
+        # A broken node that lets go at once would be given the whole queue. (Whoever met the
+        # deadline has kept its place long enough: `stop` is set then.)
         stop.wait(task.hold_s)
     return last_words(end)
 
 
 def work(task: PodTask, stop: threading.Event, measure: Measure = LocalRun.measure) -> End:
     """Have the shards of this index committed, and tell how far that came. What is committed
-    counts, by whomever: not what a worker says of itself."""
+    counts, by whomever: not what a worker says of itself.
+
+    At the task's deadline `stop` is set. That is no stop that is nobody's fault: who is told to
+    stop is started again, and an index without progress would go on for ever.
+    """
+    with _deadline(task.deadline_s, stop) as late:
+        return _work(task, stop, late, measure)
+
+
+def _work(task: PodTask, stop: threading.Event, late: threading.Event, measure: Measure) -> End:
     try:
         store: Store = open_store(task.root)
         if task.single_writer:
@@ -84,16 +95,41 @@ def work(task: PodTask, stop: threading.Event, measure: Measure = LocalRun.measu
     except (BadInput, NotFound) as error:
         return End(ExitCode.IMAGE, str(error))
     except StoreError as error:
-        return End(ExitCode.TEMPORARY if stop.is_set() else ExitCode.STORE, str(error))
+        told = stop.is_set() and not late.is_set()
+        return End(ExitCode.TEMPORARY if told else ExitCode.STORE, str(error))
     except (OpmeterError, OSError) as error:
         return End(ExitCode.NODE, str(error))
     if not left:
         return End(ExitCode.DONE)
+    if late.is_set():
+        reason = f"its deadline, {task.deadline_s:g} s, is past; {len(left)} shards are left"
+        return End(ExitCode.HANG, reason, left[0])
     if stop.is_set():
         return End(ExitCode.TEMPORARY, f"stopped; {len(left)} shards are left")
     if failure is None:
         return End(ExitCode.TEMPORARY, f"{len(left)} shards are left")
     return End(_code_of(failure.code), str(failure), failure.shard)
+
+
+@contextmanager
+def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threading.Event]:
+    """Sets `stop` when so many seconds are over, and the event that it gives, which tells that
+    from being told to stop."""
+    late = threading.Event()
+
+    def ring() -> None:
+        if not stop.is_set():
+            late.set()
+            stop.set()
+
+    timer = threading.Timer(after_s or 0.0, ring)
+    timer.daemon = True
+    if after_s is not None:
+        timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
 def _failure(measure: Callable[[], None]) -> LocalRunFailed | None:

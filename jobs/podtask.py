@@ -13,7 +13,8 @@ _HOLD_S = 120.0
 class PodTask:
     """`devices` is how many this pod has: each gets a worker (how many of those measure at once,
     they read themselves). With `gives_up` a shard that keeps killing its workers is committed by
-    this pod. `hold_s` is how long a broken node is kept from the queue."""
+    this pod. `hold_s` is how long a broken node is kept from the queue, `deadline_s` after how
+    long, by its own clock, the pod gives up what it has not done; None for never."""
 
     root: str
     campaign: str
@@ -26,6 +27,7 @@ class PodTask:
     pod: str
     scratch: Path
     hold_s: float
+    deadline_s: float | None
 
 
 def task_of(environment: Mapping[str, str]) -> PodTask:
@@ -59,4 +61,6 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         hold_s=float(
             number("OPMETER_HOLD_S", environment.get("OPMETER_HOLD_S") or f"{_HOLD_S:.0f}")
         ),
+        deadline_s=float(number("OPMETER_DEADLINE_S", environment.get("OPMETER_DEADLINE_S") or "0"))
+        or None,
     )

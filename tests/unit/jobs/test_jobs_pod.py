@@ -3,6 +3,8 @@
 import json
 import signal
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,59 @@ def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
 
     end = ended(store, plan, measure, stop)
     assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shards are left")
+
+
+def at_its_deadline(store, plan, measure, stop=None):
+    task = task_of(environment(store, plan, wave_of(store, plan), OPMETER_DEADLINE_S="3600"))
+    assert task.deadline_s == 3600.0
+    return work(replace(task, deadline_s=0.05), stop or threading.Event(), measure)
+
+
+@pytest.mark.fast
+def test_who_is_not_done_at_its_deadline_hangs(store, plan):
+    def measure(run, shards):
+        commit(run, shards[0])
+        assert run.stop.wait(30)
+
+    end = at_its_deadline(store, plan, measure)
+    assert end == End(ExitCode.HANG, "its deadline, 0.05 s, is past; 1 shards are left", "s2")
+
+
+@pytest.mark.fast
+def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
+    stop = threading.Event()
+
+    def measure(run, shards):
+        stop.set()
+        time.sleep(0.2)
+
+    assert at_its_deadline(store, plan, measure, stop).code == ExitCode.TEMPORARY
+
+
+@pytest.mark.fast
+def test_who_has_done_all_at_its_deadline_is_done(store, plan):
+    def measure(run, shards):
+        assert run.stop.wait(30)
+        commits_all(run, shards)
+
+    assert at_its_deadline(store, plan, measure) == End(ExitCode.DONE)
+
+
+@pytest.mark.fast
+def test_a_store_that_is_away_until_the_deadline_is_no_hang(store, plan, monkeypatch):
+    class Away(FileStore):
+        def get(self, key):
+            raise StoreUnavailable("no route")
+
+    monkeypatch.setattr(pod, "open_store", lambda url: Away(url))
+    monkeypatch.setattr(pod, "_PATIENCE_S", 30.0)
+    assert at_its_deadline(store, plan, commits_all) == End(ExitCode.STORE, "no route")
+
+
+@pytest.mark.fast
+def test_without_a_deadline_there_is_none(store, plan):
+    told = environment(store, plan, wave_of(store, plan))
+    assert task_of(told).deadline_s is None
 
 
 @pytest.mark.fast
