@@ -188,6 +188,30 @@ def test_everything_moves_to_another_namespace(tmp_path):
     assert {s["namespace"] for binding in bindings for s in binding["subjects"]} == {"elsewhere"}
 
 
+def names_of_cluster(objects):
+    kinds = ("ClusterRole", "ClusterRoleBinding")
+    return {(f["kind"], f["metadata"]["name"]) for kind in kinds for f in of_kind(objects, kind)}
+
+
+def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs(tmp_path):
+    page = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(patches:.*?)```", page, flags=re.DOTALL)
+    made = {}
+    for name, more in (("a", {}), ("b", yaml.safe_load(text))):
+        (tmp_path / name).mkdir()
+        parts = ["components/nodes", "components/pvc-store"]
+        made[name] = composed(tmp_path / name, parts, namespace=name, more=more)
+    assert not names_of_cluster(made["a"]) & names_of_cluster(made["b"])
+    (binding,) = of_kind(made["b"], "ClusterRoleBinding")
+    assert ("ClusterRole", binding["roleRef"]["name"]) in names_of_cluster(made["b"])
+    assert binding["subjects"][0]["namespace"] == "b"
+    accounts = [found["metadata"]["name"] for found in of_kind(made["b"], "ServiceAccount")]
+    assert pod_of(merge_of(DEPLOYMENT))["serviceAccountName"] in accounts
+    applied = campaign_of(made["b"])
+    (claim,) = of_kind(made["b"], "PersistentVolumeClaim")
+    assert applied.deployment.store_claim == claim["metadata"]["name"]
+
+
 def test_the_controller_reaches_the_store_as_the_pods_do(tmp_path):
     for store in ("pvc-store", "s3-secret"):
         folder = tmp_path / store
