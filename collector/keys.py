@@ -55,9 +55,14 @@ def nodes(campaign: str) -> str:
     return f"{_campaign(campaign)}/nodes.json"
 
 
+def all_attempts(campaign: str) -> str:
+    """The prefix under which every attempt lies, at whichever shard."""
+    return f"{_campaign(campaign)}/attempts/"
+
+
 def attempts(campaign: str, shard_id: str) -> str:
     """The prefix under which every attempt at a shard lies."""
-    return f"{_campaign(campaign)}/attempts/{_token(shard_id)}/"
+    return f"{all_attempts(campaign)}{_token(shard_id)}/"
 
 
 def attempt(campaign: str, shard_id: str, attempt_id: str) -> str:

@@ -21,11 +21,15 @@ def read_plan(store: Store, campaign: str, number: int) -> Plan:
     return plan_from_json(store.get(key), key=key)
 
 
+def plan_numbers(store: Store, campaign: str) -> list[int]:
+    """Which plans a campaign has, oldest first."""
+    names = (info.key.rsplit("/", 1)[1] for info in store.list(keys.plans(campaign)))
+    return sorted(int(name.removesuffix(".json")) for name in names)
+
+
 def read_plans(store: Store, campaign: str) -> list[Plan]:
     """Every plan of a campaign, oldest first."""
-    names = (info.key.rsplit("/", 1)[1] for info in store.list(keys.plans(campaign)))
-    numbers = sorted(int(name.removesuffix(".json")) for name in names)
-    return [read_plan(store, campaign, number) for number in numbers]
+    return [read_plan(store, campaign, number) for number in plan_numbers(store, campaign)]
 
 
 def committed_shards(store: Store, campaign: str) -> frozenset[str]:

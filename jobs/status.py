@@ -5,7 +5,7 @@ What is committed never changes, so it is read once, however often somebody look
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,9 +17,9 @@ from collector.plan import Plan, PlannedShard
 from collector.shard import read_shard
 from collector.store.base import Store
 from collector.worker.attempt import read_commit, read_part
-from jobs.rounds import committed_shards, read_plans
-
-_READERS = 16
+from jobs.attempts import READERS, keys_of_attempts
+from jobs.pace import remaining_s
+from jobs.rounds import committed_shards, plan_numbers, read_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +80,54 @@ class PlanStatus:
 
     def remaining_s(self, devices: int = 0) -> float:
         """Wall time still to come at the pace so far, on so many devices  [the plan's]."""
-        left_s = self.left_s
-        at_once = devices or self.plan.devices
-        return self.pace * max(sum(left_s) / at_once, max(left_s, default=0.0))
+        return remaining_s(self.left_s, devices or self.plan.devices, self.pace)
 
 
 class Follower:
-    """Looks at campaigns again and again, and remembers what is committed."""
+    """Looks at campaigns again and again, and remembers what never changes."""
 
     def __init__(self, store: Store):
         self._store = store
+        self._plans: dict[str, Plan] = {}
         self._settled: dict[str, ShardStatus] = {}
         self._planned: dict[str, Counter[str]] = {}
+        # Of open shards: shard -> part -> case -> how it is answered.
+        self._answered: dict[str, dict[str, dict[str, Answer]]] = {}
 
     def look(self, campaign: str, *, deep: bool = True) -> list[PlanStatus]:
-        """How far each plan of a campaign is, oldest first; `deep` also reads the newest plan's
-        shards and parts: which kernel types, how answered, in what time."""
+        """How far each plan of a campaign is, oldest first. Only the newest is measured, so that
+        only its open shards are looked into; `deep` also reads its shards and parts: which kernel
+        types, how answered, in what time."""
         done = committed_shards(self._store, campaign)
-        plans = read_plans(self._store, campaign)
-        return [
-            PlanStatus(plan, self._shards(plan, done, deep=deep and plan is plans[-1]))
-            for plan in plans
-        ]
+        plans = [self._plan(campaign, n) for n in plan_numbers(self._store, campaign)]
+        found = [PlanStatus(plan, tuple(_counted(plan, done))) for plan in plans[:-1]]
+        newest = [PlanStatus(plan, self._shards(plan, done, deep=deep)) for plan in plans[-1:]]
+        return found + newest
+
+    def _plan(self, campaign: str, number: int) -> Plan:
+        key = keys.plan(campaign, number)
+        if key not in self._plans:
+            self._plans[key] = read_plan(self._store, campaign, number)
+        return self._plans[key]
 
     def _shards(self, plan: Plan, done: frozenset[str], *, deep: bool) -> tuple[ShardStatus, ...]:
-        def one(shard: PlannedShard) -> ShardStatus:
-            return self._shard(plan.campaign, shard, shard.shard_id in done, deep=deep)
+        left = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
+        attempts = keys_of_attempts(self._store, plan.campaign, left, len({*done, *left}))
 
-        with ThreadPoolExecutor(_READERS) as pool:
+        def one(shard: PlannedShard) -> ShardStatus:
+            if shard.shard_id not in done:
+                left_behind = attempts.get(shard.shard_id, [])
+                return self._open(plan.campaign, shard, left_behind, deep=deep)
+            return self._done(plan.campaign, shard) if deep else _finished(shard)
+
+        with ThreadPoolExecutor(READERS) as pool:
             return tuple(pool.map(one, plan.shards))
 
-    def _shard(
-        self, campaign: str, shard: PlannedShard, committed: bool, *, deep: bool
-    ) -> ShardStatus:
-        if committed and not deep:
-            return _finished(shard)
-        if committed:
-            if shard.shard_id not in self._settled:
-                self._settled[shard.shard_id] = self._committed(campaign, shard)
-            return self._settled[shard.shard_id]
-        return self._open(campaign, shard, deep=deep)
+    def _done(self, campaign: str, shard: PlannedShard) -> ShardStatus:
+        if shard.shard_id not in self._settled:
+            self._settled[shard.shard_id] = self._committed(campaign, shard)
+            self._answered.pop(shard.shard_id, None)
+        return self._settled[shard.shard_id]
 
     def _committed(self, campaign: str, shard: PlannedShard) -> ShardStatus:
         commit = read_commit(self._store, campaign, shard.shard_id)
@@ -132,26 +140,34 @@ class Follower:
         counted = (m for part in parts for m in part if m.measurement_id in final)
         return _finished(shard, manifest.usage, self._plan_of(campaign, shard), _answers(counted))
 
-    def _open(self, campaign: str, shard: PlannedShard, *, deep: bool) -> ShardStatus:
-        progress, parts = [(0, "")], []
-        for info in self._store.list(keys.attempts(campaign, shard.shard_id)):
-            name = info.key.rsplit("/", 1)[1]
+    def _open(
+        self, campaign: str, shard: PlannedShard, attempts: Sequence[str], *, deep: bool
+    ) -> ShardStatus:
+        progress, answers = [(0, "")], dict[str, Answer]()
+        for key in attempts:
+            name = key.rsplit("/", 1)[1]
             if name == "progress.json":
-                progress += _progress(self._store, info.key)
+                progress += _progress(self._store, key)
             elif deep and name.startswith("part-"):
-                parts.append(info.key)
-        latest = {m.case_id: m for part in parts for m in self._part(part) if not m.is_filed}
+                answers |= self._answers_in(shard.shard_id, key)
         answered, measuring = max(progress)
         return ShardStatus(
             shard.shard_id,
             False,
-            max(answered, len(latest)),
+            max(answered, len(answers)),
             shard.cases,
             measuring,
             shard.predicted_s,
             planned=self._plan_of(campaign, shard) if deep else Counter(),
-            answers=_answers(latest.values()),
+            answers=Counter(answers.values()),
         )
+
+    def _answers_in(self, shard: str, part: str) -> dict[str, Answer]:
+        """How a part answers its cases. A part never changes."""
+        parts = self._answered.setdefault(shard, {})
+        if part not in parts:
+            parts[part] = {m.case_id: _answer(m) for m in self._part(part) if not m.is_filed}
+        return parts[part]
 
     def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
         """The shard's cases by kernel type."""
@@ -196,12 +212,21 @@ def _finished(
     )
 
 
+def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
+    """The shards of a plan that is measured no more: committed, or not."""
+    for shard in plan.shards:
+        if shard.shard_id in done:
+            yield _finished(shard)
+        else:
+            yield ShardStatus(shard.shard_id, False, 0, shard.cases, "", shard.predicted_s)
+
+
 def _answers(measurements: Iterable[Measurement]) -> Counter[Answer]:
-    return Counter(
-        Answer(m.kernel_type, m.outcome, (m.reason.strip().splitlines() or [""])[0])
-        for m in measurements
-        if not m.is_filed
-    )
+    return Counter(_answer(m) for m in measurements if not m.is_filed)
+
+
+def _answer(m: Measurement) -> Answer:
+    return Answer(m.kernel_type, m.outcome, (m.reason.strip().splitlines() or [""])[0])
 
 
 def _progress(store: Store, key: str) -> Iterator[tuple[int, str]]:

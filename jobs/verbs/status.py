@@ -12,12 +12,14 @@ from rich.text import Text
 
 from collector import keys
 from collector.database.commits import find_head
-from collector.database.query import held_shards
+from collector.database.published import HeldShards
 from collector.database.snapshot import load_state
 from collector.errors import BadInput, NotFound
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store
+from jobs.applied import applied_from
 from jobs.nodes import Strikes, strikes_from_json
+from jobs.pace import devices_measuring
 from jobs.sources import completed_records
 from jobs.status import Follower, PlanStatus, campaigns, has_plans
 from jobs.status_lines import (
@@ -32,9 +34,10 @@ from jobs.summary import describe, summarise
 from jobs.verbs.cluster_view import ClusterView
 from jobs.verbs.finding import find_root
 from jobs.verbs.opening import open_campaign, open_root
-from jobs.why import explain, running_pods
+from jobs.why import Seen, explain, running_pods
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
+_IDLE_TIMES = 4.0  # as long as a look took is waited at least
 _BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
 
@@ -70,13 +73,13 @@ class _Screen:
 
     def __init__(self, store: Store, campaign: str, view: ClusterView):
         self._store, self._campaign, self._view = store, campaign, view
-        self._follower = Follower(store)
+        self._follower, self._held = Follower(store), HeldShards(store, campaign)
         self.is_finished = False
 
     def lines(self, bars: int = 0) -> Iterator[str]:
         plans = self._follower.look(self._campaign)
         seen = self._view.seen(_strikes(self._store, self._campaign))
-        at_work = running_pods(seen.pods) if seen else 0
+        at_work = _at_work(seen) if seen else 0
         for plan in plans:
             yield head_line(plan, at_work)
         if plans:
@@ -93,9 +96,10 @@ class _Screen:
         yield from shard_lines(status)
         yield from kernel_lines(status, bars)
         yield hours_line(status)
-        state = load_state(self._store, head)
-        held = held_shards(state)
-        self.is_finished = all((plan.campaign, s.shard_id) in held for s in plan.shards)
+        all_committed = status.committed == len(plan.shards)
+        self.is_finished = all_committed and self._held.at(head).issuperset(
+            shard.shard_id for shard in plan.shards
+        )
         if not self.is_finished:
             yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
             yield f"stack       {plan.stack.version_path}"
@@ -103,7 +107,7 @@ class _Screen:
             yield from failure_lines(status)
             return
         sources = [_source(self._store, plan.campaign, source.sha256) for source in plan.sources]
-        summary = summarise(state, plan, sources, status.usage)
+        summary = summarise(load_state(self._store, head), plan, sources, status.usage)
         yield from describe(summary, plan, head, self._store.url)
 
 
@@ -133,21 +137,37 @@ def _draw(screen: _Screen) -> None:
     bars = console.height // 3
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not screen.is_finished:
+            started = time.monotonic()
             lines = list(screen.lines(bars))
+            took_s = time.monotonic() - started
             text = Text("\n".join(lines), overflow="ellipsis", no_wrap=True)
             live.update(text, refresh=True)
             bars = max(_FEW_BARS, bars + console.height - len(lines) - 1)
             if not screen.is_finished:
-                time.sleep(_EVERY_S)
+                time.sleep(_pause_s(_EVERY_S, took_s))
 
 
 def _print_now_and_then(screen: _Screen) -> None:
     while not screen.is_finished:
+        started = time.monotonic()
         for line in screen.lines(_BARS):
             typer.echo(line)
         if not screen.is_finished:
-            time.sleep(_LINES_EVERY_S)
+            time.sleep(_pause_s(_LINES_EVERY_S, time.monotonic() - started))
             typer.echo()
+
+
+def _at_work(seen: Seen) -> int:
+    """How many devices measure on the cluster now; 0 where its ConfigMap cannot be read."""
+    try:
+        return devices_measuring(running_pods(seen.pods), applied_from(seen.config_map).site)
+    except BadInput:
+        return 0
+
+
+def _pause_s(least_s: float, took_s: float) -> float:
+    """Between two looks: what takes long is done less often."""
+    return max(least_s, _IDLE_TIMES * took_s)
 
 
 def _strikes(store: Store, campaign: str) -> Strikes:

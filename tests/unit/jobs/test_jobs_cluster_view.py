@@ -1,20 +1,35 @@
 """What `status` and `doctor --cluster` fetch, from a cluster that is played or is not there."""
 
+from dataclasses import replace
+
 import pytest
 
+from collector import keys
+from collector.database import snapshot
+from collector.database.merge import CREATE, merge
 from collector.errors import BadInput
+from collector.record import write_table
 from collector.stack import Stack
+from collector.store import open_store
 from jobs.applied import config_map
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterAway, ClusterError
 from jobs.deployment import Deployment
 from jobs.nodes import Strike, Strikes
-from jobs.verbs import doctor_cluster
+from jobs.status import Follower
+from jobs.verbs import doctor_cluster, finding, status
 from jobs.verbs.cluster_view import ClusterView
 from jobs.verbs.doctor import doctor_cluster_verb
 from jobs.verbs.doctor_cluster import check_cluster
 from jobs.verbs.status import status_verb
-from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, add_record, answered
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    commit_shard,
+    write_campaign,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -181,6 +196,97 @@ def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp
     assert "applied in namespace bench" in printed and "none leads" in printed
 
 
+def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_path, capsys):
+    shards = [MadeShard(f"s{n}", [add_record(n + 1)], is_committed=False) for n in range(240)]
+    write(tmp_path, MadePlan(shards, campaign="small"))  # a second each, by forecast
+    pod = {
+        "metadata": {"name": "p", "labels": {"app.kubernetes.io/component": "worker"}},
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running"},
+    }
+    cluster.waiting = [pod]
+    cluster.campaigns[0]["data"] |= {
+        "site": "a2-800t",
+        "site.shape": "node",
+        "site.measure_concurrency": "4",
+    }
+    status_verb("small", str(tmp_path), None, watch=False)
+    assert "about 60 s left" in capsys.readouterr().out
+    cluster.campaigns[0]["data"]["site.measure_concurrency"] = "8"
+    status_verb("small", str(tmp_path), None, watch=False)
+    assert "about 30 s left" in capsys.readouterr().out
+
+
+def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_path, monkeypatch):
+    listed = []
+
+    def campaigns(store):
+        listed.append(store)
+        return ["small"]
+
+    write(tmp_path / "opmeter-data", MadePlan([MadeShard("s", [add_record(1)])], campaign="small"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status, "campaigns", campaigns)
+    monkeypatch.setattr(finding, "campaigns", campaigns)
+    status_verb("small", None, None, watch=False)
+    assert not listed
+    status_verb(None, None, None, watch=False)
+    assert len(listed) == 1
+
+
+def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
+    nowhere, tmp_path, monkeypatch, capsys
+):
+    loaded = []
+
+    def load_state(*arguments):
+        loaded.append(arguments)
+        return snapshot.load_state(*arguments)
+
+    monkeypatch.setattr(status, "load_state", load_state)
+    records = [add_record(1), add_record(2)]
+    shards = [MadeShard(f"s{n}", [r], [answered([r], 5.0)]) for n, r in enumerate(records)]
+    made = MadePlan(shards, "small")
+    store = open_store(str(tmp_path))
+    plan = write_campaign(
+        store, replace(made, shards=[shards[0], replace(shards[1], is_committed=False)])
+    )
+    store.put(keys.source("small", "0" * 64), write_table(records))
+    merge(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
+    status_verb("small", str(tmp_path), None, watch=False)
+    assert "database    file://" in capsys.readouterr().out and not loaded
+    commit_shard(store, made, plan, shards[1])
+    status_verb("small", str(tmp_path), None, watch=False)
+    assert "coverage" not in capsys.readouterr().out and not loaded  # committed, not yet merged
+    merge(store, [("small", 1)], guard=CREATE, author="test")
+    status_verb("small", str(tmp_path), None, watch=True)  # ends by itself
+    assert "coverage    2 of 2 cases" in capsys.readouterr().out and len(loaded) == 1
+
+
+def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, monkeypatch):
+    write(tmp_path, MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small"))
+    clock, slept = [0.0], []
+
+    class Time:
+        monotonic = staticmethod(lambda: clock[0])
+
+        @staticmethod
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 2:
+                raise KeyboardInterrupt
+
+    class Slow(Follower):
+        def look(self, campaign, *, deep=True):
+            clock[0] += 30.0 * len(slept)
+            return super().look(campaign, deep=deep)
+
+    monkeypatch.setattr(status, "time", Time)
+    monkeypatch.setattr(status, "Follower", Slow)
+    status_verb("small", str(tmp_path), None, watch=True)
+    assert slept == [60.0, 120.0]
+
+
 def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
     with pytest.raises(BadInput, match="name it"):
         status_verb(None, str(tmp_path), None, watch=True)
@@ -189,9 +295,6 @@ def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tm
 
 
 def write(folder, made):
-    from collector.store import open_store
-    from tests.unit.collector.database.campaign_maker import write_campaign
-
     write_campaign(open_store(str(folder)), made)
 
 

@@ -9,6 +9,8 @@ from collector import keys
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Outcome
 from collector.store.memory import MemoryStore
+from jobs.pace import devices_measuring
+from jobs.site import load_site
 from jobs.status import Answer, Follower, PlanStatus, ShardStatus
 from jobs.status_lines import (
     duration,
@@ -47,11 +49,15 @@ class Counting(MemoryStore):
 
     def __init__(self):
         super().__init__()
-        self.read = Counter()
+        self.read, self.listed = Counter(), []
 
     def get(self, key):
         self.read[key] += 1
         return super().get(key)
+
+    def list(self, prefix):
+        self.listed.append(prefix)
+        return super().list(prefix)
 
 
 def looked(store, made=MADE):
@@ -114,6 +120,65 @@ def test_a_shallow_look_reads_neither_shards_nor_parts():
     (status,) = Follower(store).look("made", deep=False)
     assert status.committed == 1
     assert not [key for key in store.read if "/shards/" in key or "part-" in key]
+
+
+def many(number, *, open_ones):
+    """A campaign of so many shards, the last of which are open and begun."""
+    records = [add_record(n) for n in range(1, number + 1)]
+    at = number - open_ones
+    shards = [MadeShard(f"s{n}", [record], is_committed=False) for n, record in enumerate(records)]
+    store = Counting()
+    write_campaign(store, MadePlan(shards))
+    for shard in shards[:at]:
+        store.create(keys.committed("made", shard.name), b"{}")
+    for shard in shards[at:]:
+        store.create(
+            keys.progress("made", shard.name, "a"), b'{"done": 1, "cases": 1, "case": "x"}'
+        )
+    store.listed.clear()
+    return store
+
+
+def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
+    store = many(40, open_ones=40)
+    (status,) = Follower(store).look("made", deep=False)
+    assert [shard.done for shard in status.shards] == [1] * 40
+    assert store.listed.count(keys.all_attempts("made")) == 1 and len(store.listed) == 3
+    store = many(4000, open_ones=3)  # each of the others may have left eight keys
+    (status,) = Follower(store).look("made", deep=False)
+    assert sum(shard.done for shard in status.shards[-3:]) == 3
+    assert keys.all_attempts("made") not in store.listed and len(store.listed) == 5
+
+
+def test_only_the_newest_plan_is_looked_into():
+    store = many(3, open_ones=3)
+    later = replace(MADE, number=2, shards=[MadeShard("new", [MUL], is_committed=False)])
+    write_campaign(store, later)
+    store.create(keys.progress("made", "new", "a"), b'{"done": 1, "cases": 1, "case": "x"}')
+    older, newest = Follower(store).look("made")
+    assert [shard.done for shard in older.shards] == [0, 0, 0]
+    assert [shard.done for shard in newest.shards] == [1]
+    assert not [key for key in store.read if "/s0/" in key]
+
+
+def test_plans_and_parts_of_open_shards_are_read_once():
+    store = written()
+    part = [measurement_of(MADE, plan_of(MADE), "open", 0, MUL.case_id, "Mul", Tried(3.0))]
+    store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
+    follower = Follower(store)
+    looks = [follower.look("made")[0].shards[1] for _ in range(3)]
+    assert looks[0] == looks[2] and looks[0].done == 1
+    assert store.read[keys.part("made", "open", "a-1", 0)] == 1
+    assert store.read[keys.plan("made", 1)] == 1
+
+
+def test_pods_of_several_devices_count_as_many_as_measure_at_once():
+    a2 = load_site("a2-800t")
+    whole = replace(a2, shape="node")
+    assert devices_measuring(3, a2) == 3
+    assert devices_measuring(3, replace(whole, measure_concurrency=8)) == 24
+    assert devices_measuring(3, replace(whole, measure_concurrency=2)) == 6
+    assert devices_measuring(0, whole) == 0
 
 
 def status_of(*shards, devices=1, backend="npu"):
