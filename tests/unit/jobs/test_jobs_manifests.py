@@ -164,6 +164,16 @@ def test_a_component_changes_what_it_is_about_and_nothing_else(tmp_path, compone
     assert applied.site == replace(load_site("a2-800t"), **expected)
 
 
+def test_nothing_of_the_whole_cluster_is_made_but_rights_and_the_namespace(tmp_path):
+    parts = [f"components/{name}" for name in COMPONENTS if name not in ("s3-secret", "kueue")]
+    found = {one["kind"] for one in composed(tmp_path, parts) if not namespace_of(one)}
+    assert found == {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+
+
+def namespace_of(found):
+    return found["metadata"].get("namespace")
+
+
 def test_the_images_of_a_campaign_follow_kustomize(tmp_path):
     images = [
         {"name": "opmeter/controller", "newName": "here/a", "newTag": "7"},
