@@ -22,13 +22,16 @@ from collector.errors import OpmeterError, StoreError
 from collector.measurement import Outcome
 from collector.plan import Plan
 from collector.store.base import Store
-from collector.worker.assignment import Assignment, abandon
+from collector.worker.assignment import Assignment, abandon, keep_log
 from collector.worker.exit_codes import ExitCode
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _OF_ALL_SHARDS = (ExitCode.IMAGE, ExitCode.STORE, ExitCode.SPACE)
+# A worker that ends by itself stores its log. One that was killed, by anyone, cannot.
+_KEEP_THEIR_LOG = frozenset(ExitCode) - {ExitCode.HANG}
+_LOG_BYTES = 1 << 20
 _LOOK_S = 0.5
 _GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uploads
 
@@ -172,6 +175,8 @@ class LocalRun:
                 worker.wait()
             if worker.stdin is not None:
                 worker.stdin.close()
+        if code not in _KEEP_THEIR_LOG:
+            keep_log(self.watched, assignment, words, _LOG_BYTES)
         return code, _last_line(words)
 
     def _watch(self, worker: "subprocess.Popen[bytes]", assignment: Assignment) -> int:

@@ -12,7 +12,7 @@ import zstandard
 
 from collector import keys
 from collector.canonical import sha256_hex
-from collector.errors import OpmeterError, StoreError
+from collector.errors import AlreadyExists, OpmeterError, StoreError
 from collector.host.stack import device_serial, local_stack
 from collector.measurement import Outcome
 from collector.ops.registry import find
@@ -99,11 +99,17 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
     give_up(_answers(store, assignment, plan, cases), outcome, reason)
 
 
-def keep_log(store: Store, assignment: Assignment, log: Path) -> None:
-    """Store the log of an attempt that came to no commit. One try: it is not waited for."""
+def keep_log(
+    store: Store, assignment: Assignment, log: Path, most_bytes: int | None = None
+) -> None:
+    """Store the log of an attempt that came to no commit, or its last `most_bytes`. One try: it is
+    not waited for. One that is there already is kept."""
     key = keys.attempt_log(assignment.campaign, assignment.shard, assignment.attempt)
     try:
-        store.create(key, zstandard.compress(log.read_bytes()))
+        said = log.read_bytes()
+        store.create(key, zstandard.compress(said[-most_bytes:] if most_bytes else said))
+    except AlreadyExists:
+        logger.debug("%s is there already", key)
     except (OSError, StoreError) as error:
         logger.warning("the log was not stored: %s", error)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from collector import keys
 from collector.errors import StoreUnavailable
@@ -200,6 +201,61 @@ def test_a_worker_is_told_which_plan_it_is(tmp_path):
     run.measure(["s1"])
     assert [a.plan_hash for a in told] == [run.plan.plan_hash]
     assert ["--plan-hash", run.plan.plan_hash] == told[0].as_arguments()[4:6]
+
+
+@pytest.fixture
+def dying_worker(tmp_path, monkeypatch):
+    """Workers that say something and end as they are told."""
+
+    def put(end):
+        package = tmp_path / "told" / "collector" / "worker"
+        package.mkdir(parents=True)
+        for folder in (package, package.parent):
+            (folder / "__init__.py").touch()
+        (package / "__main__.py").write_text(
+            "import os, sys, time\n"
+            "print('session 3: Add 4,4', file=sys.stderr, flush=True)\n"
+            f"{end}\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "told"))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.abort()", -signal.SIGABRT),
+        ("raise RuntimeError('nobody foresaw it')", 1),
+        (f"sys.exit({int(ExitCode.HANG)})", ExitCode.HANG),
+    ],
+)
+def test_the_log_of_a_worker_that_was_killed_is_kept_by_its_parent(
+    tmp_path, dying_worker, end, code
+):
+    dying_worker(end)
+    store = FileStore(tmp_path / "data")
+    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    assert LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))[0] == code
+    log = zstandard.decompress(store.get(keys.attempt_log("made", "s1", "a1"))).decode()
+    assert log.startswith("session 3: Add 4,4\n")
+
+
+def test_the_log_that_a_worker_has_stored_itself_is_kept(tmp_path, dying_worker):
+    dying_worker(f"sys.exit({int(ExitCode.HANG)})")
+    store = FileStore(tmp_path / "data")
+    store.create(keys.attempt_log("made", "s1", "a1"), b"its own")
+    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert store.get(keys.attempt_log("made", "s1", "a1")) == b"its own"
+
+
+def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
+    dying_worker(f"sys.exit({int(ExitCode.TEMPORARY)})")
+    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert list(run.watched.list(keys.attempts("made", "s1"))) == []
 
 
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
