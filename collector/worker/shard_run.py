@@ -67,13 +67,16 @@ def complete(
         if not stop.is_set() and (blamed := batches.learn(batch, result)) is not None:
             answers.give([(blamed.record, Outcome.CRASHED, result.reason)])
     on_progress(answers.total, answers.total)
-    answers.commit()
+    if not answers.is_committed():  # else a manifest would be left that no commit names
+        answers.commit()
     return True
 
 
 def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:
     """Commit a shard that nobody could finish: what nobody answered gets `outcome`."""
     answers.load()
+    if answers.is_committed():
+        return
     answers.give([(case.record, outcome, reason) for case in answers.unanswered()])
     answers.commit()
 

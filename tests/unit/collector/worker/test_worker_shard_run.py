@@ -356,6 +356,21 @@ def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
     assert kinds == ["op_summary", "journal", "usage", "part", "manifest.json", "s1.json"]
 
 
+def test_a_shard_that_somebody_commits_meanwhile_is_not_published_again(tmp_path):
+    store, shard = MemoryStore(), cases(2)
+
+    class Overtaken(Pretender):
+        def measure(self, batch, provenance):
+            run(store, shard, Pretender(self.folder), "a2")
+            return super().measure(batch, provenance)
+
+    assert run(store, shard, Overtaken(tmp_path), "a1")
+    assert committed(store).attempt == "a2"
+    give_up(answers(store, shard, "a3"), Outcome.CRASHED, "nobody could")
+    manifests = [i.key for i in store.list(keys.attempts("c", "s1")) if "manifest" in i.key]
+    assert manifests == [keys.attempt_manifest("c", "s1", "a2")]
+
+
 def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
     class NoParts(MemoryStore):
         def create(self, key, data):
