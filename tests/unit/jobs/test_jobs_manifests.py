@@ -233,6 +233,18 @@ def test_the_controller_reaches_the_store_as_the_pods_do(tmp_path):
         assert store_mounts(pod_of(deployment)) == store_mounts(merge)
 
 
+def test_a_volume_of_one_node_is_let_go_before_the_next_controller_wants_it(tmp_path):
+    (deployment,) = of_kind(composed(tmp_path, ["components/pvc-store"]), "Deployment")
+    (claim,) = of_kind(composed(tmp_path, ["components/pvc-store"]), "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_queue_is_of_the_newest_version_that_kueue_has(tmp_path):
+    (queue,) = of_kind(composed(tmp_path, ["components/kueue"]), "LocalQueue")
+    assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+
+
 def store_mounts(pod):
     """Where a pod finds the store: volumes, where they are mounted, and what AWS's names say."""
     container = pod["containers"][0]
