@@ -84,7 +84,8 @@ def _add_of_site(found: Mounts, deployment: Deployment, site: Site) -> None:
     if site.backend == "npu" and site.runtime == "hostpath":
         for number, path in enumerate(_DRIVER_PATHS):
             _add(found, f"driver-{number}", {"hostPath": {"path": path}}, path, read_only=True)
-        found.environment["LD_LIBRARY_PATH"] = _DRIVER_LIBRARIES
+        # Beside what the image says: its LD_LIBRARY_PATH has CANN, and would be replaced here.
+        found.environment["OPMETER_DRIVER_LIBRARIES"] = _DRIVER_LIBRARIES
 
 
 def _add(

@@ -104,3 +104,29 @@ def test_pin_changes_nothing_where_the_registry_refuses(tmp_path):
     assert done.returncode == 1
     assert "no such tag" in done.stderr
     assert stack.read_text() == STACKS[0].read_text()
+
+
+def libraries_in_a_collector(folder, **environment):
+    """What the real command would find in LD_LIBRARY_PATH, in an image with a CANN that sets it."""
+    (folder / "cann").mkdir(exist_ok=True)
+    script = 'export LD_LIBRARY_PATH="/cann/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n'
+    (folder / "cann" / "set_env.sh").write_text(script)
+    (folder / "opmeter").write_text('#!/bin/sh\nprintf %s "$LD_LIBRARY_PATH"\n')
+    (folder / "opmeter").chmod(0o755)
+    text = (IMAGES / "opmeter-with-cann").read_text()
+    text = text.replace("/usr/local/Ascend", str(folder))
+    text = text.replace("/opt/opmeter/bin/opmeter", str(folder / "opmeter"))
+    command = ["bash", "-u", "-c", text]
+    env = {"PATH": "/usr/bin:/bin", **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(":")
+
+
+def test_the_hosts_driver_comes_beside_the_libraries_of_the_image(tmp_path):
+    found = libraries_in_a_collector(
+        tmp_path, LD_LIBRARY_PATH="/image/lib", OPMETER_DRIVER_LIBRARIES="/driver:/driver/common"
+    )
+    assert found == ["/cann/lib64", "/image/lib", "/driver", "/driver/common"]
+    found = libraries_in_a_collector(tmp_path, LD_LIBRARY_PATH="/image/lib")
+    assert found == ["/cann/lib64", "/image/lib"]

@@ -139,6 +139,13 @@ def test_the_memory_of_merges_makes_no_worker_anew():
     assert made_of(CPU, more) == made_of(CPU, DEPLOYMENT)
 
 
+def test_a_driver_from_the_host_replaces_no_library_path_of_the_image():
+    said = said_to(worker_of(load_site("cce")))
+    assert "/usr/local/Ascend/driver/lib64" in said["OPMETER_DRIVER_LIBRARIES"].split(":")
+    assert "LD_LIBRARY_PATH" not in said
+    assert "OPMETER_DRIVER_LIBRARIES" not in said_to(worker_of(A2))
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 
