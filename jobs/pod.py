@@ -12,12 +12,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from collector import keys
 from collector.errors import BadInput, NotFound, OpmeterError, StoreError
+from collector.host.fault import HostFault
+from collector.host.npus import npus, one_a_chip_first
 from collector.plan import Plan
 from collector.store import open_store
 from collector.store.base import Store
@@ -178,7 +180,7 @@ def _measure(
         watched=store,
         plan=plan,
         scratch=task.scratch,
-        devices=range(task.devices),
+        devices=_devices(plan.backend, task.devices),
         stop=stop,
         on_progress=_log_progress,
         on_finished=lambda shard: logger.info("shard %s is committed", shard),
@@ -189,6 +191,17 @@ def _measure(
         progress_s=_PROGRESS_S,
     )
     measure(run, shards)
+
+
+def _devices(backend: str, count: int) -> list[int]:
+    """The pod's devices in the order in which they get shards: where there are fewer shards than
+    dies, no chip shall have two while another has none."""
+    order: list[int] = []
+    if backend == "npu" and count > 1:
+        # A driver that does not answer: the workers say so, each for its device.
+        with suppress(HostFault):
+            order = [index for index in one_a_chip_first(npus()) if index < count]
+    return [*order, *(index for index in range(count) if index not in order)]
 
 
 def _read_plan(store: Store, task: PodTask, wave: Wave) -> Plan:

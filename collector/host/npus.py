@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,6 +79,16 @@ def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os
     card = seen[index].card
     shared = sum(npu.card == card for npu in machine) > 1
     return f"chip{card}" if shared else ""
+
+
+def one_a_chip_first(found: Sequence[Npu]) -> list[int]:
+    """The indexes of NPUs, one die of every chip before the second of any."""
+    met: Counter[int] = Counter()
+    turns: list[tuple[int, int]] = []
+    for npu in found:
+        turns.append((met[npu.card], npu.index))
+        met[npu.card] += 1
+    return [index for _, index in sorted(turns)]
 
 
 def board_of(npu: Npu) -> Board:

@@ -12,7 +12,10 @@ import pytest
 from collector import keys
 from collector.database.merge import CREATE
 from collector.errors import BadInput, StoreUnavailable
+from collector.host.fault import HostFault
+from collector.host.npus import Npu
 from collector.measurement import Outcome
+from collector.plan import plan_to_json
 from collector.store.file import FileStore
 from collector.worker.assignment import Assignment, abandon
 from collector.worker.attempt import read_commit
@@ -141,6 +144,41 @@ def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
 
     end = ended(store, plan, measure, stop)
     assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shards are left")
+
+
+def dies(count):
+    return tuple(Npu(i, i, i // 2, i % 2, "Ascend910", 64) for i in range(count))
+
+
+def no_driver():
+    raise HostFault("npu-smi does not answer")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("backend", "found", "order"),
+    [
+        ("npu", lambda: dies(4), [0, 2, 1, 3]),
+        ("npu", lambda: dies(3), [0, 2, 1, 3]),  # one is missing: its worker says so
+        ("npu", lambda: dies(8), [0, 2, 1, 3]),
+        ("npu", no_driver, [0, 1, 2, 3]),
+        ("cpu", no_driver, [0, 1, 2, 3]),
+    ],
+)
+def test_shards_go_to_every_chip_before_one_has_two(
+    store, plan, monkeypatch, backend, found, order
+):
+    seen = []
+
+    def measure(run, shards):
+        seen.extend(run.devices)
+        commits_all(run, shards)
+
+    plan = replace(plan, backend=backend)
+    store.put(keys.plan("made", plan.number), plan_to_json(plan))
+    monkeypatch.setattr(pod, "npus", found)
+    assert ended(store, plan, measure, OPMETER_DEVICES="4") == End(ExitCode.DONE)
+    assert seen == order
 
 
 def at_its_deadline(store, plan, measure, stop=None):

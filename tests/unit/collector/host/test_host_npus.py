@@ -13,6 +13,7 @@ from collector.host.npus import (
     device_name,
     device_names,
     npus,
+    one_a_chip_first,
     parse,
     parse_board,
     visible,
@@ -120,6 +121,12 @@ def test_a_die_has_its_chip_to_itself_unless_all_dies_may_measure(
 ):
     (tmp_path / "info").write_text(answer)
     assert chip_to_itself(0, at_once, {"ASCEND_RT_VISIBLE_DEVICES": visible_dies}) == chip
+
+
+def test_every_chip_has_a_turn_before_any_has_two():
+    dies = [Npu(i, i, i // 2, i % 2, "Ascend910", 64) for i in range(6)]
+    assert one_a_chip_first(dies) == [0, 2, 4, 1, 3, 5]
+    assert one_a_chip_first(parse(A2)) == [0, 1]
 
 
 @pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])
