@@ -112,7 +112,7 @@ class Controller:
             return False
         observed = observe(self._cluster, applied, known, store, memory)
         actions = decide(_desired(applied, known, observed), observed)
-        self._metrics.campaign(applied.campaign.name, known.plan, observed)
+        self._metrics.campaign(applied.campaign.name, known.plan, observed, applied.site)
         performer = Performer(self._cluster, applied, known, store, memory)
         for action in actions:
             if not self._may_act():
