@@ -35,7 +35,9 @@ def first_objects(
     workers = max(1, campaign.devices // site.devices_per_worker)
     indexes = cut(todo, site.devices_per_worker, workers)
     wave = Wave(campaign.name, plan.number, plan.plan_hash, 0, indexes)
-    return [worker_job(wave, plan, site, deployment, cap=workers)]
+    # Its plan and its wave are not written yet: a pod that came first would find neither, and fail
+    # the Job. A controller writes them and lets it go.
+    return [worker_job(wave, plan, site, deployment, cap=workers, suspend=True)]
 
 
 def named_probe(campaign: Campaign, site: Site, deployment: Deployment) -> Manifest:

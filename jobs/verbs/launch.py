@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def launch_verb(
     if dry_run:
         shown = replace(deployment, namespace=deployment.namespace or "default")
         manifest = _object(campaign, name, site, shown, loaded)
+        typer.echo(_not_uploaded(campaign, loaded, patient(store)))
         typer.echo(_yaml([manifest, *first_objects(campaign, chosen, shown, store)]))
         return 0
     cluster = Cluster.connect(deployment.namespace or None)
@@ -134,9 +136,27 @@ def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ..
 
 def _upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
     """Tables first: a ConfigMap that names one is read at once."""
+    for key, table in _tables(campaign, loaded):
+        create_once(store, key, table)
+
+
+def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tuple[str, bytes]]:
+    """What only this machine has: key in the store -> the cases of a source."""
     for source, found in zip(campaign.sources, loaded, strict=True):
         if not isinstance(source, BundledSource | CasesSource):
-            create_once(store, keys.source(campaign.name, found.planned.sha256), found.table)
+            yield keys.source(campaign.name, found.planned.sha256), found.table
+
+
+def _not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> str:
+    """What a dry run has left undone, as comments of the YAML that follows."""
+    wanted = [key for key, _ in _tables(campaign, loaded)]
+    missing = [key for key in wanted if not any(info.key == key for info in store.list(key))]
+    lines = ["Nothing is created. A Job of workers is suspended: a controller writes its plan"]
+    lines += ["and its wave into the store first, and then lets it go."]
+    if missing:
+        lines += [f"Not uploaded, so that no plan can be made of it: {key}" for key in missing]
+        lines += ["The same command without --dry-run uploads it."]
+    return "\n".join(f"# {line}" for line in lines)
 
 
 def _text_of(name: str) -> str:

@@ -16,6 +16,7 @@ from jobs.rendering import first_objects, named_probe
 from jobs.site import load_site
 from jobs.verbs.launch import launch_verb
 from jobs.waves import Wave
+from tests.unit.jobs.test_jobs_controller import Play
 
 pytestmark = pytest.mark.fast
 
@@ -49,6 +50,7 @@ def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
     store = MemoryStore()
     (job,) = first_objects(campaign_of(folder), CPU, DEPLOYMENT, store)
     assert job["spec"]["completions"] == 1 and job["kind"] == "Job"
+    assert job["spec"]["suspend"] is True  # its plan and its wave are not in the store
     assert not list(store.list(""))
 
 
@@ -65,13 +67,35 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     deployment = replace(DEPLOYMENT, root=str(folder / "store"))
     asked = {"dry_run": True, "watch": False, "unpinned": False, "wish": Wish()}
     code = launch_verb("c.yaml", "cpu", deployment, None, **asked)
-    config_map, job = yaml.safe_load_all(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    config_map, job = yaml.safe_load_all(printed)
     assert code == 0 and job["kind"] == "Job" and not (folder / "store").exists()
     applied = applied_from(config_map)
     assert applied.op_mapping == OP_MAPPING
     (source,) = applied.campaign.sources
     assert len(source.sha256) == 64
+    (said,) = [line for line in printed.splitlines() if line.startswith("# Not uploaded")]
+    assert said.endswith(f"campaigns/c/sources/{source.sha256}.csv")
+    key = folder / "store" / "campaigns" / "c" / "sources" / f"{source.sha256}.csv"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    assert launch_verb("c.yaml", "cpu", deployment, None, **asked) == 0
+    assert "Not uploaded" not in capsys.readouterr().out
     assert applied.campaign.target == campaign_of(folder).target
+
+
+def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
+    play = Play(cases=6)
+    (config_map,) = play.cluster.maps.values()
+    applied = applied_from(config_map)
+    bare = replace(applied.deployment, owner=None)
+    (job,) = first_objects(applied.campaign, applied.site, bare, play.store)
+    play.cluster.create_or_adopt(job)
+    play.cluster.step()
+    assert not play.cluster.running
+    play.play().check_complete()
+    workers = [name for name in play.cluster.created if "merge" not in name]
+    assert workers == [job["metadata"]["name"]]
 
 
 def a_wave(plan_shards, avoid=()):
