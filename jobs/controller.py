@@ -62,10 +62,9 @@ class Controller:
         self._ask_store = ask_store
         self._memories: dict[str, Memory] = {}
 
-    def look(self, only: str = "") -> dict[str, bool]:
-        """One look at each campaign that is applied (or one of them), by name: whether it is
-        finished."""
-        there = {one["metadata"]["labels"][SELECTOR]: one for one in self._config_maps(only)}
+    def look(self) -> dict[str, bool]:
+        """One look at each campaign that is applied, by name: whether it is finished."""
+        there = {one["metadata"]["labels"][SELECTOR]: one for one in self._config_maps()}
         found = dict.fromkeys(there, False)
         for name, config_map in there.items():
             if not self._may_act():
@@ -82,8 +81,7 @@ class Controller:
                 logger.exception("campaign %s", name)
                 announce(self._cluster, config_map, memory, "Mistake", repr(error))
             self._metrics.looked(name, time.monotonic() - started, self._cluster.requests)
-        if not only:
-            self._forget(found)
+        self._forget(found)
         return found
 
     def follow(self, only: str) -> dict[str, bool]:
@@ -91,7 +89,7 @@ class Controller:
         found = map(applied_from, self._config_maps(only))
         return {applied.campaign.name: applied.is_merged for applied in found}
 
-    def _config_maps(self, only: str) -> list[Manifest]:
+    def _config_maps(self, only: str = "") -> list[Manifest]:
         """Those of campaigns, in order of names, without those that are being deleted."""
         found = self._cluster.config_maps(f"{SELECTOR}={only}" if only else SELECTOR)
         there = (one for one in found if "deletionTimestamp" not in one["metadata"])

@@ -65,18 +65,17 @@ def run_forever(
     stop: threading.Event,
     *,
     changes: Changes | None = None,
-    only: str = "",
+    until: str = "",
     interval_s: float = 5.0,
-    until_finished: bool = False,
 ) -> bool:
-    """Look again and again while we lead. Where the campaign `only` is waited for, whoever leads,
-    ends when it is finished, which is what it says, or is applied no more."""
+    """Look at every campaign, again and again, while we lead. Where the campaign `until` is waited
+    for, whoever leads, ends when it is finished, which is what it says, or is applied no more."""
     while not stop.is_set():
         started = time.monotonic()
         try:
-            found = controller.look(only) if leads() else _followed(controller, only)
-            if until_finished and found.get(only, True):
-                return only in found
+            found = controller.look() if leads() else _followed(controller, until)
+            if until and found.get(until, True):
+                return until in found
         except ClusterError as error:
             logger.warning("%s", error)
         took_s = time.monotonic() - started
@@ -85,8 +84,8 @@ def run_forever(
     return False
 
 
-def _followed(controller: Controller, only: str) -> dict[str, bool]:
-    return controller.follow(only) if only else {}
+def _followed(controller: Controller, campaign: str) -> dict[str, bool]:
+    return controller.follow(campaign) if campaign else {}
 
 
 def _wait(

@@ -69,19 +69,18 @@ def launch_verb(
     if not watch:
         typer.echo(f"follow it with: opmeter status {campaign.name} --root {deployment.root}")
         return 0
-    return _watch(cluster, campaign.name, root)
+    return _watch(cluster, campaign.name, (deployment.root, root or deployment.root))
 
 
-def _watch(cluster: Cluster, campaign: str, root: str | None) -> int:
-    """Lead where nobody does, else wait for who leads."""
+def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
+    """Lead where nobody does, else wait for who leads. The one Lease is the namespace's, so who
+    leads looks at all its campaigns. `roots`: the store as pods reach it, and from here."""
     logging.getLogger("jobs").setLevel(logging.INFO)
     stop, election = stop_on_signals(), Election(cluster, identity())
-    changes = Changes(cluster, f"{SELECTOR}={campaign}").start()
-    stores = Stores(election.hold, MergeLease(cluster, identity()), root)
+    changes = Changes(cluster, SELECTOR).start()
+    stores = Stores(election.hold, MergeLease(cluster, identity()), roots)
     controller = Controller(cluster, stores.open, stores.guard, may_act=election.hold)
-    finished = run_forever(
-        controller, election.hold, stop, changes=changes, only=campaign, until_finished=True
-    )
+    finished = run_forever(controller, election.hold, stop, changes=changes, until=campaign)
     changes.stop()
     election.release()
     typer.echo("merged" if finished else "stopped; launching it again goes on")

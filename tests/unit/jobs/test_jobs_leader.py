@@ -138,9 +138,9 @@ class Looks:
     def __init__(self, results=()):
         self.results, self.looks, self.asked = list(results), 0, 0
 
-    def look(self, only):
+    def look(self):
         self.looks += 1
-        return {only: self.results.pop(0)} if self.results else {}
+        return {"c": self.results.pop(0), "other": True} if self.results else {"other": False}
 
     def follow(self, only):
         self.asked += 1
@@ -164,25 +164,19 @@ class StopAfter:
 
 def test_the_loop_looks_until_the_campaign_is_finished():
     looks = Looks([False, False, True])
-    done = run_forever(
-        looks, lambda: True, StopAfter(99), only="c", interval_s=0, until_finished=True
-    )
+    done = run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
     assert done and looks.looks == 3
 
 
 def test_a_campaign_that_somebody_took_away_is_not_waited_for():
     looks = Looks([False])
-    assert not run_forever(
-        looks, lambda: True, StopAfter(99), only="c", interval_s=0, until_finished=True
-    )
+    assert not run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
     assert looks.looks == 2
 
 
 def test_who_does_not_lead_waits_for_who_does():
     looks = Looks()
-    assert run_forever(
-        looks, lambda: False, StopAfter(99), only="c", interval_s=0, until_finished=True
-    )
+    assert run_forever(looks, lambda: False, StopAfter(99), until="c", interval_s=0)
     assert looks.looks == 0 and looks.asked == 2
 
 
@@ -195,8 +189,8 @@ def test_an_api_server_that_is_away_ends_no_loop():
         looks.looks -= 1
         raise ClusterAway("refused")
 
-    looks.look = lambda only: {"c": True}
-    assert run_forever(looks, leads, StopAfter(99), only="c", interval_s=0, until_finished=True)
+    looks.look = lambda: {"c": True}
+    assert run_forever(looks, leads, StopAfter(99), until="c", interval_s=0)
 
 
 def test_a_change_wakes_the_loop_and_a_broken_watch_is_begun_again():
