@@ -67,9 +67,15 @@ def launch_verb(
     cluster.apply_config_map(manifest)
     typer.echo(f"{campaign.name} is applied in namespace {cluster.namespace}")
     if not watch:
-        typer.echo(f"follow it with: opmeter status {campaign.name} --root {deployment.root}")
+        typer.echo(f"follow it with: {_following(campaign.name, there, root)}")
         return 0
     return _watch(cluster, campaign.name, (deployment.root, root or deployment.root))
+
+
+def _following(campaign: str, there: Deployment, root: str | None) -> str:
+    """The command that shows how far it is, from this machine."""
+    seen_at = root or there.root
+    return f"opmeter status {campaign} --namespace {there.namespace} --root {seen_at} -w"
 
 
 def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from collector.errors import StoreUnavailable
 from collector.store.memory import MemoryStore
+from jobs.advancing import Wish
 from jobs.applied import SELECTOR, applied_from, config_map
 from jobs.deployment import Deployment
 from jobs.verbs import launch, stores
@@ -84,3 +85,17 @@ def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
     cluster = SimpleNamespace(namespace="bench")
     assert launch._watch(cluster, "mine", (MINE, FROM_HERE)) == 0
     assert seen == [SELECTOR, "released"]
+
+
+def test_what_follows_a_launch_is_a_command_that_works_from_here(monkeypatch, capsys, tmp_path):
+    applied_there = []
+    cluster = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
+    monkeypatch.setattr(launch.Cluster, "connect", lambda namespace: cluster)
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
+    there = Deployment("", "here/a:1", "here/b:1", MINE)
+    asked = {"dry_run": False, "watch": False, "unpinned": False, "wish": Wish()}
+    root = str(tmp_path / "store")
+    assert launch.launch_verb(str(tmp_path / "c.yaml"), "cpu", there, root, **asked) == 0
+    assert [one["data"]["root"] for one in applied_there] == [MINE]
+    told = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()
+    assert told == ["mine", "--namespace", "bench", "--root", root, "-w"]
