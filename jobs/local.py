@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -177,7 +178,10 @@ class LocalRun:
                 worker.stdin.close()
         if code not in _KEEP_THEIR_LOG:
             keep_log(self.watched, assignment, words, _LOG_BYTES)
-        return code, _last_line(words)
+        last = _last_line(words)
+        if code == ExitCode.DONE:  # the next shard has to find room in the same volume
+            shutil.rmtree(scratch, ignore_errors=True)
+        return code, last
 
     def _watch(self, worker: "subprocess.Popen[bytes]", assignment: Assignment) -> int:
         asked_to_stop, next_look = False, 0.0

@@ -251,6 +251,14 @@ def test_the_log_that_a_worker_has_stored_itself_is_kept(tmp_path, dying_worker)
     assert store.get(keys.attempt_log("made", "s1", "a1")) == b"its own"
 
 
+@pytest.mark.parametrize(("code", "left"), [(ExitCode.DONE, False), (ExitCode.NODE, True)])
+def test_who_has_done_its_shard_leaves_its_room_to_the_next(tmp_path, dying_worker, code, left):
+    dying_worker(f"sys.exit({int(code)})")
+    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert (tmp_path / "work" / "a1").exists() is left
+
+
 def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
     dying_worker(f"sys.exit({int(ExitCode.TEMPORARY)})")
     run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
