@@ -43,7 +43,7 @@ GuardOf = Callable[[Applied], AbstractContextManager[Guard]]
 class Controller:
     """Moves every campaign of a namespace on. `open_store` opens the store of one, as this
     process reaches it; `guard_of` keeps a merge into it apart from others; `may_act` is asked
-    before every act: another may lead by then."""
+    before every act: another may lead by then; `clock` never goes back."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Controller:
         metrics: Metrics | None = None,
         may_act: Callable[[], bool] = lambda: True,
         ask_store: Callable[[Store], Probe] = probe,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._cluster = cluster
         self._open_store = open_store
@@ -60,6 +61,7 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._may_act = may_act
         self._ask_store = ask_store
+        self._clock = clock
         self._memories: dict[str, Memory] = {}
 
     def look(self) -> dict[str, bool]:
@@ -69,7 +71,7 @@ class Controller:
         for name, config_map in there.items():
             if not self._may_act():
                 break
-            memory = self._memories.setdefault(name, Memory())
+            memory = self._memories.setdefault(name, Memory(self._clock))
             started = time.monotonic()
             try:
                 found[name] = self._one(applied_from(config_map), memory)

@@ -8,12 +8,13 @@ started again anywhere.
 from collections.abc import Iterable, Iterator
 
 from jobs.actions import Action, Announce, Delete, Launch, Remember
+from jobs.brakes import Brake, brake, refused_by_store
 from jobs.desired import Desired
 from jobs.ending import ending
-from jobs.failures import given_up
-from jobs.observed import WORKER, JobView, Observed
+from jobs.failures import judge
+from jobs.observed import WORKER, JobView, Observed, PodView
 from jobs.steering import steering
-from jobs.troubles import lost_indexes, refused_by_store, strikes, warnings
+from jobs.troubles import lost_indexes, strikes, stuck_beside, warnings
 from jobs.waves import Wave, cut, parallelism
 
 
@@ -28,6 +29,7 @@ class _Round:
     def __init__(self, desired: Desired, observed: Observed):
         self._desired = desired
         self._observed = observed
+        self._plan_shards = [shard.shard_id for shard in desired.plan.shards]
         self._jobs = [
             job
             for job in observed.jobs
@@ -37,8 +39,13 @@ class _Round:
         self._strikes = observed.strikes.plus(strikes(observed))
         # Of nodes that may not be listed nobody knows which there are, nor how many.
         self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
-        self._lost = lost_indexes(observed)
-        self._plan_shards = [shard.shard_id for shard in desired.plan.shards]
+        self._unfit = self._avoid | self._unfit_nodes()
+        self._lost = lost_indexes(observed) | {
+            (pod.job, pod.index) for pod in stuck_beside(observed) if pod.node in self._unfit
+        }
+        indexes = -(-len(desired.plan.shards) // desired.per_index)
+        self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
+        self._brakes = dict(self._braked())
 
     def actions(self) -> Iterator[Action]:
         if not self._observed.store_works:
@@ -56,7 +63,7 @@ class _Round:
         if image is not None:
             yield Announce("WrongImage", f"{image.name}: {image.message}", image.name)
         else:
-            for action in given_up(self._observed, self._jobs, self._avoid, self._open()):
+            for action in self._verdict.given_up:
                 done.add(action.shard)
                 yield action
             launches = list(self._launches(done))
@@ -73,16 +80,40 @@ class _Round:
                 "NodeQuarantined", f"{node}: {shards} shards failed there and nowhere else", node
             )
         yield from warnings(self._observed)
+        yield from self._verdict.warnings()
         for job in self._live:
-            refused = refused_by_store(p for p in self._observed.pods if p.job == job.name)
-            wave = self._observed.by_hash[job.wave]
-            if refused and self._observed.committed.isdisjoint(wave.shards):
+            if refused := refused_by_store(job, self._pods(job)):
+                nodes = ", ".join(sorted({pod.node for pod in refused}))
                 yield Announce(
                     "StoreRefusesWorkers",
-                    f"{refused} pods of {job.name} waited for the store in vain, and this "
-                    "controller reaches it: look at their Secret and at network policies",
+                    f"{len(refused)} pods of {job.name} on {nodes} waited for the store in vain, "
+                    "and this controller reaches it: look at their Secret and at network policies",
                     job.name,
                 )
+            if (stops := self._brakes.get(job.name)) and stops.reason == "NodesFail":
+                yield Announce(
+                    stops.reason,
+                    f"{job.name}: {stops.why}. What helps: compare driver, firmware and device "
+                    "plugin with the plan's stack (opmeter doctor --cluster); after an upgrade "
+                    "launch with a target of the new stack",
+                    job.name,
+                )
+
+    def _pods(self, job: JobView) -> list[PodView]:
+        return [pod for pod in self._observed.pods if pod.job == job.name]
+
+    def _braked(self) -> Iterator[tuple[str, Brake]]:
+        for job in self._live:
+            wave = self._observed.by_hash[job.wave]
+            if stops := brake(job, wave, self._pods(job), self._avoid):
+                yield job.name, stops
+
+    def _unfit_nodes(self) -> frozenset[str]:
+        """Those that the next wave keeps away from though nothing is proved against them: pods do
+        not start there, and others of their Job run. Never more than half, all in all."""
+        stuck = {pod.node for pod in stuck_beside(self._observed)} - self._avoid
+        most = len(self._observed.nodes) // 2 - len(self._avoid)
+        return frozenset(sorted(stuck)[: max(0, most)])
 
     def _obsolete(self) -> Iterator[Action]:
         """Jobs of older plans: what they committed was merged before this plan was made. And Jobs
@@ -142,7 +173,8 @@ class _Round:
             if not self._is_retired(job)
         ]
         in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
-        todo = [shard for shard in self._open(handled) if shard not in in_hand]
+        rest = in_hand | self._verdict.resting
+        todo = [shard for shard in self._open(handled) if shard not in rest]
         waiting = sum(len(indexes) for _, indexes in at_work)
         if not todo or waiting >= desired.workers:
             return
@@ -159,7 +191,7 @@ class _Round:
             plan_hash=self._desired.plan_hash,
             serial=len(self._observed.waves),
             indexes=cut(todo, self._desired.per_index, self._desired.workers),
-            avoid=tuple(sorted(self._avoid)),
+            avoid=tuple(sorted(self._unfit)),
         )
 
     def _half_made(self) -> Wave | None:
@@ -180,7 +212,8 @@ class _Round:
             if not self._is_retired(job)
         ]
         if not desired.kueue:
-            yield from steering(jobs, observed, desired.workers, paused=desired.paused)
+            paused = desired.paused
+            yield from steering(jobs, self._brakes, observed, desired.workers, paused=paused)
         elif desired.paused and jobs:
             yield Announce(
                 "Paused",

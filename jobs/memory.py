@@ -29,11 +29,12 @@ class Aged:
     """A value that is asked for again when it is older than `every_s`."""
 
     every_s: float
+    clock: Callable[[], float] = time.monotonic
     value: Any = None
     at: float | None = None
 
     def get(self, ask: Callable[[], Any]) -> Any:
-        now = time.monotonic()
+        now = self.clock()
         if self.at is None or now - self.at >= self.every_s:
             self.value, self.at = ask(), now
         return self.value
@@ -43,6 +44,7 @@ class Aged:
 class Memory:
     """Of one campaign. `made_for` is what the plan was made for; `committed` was last seen."""
 
+    clock: Callable[[], float] = time.monotonic
     made_for: str = ""
     plan: KnownPlan | None = None
     waves: dict[str, Wave] = field(default_factory=dict)
@@ -52,11 +54,17 @@ class Memory:
     store_of: str = ""
     store: Store | None = None
     honest: str = ""  # the root of a store that was found to honour create-only writes
-    jobs: Since = field(default_factory=Since)
-    pods: Since = field(default_factory=Since)
-    nodes: Aged = field(default_factory=lambda: Aged(15.0))
-    others: Aged = field(default_factory=lambda: Aged(60.0))
+    jobs: Since = field(init=False)
+    pods: Since = field(init=False)
+    nodes: Aged = field(init=False)
+    others: Aged = field(init=False)
+    warnings: Aged = field(init=False)
     announced: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.jobs, self.pods = Since(self.clock), Since(self.clock)
+        self.nodes = Aged(15.0, self.clock)
+        self.others, self.warnings = Aged(60.0, self.clock), Aged(60.0, self.clock)
 
     def forget_plan(self) -> None:
         """Everything that belongs to a plan."""

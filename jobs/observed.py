@@ -47,7 +47,8 @@ class JobView:
 class PodView:
     """One pod of a Job. `in_state_s` is how long this controller has seen it like this, by its own
     monotonic clock; `waiting` is why a container does not start, `unschedulable` why no node
-    takes the pod, each in the words of who says so. Of a pod that ended, `shard` is the one that
+    takes the pod, each in the words of who says so; `event` the last warning about one that has
+    a node and does not begin. Of a pod that ended, `shard` is the one that
     it says it failed in, `words` why, and `refused` that no container of it ever began."""
 
     name: str
@@ -60,6 +61,7 @@ class PodView:
     reason: str = ""
     waiting: str = ""
     unschedulable: str = ""
+    event: str = ""
     deleting: bool = False
     shard: str = ""
     words: str = ""

@@ -12,17 +12,21 @@ from collector.plan import Plan
 from collector.store.base import Store
 from jobs.applied import SELECTOR, Applied
 from jobs.cluster import Cluster
+from jobs.cluster_errors import ClusterAway, ClusterError
 from jobs.fleet import node_views, requested
 from jobs.live import job_views, pod_views
 from jobs.memory import KnownPlan, Memory
 from jobs.nodes import Strikes, strikes_from_json
-from jobs.observed import Observed
+from jobs.observed import Observed, PodView
 from jobs.rounds import committed_shards
+from jobs.troubles import STUCK_S, is_being_made
 from jobs.waves import Wave, wave_from_json
+from jobs.why import message_of, said_at
 
 logger = logging.getLogger(__name__)
 
 _AT_WORK = "status.phase!=Succeeded"  # those tell nothing that their Job does not
+_ASKED = 3  # pods whose own Events are asked for
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -49,10 +53,37 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     jobs = job_views(cluster.jobs(selector), memory.jobs)
     found = cluster.pods(workers, _AT_WORK) if any(job.wave for job in jobs) else []
     pods = pod_views(found, memory.pods)
+    pods = _with_warnings(cluster, pods, memory)
     nodes = memory.nodes.get(cluster.nodes)
     others = memory.others.get(lambda: _of_others(cluster, applied)) if nodes else {}
     views = node_views(nodes, pods, applied.site, others)
     return Observed(frozenset(), (), jobs, pods, views)
+
+
+def _with_warnings(
+    cluster: Cluster, pods: tuple[PodView, ...], memory: Memory
+) -> tuple[PodView, ...]:
+    """The same, with what is said of those that have a node and do not begin. A few are asked
+    after: what waits, waits for the same."""
+    hang = [pod for pod in pods if is_being_made(pod) and pod.in_state_s > STUCK_S]
+    if not hang:
+        memory.warnings.at = None
+        return pods
+    said = memory.warnings.get(lambda: {p.uid: _last_warning(cluster, p) for p in hang[:_ASKED]})
+    return tuple(replace(pod, event=said[pod.uid]) if pod.uid in said else pod for pod in pods)
+
+
+def _last_warning(cluster: Cluster, pod: PodView) -> str:
+    """What the cluster last held against a pod; empty where this account may not read that."""
+    try:
+        found = cluster.events(f"involvedObject.name={pod.name},type=Warning")
+    except ClusterAway:
+        raise
+    except ClusterError as error:
+        logger.debug("no Events of %s: %s", pod.name, error)
+        return ""
+    last = max(found, key=said_at, default=None)
+    return message_of(last) if last else ""
 
 
 def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:

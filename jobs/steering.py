@@ -4,28 +4,34 @@ Several waves share one cap, the oldest first. Nothing is lowered below what run
 controller would kill pods at work. Who is paused says so, and everybody is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jobs.actions import Announce, Scale, Suspend
-from jobs.observed import JobView, Observed, PodView
-from jobs.troubles import does_not_start, refused_by_store
+from jobs.brakes import HOLD_S, Brake
+from jobs.observed import JobView, Observed
 from jobs.waves import parallelism
-
-_HOLD_S = 900.0  # for a Job whose pods could not start, before it is tried again
 
 
 def steering(
-    jobs: Sequence[tuple[JobView, int]], observed: Observed, workers: int, *, paused: bool
+    jobs: Sequence[tuple[JobView, int]],
+    brakes: Mapping[str, Brake],
+    observed: Observed,
+    workers: int,
+    *,
+    paused: bool,
 ) -> Iterator[Scale | Suspend | Announce]:
-    """What to change in live Jobs, told oldest first with the number of their open indexes."""
+    """What to change in live Jobs, told oldest first with the number of their open indexes;
+    `brakes` are of those that are to stop."""
     left = workers
     for job, open_indexes in jobs:
-        pods = [pod for pod in observed.pods if pod.job == job.name]
-        held = does_not_start(pods)
-        why = _why_suspended(job, pods, observed, held, paused=paused)
+        stops = brakes.get(job.name)
+        why = _why_suspended(job, stops, observed, paused=paused)
         if why and not job.suspended:
-            yield Suspend(job.name, True, why, hold=bool(held) and why == held)
-            yield Announce("Suspended", f"{job.name}: {why}", f"{job.name}: {why}")
+            # What a store that is away has stopped goes on when it is back; the rest is tried.
+            hold = not paused and observed.store_works
+            yield Suspend(job.name, True, why, hold=hold)
+            later = "; it is tried again in a quarter of an hour" if hold else ""
+            yield Announce("Suspended", f"{job.name}: {why}{later}", f"{job.name}: {why}")
         elif not why and job.suspended:
             yield Suspend(job.name, False, "nothing stands against it any more")
         wanted = _share(job, left)
@@ -40,13 +46,13 @@ def _share(job: JobView, left: int) -> int:
     return max(wanted, parallelism(job.completions, job.active) if job.active else 0)
 
 
-def _why_suspended(
-    job: JobView, pods: Sequence[PodView], observed: Observed, held: str, *, paused: bool
-) -> str:
+def _why_suspended(job: JobView, stops: Brake | None, observed: Observed, *, paused: bool) -> str:
     if paused:
         return "the campaign is paused"
-    if not observed.store_works and (job.suspended or refused_by_store(pods)):
-        return "the store cannot be reached: its workers waited for it in vain"
-    if job.suspended and job.held and job.in_state_s < _HOLD_S:
-        return "its pods could not start; it is tried again later"
-    return held
+    if job.suspended and not observed.store_works:
+        return "the store cannot be reached"
+    if job.suspended and job.held and job.in_state_s < HOLD_S:
+        return "none of its pods got anywhere; it is tried again later"
+    if stops is None or (stops.reason == "NodesFail" and not observed.store_works):
+        return ""
+    return stops.why

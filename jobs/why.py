@@ -45,7 +45,7 @@ def explain(seen: Seen) -> Iterator[str]:
         yield f"quarantine  {names}: several shards failed there and nowhere else"
     warnings = [e for e in _events_of(seen.events, "ConfigMap") if e.get("type") == "Warning"]
     for event in warnings[-_WARNINGS:]:
-        yield f"event       {event.get('reason', '')}: {_message(event)}"
+        yield f"event       {event.get('reason', '')}: {message_of(event)}"
 
 
 def running_pods(pods: Iterable[Manifest]) -> int:
@@ -99,14 +99,14 @@ def _job_line(job: Manifest, seen: Seen) -> str:
     if spec.get("suspend"):
         line += f"; suspended: {_why_suspended(job, seen)}"
     trouble = [e for e in _events_of(seen.events, "Job", name) if e.get("type") == "Warning"]
-    return f"{line}; {trouble[-1].get('reason')}: {_message(trouble[-1])}" if trouble else line
+    return f"{line}; {trouble[-1].get('reason')}: {message_of(trouble[-1])}" if trouble else line
 
 
 def _why_suspended(job: Manifest, seen: Seen) -> str:
     name, labels = job["metadata"]["name"], job["metadata"].get("labels") or {}
     if queue := labels.get(_QUEUE):
         said = _group_events(job, seen.events)
-        words = _message(said[-1]) if said else "it has said nothing yet (kubectl get workloads)"
+        words = message_of(said[-1]) if said else "it has said nothing yet (kubectl get workloads)"
         return f"Kueue has it in the queue {queue}: {words}"
     notes = seen.config_map["metadata"].get("annotations") or {}
     if notes.get(PAUSED) == "true":
@@ -148,8 +148,8 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         )
         group = _group_events(job, events) if job else []
         said = scheduled.get("message") if scheduled.get("status") == "False" else ""
-        words = [said or "", *(_message(event) for event in (own[-1:] if not said else []))]
-        words += [f"of its group: {_message(event)}" for event in group[-1:]]
+        words = [said or "", *(message_of(event) for event in (own[-1:] if not said else []))]
+        words += [f"of its group: {message_of(event)}" for event in group[-1:]]
         return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or 'no word yet'}"
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
@@ -157,7 +157,7 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")[:_LONGEST]
     warned = [event for event in own if event.get("type") == "Warning"]
     starting = f"starting on {spec['nodeName']}"
-    return f"{starting}: {_message(warned[-1])}" if warned else starting
+    return f"{starting}: {message_of(warned[-1])}" if warned else starting
 
 
 def _group_events(job: Manifest, events: tuple[Manifest, ...]) -> list[Manifest]:
@@ -165,7 +165,7 @@ def _group_events(job: Manifest, events: tuple[Manifest, ...]) -> list[Manifest]
     name, uid = job["metadata"]["name"], job["metadata"].get("uid") or "-"
     about = (*_events_of(events, "Workload"), *_events_of(events, "PodGroup"))
     named = [e for e in about if name in _about(e) or uid in _about(e)]
-    return sorted(named, key=_said_at)
+    return sorted(named, key=said_at)
 
 
 def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
@@ -180,21 +180,22 @@ def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
 def _events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
     """Events about a kind of object, or about one, oldest first."""
     found = [e for e in events if (e.get("involvedObject") or {}).get("kind") == kind]
-    return sorted((e for e in found if name in ("", _about(e))), key=_said_at)
+    return sorted((e for e in found if name in ("", _about(e))), key=said_at)
 
 
 def _about(event: Manifest) -> str:
     return str((event.get("involvedObject") or {}).get("name") or "")
 
 
-def _said_at(event: Manifest) -> str:
+def said_at(event: Manifest) -> str:
     """When an Event was last said; the two forms of Events write it in different places."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), "") or event["metadata"].get("creationTimestamp") or "")
 
 
-def _message(event: Manifest) -> str:
+def message_of(event: Manifest) -> str:
+    """What an Event says, in both of their forms."""
     return str(event.get("message") or event.get("note") or "").strip()[:_LONGEST]
 
 

@@ -54,7 +54,8 @@ class FakeCluster:
         self.live: dict[str, Object] = {}
         self.running: list[Object] = []
         self.foreign: list[Object] = []  # pods of other people
-        self.events: dict[str, Object] = {}
+        self.told: dict[str, Object] = {}
+        self.warnings: dict[str, list[str]] = {}
         self.leases: dict[str, Object] = {}
         self.names = dict.fromkeys(nodes, True)
         self.created: list[str] = []
@@ -87,6 +88,18 @@ class FakeCluster:
 
     def pods_everywhere(self, fields: str) -> Iterator[Object]:
         return iter([*self.running, *self.foreign])
+
+    def events(self, fields: str) -> list[Object]:
+        """Warnings about an object, as its kubelet writes them."""
+        name = fields.removeprefix("involvedObject.name=").removesuffix(",type=Warning")
+        words = self.warnings.get(name, ())
+        return self._call(
+            "events",
+            lambda: [
+                {"metadata": {}, "lastTimestamp": f"{at:04d}", "message": text}
+                for at, text in enumerate(words)
+            ],
+        )
 
     def log(self, pod: str) -> str:
         assert self.stack is not None
@@ -144,7 +157,7 @@ class FakeCluster:
     ) -> None:
         def put() -> None:
             key = f"{reason} {about or message}"
-            self.events.setdefault(key, {"reason": reason, "message": message, "warning": warning})
+            self.told.setdefault(key, {"reason": reason, "message": message, "warning": warning})
 
         self._call("announce", put)
 
@@ -224,7 +237,7 @@ class FakeCluster:
         return [j for j in self.live.values() if j["metadata"]["labels"][COMPONENT] == "worker"]
 
     def reasons(self) -> list[str]:
-        return [event["reason"] for event in self.events.values()]
+        return [event["reason"] for event in self.told.values()]
 
     def _call(self, name: str, effect: Callable[[], Any]) -> Any:
         self.requests += 1

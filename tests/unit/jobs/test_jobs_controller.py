@@ -87,7 +87,7 @@ class Play:
     def __init__(self, cases=12, site=(), nodes=("n1", "n2"), **text):
         self.store = WatchedStore()
         self.cluster = FakeCluster(self.store, nodes)
-        self.cases = cases
+        self.cases, self.now = cases, 0.0
         self.site, self.text = dict(site), text
         self.apply()
         self.controller = self.new_controller()
@@ -102,13 +102,15 @@ class Play:
 
     def new_controller(self, **more):
         given = {"ask_store": lambda store: Probe(True, (), "honest"), **more}
+        given |= {"clock": lambda: self.now}
         guard = lambda applied: nullcontext(CREATE)  # noqa: E731
         return Controller(self.cluster, lambda applied: self.store, guard, **given)
 
     def annotate(self, **notes):
         self.cluster.annotate_config_map(MAP, {f"opmeter.io/{k}": v for k, v in notes.items()})
 
-    def look(self):
+    def look(self, after_s=5.0):
+        self.now += after_s
         return self.controller.look().get("small", False)
 
     def rounds(self, number):
@@ -254,6 +256,20 @@ def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
     play.cluster.worker = lambda shard, node: 45
     play.rounds(3)
     assert "StoreRefusesWorkers" in play.cluster.reasons()
+    assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
+    play.cluster.worker = lambda shard, node: 0
+    play.look()
+    assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
+    play.look(after_s=1000.0)
+    play.play().check_complete()
+
+
+def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
+    play = Play(cases=20)
+    play.look()
+    play.look()
+    play.cluster.worker = lambda shard, node: 45
+    play.cluster.step()
     play.store.away = True
     play.look()
     assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
@@ -328,7 +344,7 @@ def test_a_shard_that_kills_every_worker_is_given_up_with_a_word():
     play = Play(cases=12)
     play.cluster.worker = lambda shard, node: 48 if shard == bad else 0
     play.play().check_complete()
-    assert [e["message"] for e in play.cluster.events.values() if e["reason"] == "ShardFailed"][
+    assert [e["message"] for e in play.cluster.told.values() if e["reason"] == "ShardFailed"][
         0
     ].startswith(bad)
     assert sum(shard == bad for shard, _ in play.cluster.tried) == 8  # two waves of four
@@ -399,7 +415,7 @@ def test_a_merge_that_fails_is_told_once_and_tried_again_when_its_job_is_gone():
     play.rounds(12)
     merges = [name for name in play.cluster.created if "-merge-" in name]
     assert len(merges) == 1
-    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "MergeFailed"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "MergeFailed"]
     assert "no space" in event["message"]
     play.cluster.merges_fail = ""
     del play.cluster.live[merges[0]]  # by its time to live
@@ -426,7 +442,7 @@ def test_what_the_cluster_refuses_is_told_and_tried_again():
     play = Play(cases=6)
     play.cluster.forbidden = frozenset({"create"})
     play.rounds(4)
-    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "Refused"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Refused"]
     assert "exceeded quota" in event["message"]
     assert len(play.waves()) == 1
     play.cluster.forbidden = frozenset()
@@ -437,9 +453,9 @@ def test_the_same_news_are_told_once_by_a_controller():
     play = Play(cases=6)
     play.cluster.worker = lambda shard, node: 43
     play.rounds(3)
-    play.cluster.events.clear()
+    play.cluster.told.clear()
     play.rounds(5)
-    assert not play.cluster.events
+    assert not play.cluster.told
 
 
 def test_a_wish_for_another_round_is_served_once_a_token():
@@ -474,7 +490,7 @@ def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     bad = config_map("other", "campaign: other\n", {"site": "cpu"}, DEPLOYMENT)
     play.cluster.apply(bad)
     play.play().check_complete()
-    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "BadInput"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "BadInput"]
     assert "sources" in event["message"]
 
 
@@ -506,7 +522,7 @@ def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
 
     monkeypatch.setattr(controller, "survey", survey_of)
     play.play().check_complete()
-    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "Mistake"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Mistake"]
     assert "nobody foresaw it" in event["message"]
 
 
@@ -519,6 +535,25 @@ def test_a_follower_acts_in_nothing():
     hasty.look()
     assert len(play.cluster.created) <= 1
     play.play().check_complete()
+
+
+def test_what_is_said_of_a_pod_that_is_being_made_is_passed_on():
+    play = Play(cases=24, site={"site.kueue_queue": "team"})
+    play.look()
+    (job,) = play.cluster.worker_jobs()
+    job["spec"]["suspend"] = False
+    pod = play.cluster._pod(job["metadata"]["name"], job, 0)
+    waiting = {"name": "worker", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+    play.cluster.running = [pod]
+    words = 'MountVolume.SetUp failed for volume "store" : secret "opmeter-s3" not found'
+    play.cluster.warnings[pod["metadata"]["name"]] = ["older", words]
+    play.look()
+    play.look(after_s=500.0)
+    assert "NotStarting" not in play.cluster.reasons()
+    play.look(after_s=200.0)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NotStarting"]
+    assert words in event["message"] and "create that Secret" in event["message"]
 
 
 def test_a_pod_of_a_lost_node_holds_nothing_up():

@@ -31,6 +31,7 @@ from jobs.actions import (
 )
 from jobs.decide import decide
 from jobs.desired import Desired
+from jobs.live import Since
 from jobs.nodes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
 from jobs.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
@@ -78,17 +79,23 @@ class PlayedCluster:
         self.committed, self.waves, self.jobs, self.pods = {}, {}, {}, []
         self.failures, self.strikes = {}, Strikes()
         self.announced, self.merged, self.finished, self.most = [], False, False, 0
+        self.now = 0.0
+        self.since_jobs, self.since_pods = Since(lambda: self.now), Since(lambda: self.now)
 
     def observe(self):
         views = []
+        states = {name: (job.suspended, job.state) for name, job in self.jobs.items()}
+        of_jobs = self.since_jobs.look(states)
+        of_pods = self.since_pods.look({pod.uid: (pod.phase, pod.node) for pod in self.pods})
         for name, job in self.jobs.items():
             active = sum(p.job == name and p.phase == "Running" for p in self.pods)
-            views.append(replace(job, active=active))
+            age = max(job.in_state_s, of_jobs[name])
+            views.append(replace(job, active=active, in_state_s=age))
         return Observed(
             committed=frozenset(self.committed),
             waves=tuple(self.waves.values()),
             jobs=tuple(views),
-            pods=tuple(self.pods),
+            pods=tuple(replace(p, in_state_s=max(p.in_state_s, of_pods[p.uid])) for p in self.pods),
             nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
             strikes=self.strikes,
             merged=bool(self.merged),
@@ -111,8 +118,9 @@ class PlayedCluster:
                 )  # fmt: skip
             case Scale(job, number):
                 self.jobs[job] = replace(self.jobs[job], parallelism=number)
-            case Suspend(job, on):
-                self.jobs[job] = replace(self.jobs[job], suspended=on)
+            case Suspend(job, on, _, hold):
+                self.jobs[job] = replace(self.jobs[job], suspended=on, held=on and hold)
+                self.pods = [p for p in self.pods if p.job != job or p.has_ended]
             case Delete(job):
                 del self.jobs[job]
                 self.pods = [p for p in self.pods if p.job != job]
@@ -129,7 +137,8 @@ class PlayedCluster:
                 self.finished = True
 
     def step(self):
-        """Pods start where there is room, and those that run come to their end."""
+        """Pods start where there is room, and those that run come to their end: in a minute."""
+        self.now += 60.0
         for name, job in list(self.jobs.items()):
             if not job.is_live or job.suspended:
                 continue
@@ -162,7 +171,9 @@ class PlayedCluster:
             return pod
         job = self.jobs[pod.job]
         shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
-        code = max((self.end(shard, pod.node) for shard in shards), default=0)
+        codes = [self.end(shard, pod.node) for shard in shards]
+        refused = None in codes  # whatever it holds
+        code = None if refused else max(codes, default=0)
         if code == 0:
             self.committed.update(dict.fromkeys(shards, Outcome.OK))
             self.jobs[pod.job] = replace(job, succeeded=job.succeeded | {pod.index})
@@ -175,7 +186,9 @@ class PlayedCluster:
         job = self.jobs[pod.job]
         if len(job.succeeded | job.failed) == job.completions:
             self.jobs[pod.job] = replace(job, state="Failed" if job.failed else "Complete")
-        return replace(pod, phase="Succeeded" if code == 0 else "Failed", exit_code=code)
+        words = "refused" if refused else ""
+        phase = "Succeeded" if code == 0 else "Failed"
+        return replace(pod, phase=phase, exit_code=code, refused=refused, words=words)
 
     def play(self, rounds=400):
         for _ in range(rounds):
@@ -321,6 +334,27 @@ def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
     assert len(cluster.committed) == 200
 
 
+def age(cluster, seconds=60.0):
+    """The Jobs, that the controller has known for a while."""
+    cluster.observe()
+    cluster.now += seconds
+    return cluster.jobs
+
+
+def failed(job, code, *nodes):
+    """A pod of another index on each of the nodes, that has just ended."""
+    return [
+        PodView(f"{code}-{i}", f"{job}-{code}-{i}", job, i, node, "Failed", exit_code=code)
+        for i, node in enumerate(nodes)
+    ]
+
+
+def test_shards_that_kill_their_workers_at_once_are_given_up_though_they_look_like_bad_nodes():
+    bad = {"s003", "s017", "s030"}
+    cluster = PlayedCluster(desired(40), lambda shard, node: 44 if shard in bad else 0).play(2000)
+    assert {s for s, o in cluster.committed.items() if o == Outcome.CRASHED} == bad
+
+
 def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
     cluster = PlayedCluster(desired(5))
     cluster.look()
@@ -335,13 +369,93 @@ def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
 def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
     cluster = PlayedCluster(desired(5))
     cluster.look()
-    name = next(iter(cluster.jobs))
-    cluster.pods += [PodView(f"p{i}", "u", name, i, "n1", "Failed", exit_code=45) for i in range(3)]
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n1", "n1")
     away = replace(cluster.observe(), store_works=False)
-    assert any(isinstance(a, Suspend) and a.on for a in decide(cluster.wanted, away))
-    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True)
+    (stop,) = [a for a in decide(cluster.wanted, away) if isinstance(a, Suspend)]
+    assert stop.on and not stop.hold
+    cluster.perform(stop)
+    away = replace(cluster.observe(), store_works=False)
+    assert not decide(cluster.wanted, away)
     back = decide(cluster.wanted, cluster.observe())
     assert any(isinstance(a, Suspend) and not a.on for a in back)
+
+
+def test_workers_that_the_store_refuses_pause_though_the_controller_reaches_it():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n2", "n1")
+    (stop,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert stop.on and stop.hold and "store" in stop.why
+    assert "StoreRefusesWorkers" in dict(cluster.announced)
+    cluster.look()
+    cluster.now += 600
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.now += 600
+    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+    cluster.now += 60  # what was refused then tells nothing of now
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.play()
+
+
+def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n1", "n1")
+    cluster.pods.append(PodView("r", "r", name, 4, "n2", "Running"))
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert "on n1 waited" in dict(cluster.announced)["StoreRefusesWorkers"]
+
+
+def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = cluster.jobs
+    cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job to us
+    away = replace(cluster.observe(), store_works=False)
+    assert not decide(cluster.wanted, away)
+
+
+def test_pods_that_their_node_refuses_are_strikes_and_blame_no_shard():
+    def end(shard, node):
+        return None if node == "n1" else 0
+
+    cluster = PlayedCluster(desired(30), end, ("n1", "n2", "n3")).play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
+
+
+def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again():
+    ill = [True]
+    cluster = PlayedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
+    for _ in range(60):
+        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        cluster.step()
+    told = dict(cluster.announced)
+    assert "2 shards (as s000)" in told["NobodyMeasures"] and "refused" in told["NobodyMeasures"]
+    assert len(cluster.waves) < 60 / 15 + 3, "a quarter of an hour lies between two waves"
+    ill[0] = False
+    cluster.play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+
+
+def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_wave():
+    ill = [False]
+    cluster = PlayedCluster(desired(40), lambda shard, node: 44 if ill[0] else 0)
+    for number in range(400):
+        ill[0] = number > 2
+        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        cluster.step()
+    told = dict(cluster.announced)
+    assert "What helps:" in told["NodesFail"]
+    assert any("most of it fails" in m for r, m in cluster.announced if r == "Suspended")
+    assert 0 < len(cluster.committed) < 40
+    ill[0] = False
+    cluster.end = lambda shard, node: 0
+    cluster.play(2000)
+    assert set(cluster.committed.values()) == {Outcome.OK}
 
 
 def test_without_nodes_to_list_none_is_quarantined_or_lost():
@@ -484,6 +598,7 @@ def test_while_the_store_is_away_nothing_is_given_up_or_ended():
 
 def test_a_shard_that_was_only_moved_has_not_failed():
     cluster, name = begun(4)
+    cluster.pods = failed(name, 137, "n1")
     for serial in (1, 2, 3):
         wave = replace(next(iter(cluster.waves.values())), serial=serial)
         cluster.waves[wave.wave_hash] = wave
@@ -507,6 +622,50 @@ def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
     assert Strike("n2", "s000") in cluster.strikes.seen
 
 
+def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
+    cluster, name = begun(4, workers=4)
+    why = "ImagePullBackOff: no such image"
+    stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting=why, in_state_s=601)
+    others = [PodView(f"p{i}", f"u{i}", name, i, "n2", "Running") for i in (1, 2, 3)]
+    cluster.pods = [stuck, *others]
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Suspend | Delete)]
+    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
+    assert cluster.strikes.seen == {Strike("n1", "s000")}
+    told = dict(cluster.announced)
+    assert why in told["NotStarting"] and "pull secret" in told["NotStarting"]
+    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    cluster.step()
+    cluster.look()
+    assert set(cluster.committed) == {"s000", "s001", "s002", "s003"}
+    assert name not in cluster.jobs  # with the pod that never began
+
+
+def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
+    cluster, name = begun(4, workers=4)
+    cluster.nodes.pop("n2")
+    stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting="x", in_state_s=601)
+    cluster.pods = [stuck, PodView("p1", "u1", name, 1, "n1", "Running")]
+    assert not [a for a in cluster.look() if isinstance(a, Suspend | Delete | Launch)]
+    assert "NotStarting" in dict(cluster.announced)
+
+
+def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warning():
+    cluster, name = begun(4, kueue=True)
+    pod = PodView("p0", "u0", name, 0, "n1", "Pending", in_state_s=700)
+    cluster.pods = [pod]
+    cluster.look()
+    assert "NotStarting" not in dict(cluster.announced)  # a large image takes its time
+    cluster.pods = [replace(pod, event='secret "opmeter-s3" not found')]
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]  # Kueue has it
+    assert 'secret "opmeter-s3" not found' in dict(cluster.announced)["NotStarting"]
+    cluster.announced.clear()
+    cluster.pods = [replace(pod, in_state_s=2000)]
+    cluster.look()
+    assert "30 minutes" in dict(cluster.announced)["NotStarting"]
+
+
 def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
     cluster, name = begun()
     waits = PodView(
@@ -516,8 +675,8 @@ def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
     cluster.pods = [waits, replace(waits, uid="u3"), ends]
     cluster.look()
     told = dict(cluster.announced)
-    assert told["Unschedulable"] == "2 pods wait for a node: 0/2 nodes: cpu"
-    assert "p2 on n1" in told["Terminating"]
+    assert told["Unschedulable"].startswith("2 pods wait for a node: 0/2 nodes: cpu. What helps:")
+    assert "p2 on n1" in told["Terminating"] and "What helps:" in told["Terminating"]
 
 
 def test_the_same_state_gives_the_same_wave_whoever_looks():

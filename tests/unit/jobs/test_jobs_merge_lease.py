@@ -324,7 +324,7 @@ def test_a_campaign_is_merged_under_a_lease_where_its_store_wants_one(monkeypatc
     play.play()
     play.check()
     assert play.cluster.maps[MAP]["metadata"]["annotations"][LEASED] == ROOT
-    (event,) = [e for e in play.cluster.events.values() if e["reason"] == "NoCreateOnly"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NoCreateOnly"]
     assert event["warning"] and "501" in event["message"] and "Lease" in event["message"]
     (name,) = (name for name in play.cluster.created if "-merge-" in name)
     assert play.cluster.live[name]["spec"]["template"]["spec"]["automountServiceAccountToken"]
