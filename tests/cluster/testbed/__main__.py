@@ -1,6 +1,7 @@
 """A Kubernetes cluster on this machine, from Go modules and Debian packages, for tests.
 
-    python -m tests.cluster.testbed up       build (minutes, once), start, and say how to reach it
+    python -m tests.cluster.testbed build    servers and the project's image (minutes, once)
+    python -m tests.cluster.testbed up       build, start, and say how to reach it
     python -m tests.cluster.testbed status   what runs, with its memory
     python -m tests.cluster.testbed down     end everything and leave nothing behind
 
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.cluster.testbed.images import build_image
 from tests.cluster.testbed.processes import Daemon
 from tests.cluster.testbed.settings import NoCluster, from_environment
 from tests.cluster.testbed.testbed import Testbed, open_testbed
@@ -19,14 +21,19 @@ from tests.cluster.testbed.testbed import Testbed, open_testbed
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=("up", "down", "status"))
+    parser.add_argument("verb", choices=("build", "up", "down", "status"))
     verb = parser.parse_args().verb
     try:
-        {"up": _up, "down": _down, "status": _status}[verb](open_testbed(from_environment()))
+        _VERBS[verb](open_testbed(from_environment()))
     except NoCluster as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _build(testbed: Testbed) -> None:
+    print(testbed.built.folder)
+    print(build_image(testbed.settings.cache).archive)
 
 
 def _up(testbed: Testbed) -> None:
@@ -54,6 +61,8 @@ def _state(daemon: Daemon) -> str:
     resident = next((line.split()[1] for line in lines if line.startswith("VmRSS")), "0")
     return f"{pid:>8}  {int(resident) // 1024} MiB"
 
+
+_VERBS = {"build": _build, "up": _up, "down": _down, "status": _status}
 
 if __name__ == "__main__":
     sys.exit(main())
