@@ -25,9 +25,9 @@ APIS = (KUEUE, VOLCANO, JOBSET)
 Permission = tuple[str, str, str]  # verb, group, resource
 NEEDED: tuple[Permission, ...] = (
     *((verb, "batch", "jobs") for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *((verb, "", "pods") for verb in ("get", "list", "watch")),
+    ("list", "", "pods"),
     ("get", "", "pods/log"),
-    *((verb, "", "configmaps") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *((verb, "", "configmaps") for verb in ("list", "patch")),
     *((verb, "", "events") for verb in ("list", "create")),
     *((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update")),
 )

@@ -15,6 +15,8 @@ def test_a_campaign_launched_from_a_laptop_ends_with_the_cases_of_a_local_plan(
     campaign, site = tmp_path / "campaign.yaml", tmp_path / "site.yaml"
     campaign.write_text(TEXT)
     site.write_text(SITE)
+    account = f"--serviceaccount={drill.namespace.name}:opmeter-controller"
+    drill.namespace("create", "rolebinding", "launcher", "--role=opmeter-launcher", account)
     said = drill.opmeter(
         *("launch", str(campaign), "--site", str(site), "--namespace", drill.namespace.name),
         *("--image", drill.deployment.image, "--store", drill.root),

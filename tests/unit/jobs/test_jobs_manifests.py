@@ -18,6 +18,7 @@ from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard
 from collector.profiles.bundled import bundled_file
 from collector.stack import Stack
 from jobs.applied import applied_from
+from jobs.doctor_cluster import NEEDED
 from jobs.merge_lease import MERGE_LEASE
 from jobs.podspec import Deployment, merge_job, probe_job, worker_job
 from jobs.quantities import quantity
@@ -283,7 +284,13 @@ def test_no_role_is_wider_than_its_use(tmp_path):
     assert not [entry for entry in allowed if "*" in entry]
     assert not [entry for entry in allowed if entry[2] in ("secrets", "roles", "pods/exec")]
     of_cluster = {entry for entry in allowed if entry[0] == "opmeter-nodes"}
-    assert {(r, v) for _, _, r, v in of_cluster} == {("nodes", "get"), ("nodes", "list")}
+    assert {(r, v) for _, _, r, v in of_cluster} == {("nodes", "list")}
+    of_controller = {(v, g, r) for name, g, r, v in allowed if name == "opmeter-controller"}
+    assert of_controller == set(NEEDED)  # what doctor asks about
+    assert ("create", "", "configmaps") not in of_controller
+    of_people = {(r, v) for name, _, r, v in allowed if name == "opmeter-launcher"}
+    wanted = ("get", "list", "create", "patch", "delete")
+    assert of_people == {("configmaps", verb) for verb in wanted}
     of_merge = {(r, v) for name, _, r, v in allowed if name == "opmeter-merge"}
     assert of_merge == {("leases", verb) for verb in ("get", "create", "update")}
     (merge,) = (role for role in roles if role["metadata"]["name"] == "opmeter-merge")
