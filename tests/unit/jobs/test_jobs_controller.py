@@ -270,6 +270,7 @@ def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
     play.look()
     play.cluster.worker = lambda shard, node: 45
     play.cluster.step()
+    play.cluster.step()
     play.store.away = True
     play.look()
     assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
