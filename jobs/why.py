@@ -76,7 +76,8 @@ def _controller_line(lease: Manifest | None) -> str:
         )
     return (
         "controller  none leads, so that nothing is started: look at the Deployment "
-        "opmeter-controller, or be one yourself: opmeter launch CAMPAIGN --watch"
+        "opmeter-controller, or be one yourself, from where the store can be reached: "
+        "opmeter controller --namespace NAMESPACE"
     )
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-SAID = re.compile(r'(?:Announce\(|\.say\(|announce\([^"()]*)\s*"([A-Z][A-Za-z]+)"')
+SAID = re.compile(r'(?:Announce\(|Brake\(|\.say\(|announce\([^"()]*)\s*"([A-Z][A-Za-z]+)"')
 
 
 def table(title):
