@@ -23,6 +23,7 @@ from jobs.decide import decide
 from jobs.deployment import Manifest
 from jobs.desired import Desired
 from jobs.fleet import room
+from jobs.live import launched_by
 from jobs.memory import KnownPlan, Memory
 from jobs.metrics import Metrics
 from jobs.observed import Observed
@@ -188,4 +189,5 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed) -> Desired:
         allow_missing=applied.allow_missing,
         kueue=kueue,
         made_of=made_of(site, applied.deployment),
+        launched=launched_by(applied.object),
     )

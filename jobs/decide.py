@@ -12,6 +12,7 @@ from jobs.brakes import Brake, brake, refused_by_store
 from jobs.desired import Desired
 from jobs.ending import ending
 from jobs.failures import judge
+from jobs.images import refusal
 from jobs.observed import WORKER, JobView, Observed, PodView
 from jobs.steering import steering
 from jobs.troubles import lost_indexes, strikes, stuck_beside, warnings
@@ -39,6 +40,7 @@ class _Round:
         self._strikes = observed.strikes.plus(strikes(observed))
         # Of nodes that may not be listed nobody knows which there are, nor how many.
         self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
+        self._refusal = refusal(self._jobs, observed, self._avoid)
         self._unfit = self._avoid | self._unfit_nodes()
         self._lost = lost_indexes(observed) | {
             (pod.job, pod.index) for pod in stuck_beside(observed) if pod.node in self._unfit
@@ -57,12 +59,9 @@ class _Round:
         yield from self._warnings()
         yield from self._obsolete()
         yield from self._retired()
-        image = next((job for job in self._jobs if job.reason == "PodFailurePolicy"), None)
         done: set[str] = set()
         launches: list[Launch] = []
-        if image is not None:
-            yield Announce("WrongImage", f"{image.name}: {image.message}", image.name)
-        else:
+        if self._refusal is None or not self._refusal.is_proved:
             for action in self._verdict.given_up:
                 done.add(action.shard)
                 yield action
@@ -80,6 +79,8 @@ class _Round:
                 "NodeQuarantined", f"{node}: {shards} shards failed there and nowhere else", node
             )
         yield from warnings(self._observed)
+        if self._refusal is not None:
+            yield from self._refusal.warnings()
         yield from self._verdict.warnings()
         for job in self._live:
             if refused := refused_by_store(job, self._pods(job)):
@@ -109,22 +110,29 @@ class _Round:
                 yield job.name, stops
 
     def _unfit_nodes(self) -> frozenset[str]:
-        """Those that the next wave keeps away from though nothing is proved against them: pods do
-        not start there, and others of their Job run. Never more than half, all in all."""
-        stuck = {pod.node for pod in stuck_beside(self._observed)} - self._avoid
-        most = len(self._observed.nodes) // 2 - len(self._avoid)
-        return frozenset(sorted(stuck)[: max(0, most)])
+        """Those that the next wave keeps away from though nothing is proved against them: one that
+        found another image's software, and, never more than half of all, those where pods do not
+        start though others of their Job run."""
+        differing = self._refusal.nodes if self._refusal else frozenset()
+        stuck = {pod.node for pod in stuck_beside(self._observed)} - self._avoid - differing
+        most = len(self._observed.nodes) // 2 - len(self._avoid | differing)
+        return differing | frozenset(sorted(stuck)[: max(0, most)])
 
     def _obsolete(self) -> Iterator[Action]:
         """Jobs of older plans: what they committed was merged before this plan was made. And Jobs
-        of another image or site than the campaign's now: they are made anew."""
+        of another image or site than the campaign's now, or that somebody else made before there
+        was a wave: they are made anew."""
         for job in self._observed.jobs:
             if job.component != WORKER or job.deleting:
                 continue
             if job.plan_hash != self._desired.plan_hash:
                 yield Delete(job.name, "its plan is no longer the campaign's")
-            elif _is_obsolete(job, self._desired):
+            elif job.made_of != self._desired.made_of:
                 yield Delete(job.name, "the campaign's image, store or site has changed")
+            elif _is_outdated(job, self._desired):
+                yield Delete(job.name, "the campaign was launched again")
+            elif job.state and job.wave not in self._observed.by_hash:
+                yield Delete(job.name, "its wave is not in the store")
 
     def _open(self, handled: Iterable[str] = ()) -> list[str]:
         """The shards that nobody has committed, in the plan's order."""
@@ -223,4 +231,10 @@ class _Round:
 
 
 def _is_obsolete(job: JobView, desired: Desired) -> bool:
-    return job.plan_hash != desired.plan_hash or job.made_of != desired.made_of
+    changed = job.plan_hash != desired.plan_hash or job.made_of != desired.made_of
+    return changed or _is_outdated(job, desired)
+
+
+def _is_outdated(job: JobView, desired: Desired) -> bool:
+    """A Job that ended for its image's sake, and somebody has launched the campaign since."""
+    return job.reason == "PodFailurePolicy" and job.launched != desired.launched

@@ -8,7 +8,8 @@ from collector.plan import Plan
 @dataclass(frozen=True, slots=True)
 class Desired:
     """What is wanted of a plan. `workers` is how many pods may run at once; with `kueue` both
-    parallelism and suspend belong to Kueue. `made_of` is what workers' pods are made of now."""
+    parallelism and suspend belong to Kueue. `made_of` is what workers' pods are made of now,
+    `launched` a token of whoever launched the campaign last."""
 
     plan: Plan
     plan_hash: str  # of the plan, which takes a while to compute
@@ -18,3 +19,4 @@ class Desired:
     allow_missing: bool = False
     kueue: bool = False
     made_of: str = ""
+    launched: str = ""

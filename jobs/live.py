@@ -16,6 +16,8 @@ _COMPONENT = "app.kubernetes.io/component"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _JOB_NAME = "batch.kubernetes.io/job-name"
 HELD = LABEL + "held"
+# On a campaign and on its Jobs: a token of whoever launched it last.
+LAUNCHED = LABEL + "launched"
 # Reasons of a waiting container that pass by themselves.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 # Reasons of a kubelet that refuses a pod and is well.
@@ -86,7 +88,13 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         made_of=notes.get(MADE_OF, ""),
         merges=labels.get(MERGE_INPUT, ""),
         held=notes.get(HELD) == "true",
+        launched=notes.get(LAUNCHED, ""),
     )
+
+
+def launched_by(config_map: Mapping[str, Any]) -> str:
+    """The token of whoever launched a campaign last; empty where nobody has written one."""
+    return str((config_map["metadata"].get("annotations") or {}).get(LAUNCHED, ""))
 
 
 def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:

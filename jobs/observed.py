@@ -13,7 +13,8 @@ WORKER, MERGE = "worker", "merge"
 class JobView:
     """One live Job. `state` is its last word: `Complete`, `Failed`, or empty while it lives.
 
-    `made_of` is what its pods were made of; `merges` the input of a merge. `held` says that it was
+    `made_of` is what its pods were made of, `launched` the token of who had launched its campaign
+    last; `merges` the input of a merge. `held` says that it was
     suspended for a while, and `in_state_s` how long this controller has seen it suspended, at
     work, or ended, by its own monotonic clock.
     """
@@ -36,6 +37,7 @@ class JobView:
     made_of: str = ""
     merges: str = ""
     held: bool = False
+    launched: str = ""
     in_state_s: float = 0.0
 
     @property

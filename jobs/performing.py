@@ -23,7 +23,7 @@ from jobs.applied import MERGED, Applied
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterAway, ClusterError
 from jobs.features import Features, features_of, unknown_fields
-from jobs.live import HELD
+from jobs.live import HELD, LAUNCHED, launched_by
 from jobs.memory import KnownPlan, Memory
 from jobs.nodes import strikes_to_json
 from jobs.observed import JobView, Observed
@@ -108,6 +108,8 @@ class Performer:
             self._memory.features = self._features(job)
         features = self._memory.features
         job = worker_job(wave, plan, site, deployment, cap=cap, features=features)
+        if launched := launched_by(self._applied.object):
+            job["metadata"]["annotations"][LAUNCHED] = launched
         if self._cluster.create_or_adopt(job):
             self.say("WaveCreated", f"{wave.job_name}: {len(wave.indexes)} indexes")
 

@@ -320,6 +320,20 @@ def test_another_image_is_taken_up_by_the_same_plan():
     assert play.plan.number == 1
 
 
+def test_a_campaign_that_is_launched_again_gets_past_a_wrong_image():
+    play = Play(cases=24)
+    play.annotate(launched="monday")
+    play.cluster.worker = lambda shard, node: 43
+    play.rounds(3)
+    assert "WrongImage" in play.cluster.reasons()
+    play.cluster.worker = lambda shard, node: 0  # the tag names another image now
+    play.rounds(3)
+    assert not play.store.commits
+    play.annotate(launched="tuesday")
+    play.play().check_complete()
+    assert play.plan.number == 1
+
+
 def test_a_node_on_which_all_fails_is_left_alone():
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.worker = lambda shard, node: 44 if node == "n1" else 0

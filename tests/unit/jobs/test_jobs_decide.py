@@ -115,6 +115,7 @@ class PlayedCluster:
                 self.jobs[wave.job_name] = JobView(
                     wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
                     len(wave.indexes), cap, False, 0, made_of=self.wanted.made_of,
+                    launched=self.wanted.launched,
                 )  # fmt: skip
             case Scale(job, number):
                 self.jobs[job] = replace(self.jobs[job], parallelism=number)
@@ -306,7 +307,54 @@ def test_another_image_ends_the_launching_with_a_word():
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
     )
-    assert cluster.look() == (Announce("WrongImage", f"{name}: exit code 43", name),)
+    (told,) = cluster.look()
+    assert (told.reason, told.about) == ("WrongImage", name)
+    assert f"{name}: exit code 43" in told.message and "What helps:" in told.message
+
+
+def ended_by_image(cluster, *nodes):
+    """The newest Job has ended with pods on these nodes that said 43."""
+    name = list(cluster.jobs)[-1]
+    cluster.pods += failed(name, 43, *nodes)
+    end = {"state": "Failed", "reason": "PodFailurePolicy", "message": "exit code 43"}
+    cluster.jobs[name] = replace(cluster.jobs[name], **end)
+    return name
+
+
+def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_asked():
+    cluster, _ = begun(5)
+    name = ended_by_image(cluster, "n1")
+    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert launch.wave.avoid == ("n1",) and len(launch.wave.shards) == 5
+    told = dict(cluster.announced)
+    assert told["NodeDiffers"].startswith("n1:") and "WrongImage" not in told
+    ended_by_image(cluster, "n2")
+    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    assert "WrongImage" in dict(cluster.announced)
+    cluster.wanted = replace(cluster.wanted, launched="anew")
+    actions = cluster.look()
+    assert Delete(name, "the campaign was launched again") in actions
+    (again,) = [a for a in actions if isinstance(a, Launch)]
+    assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
+    cluster.play()
+
+
+def test_on_the_only_node_one_word_against_the_image_is_proof():
+    cluster, _ = begun(5)
+    cluster.nodes.pop("n2")
+    ended_by_image(cluster, "n1")
+    assert [a.reason for a in cluster.look()] == ["WrongImage"]
+
+
+def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
+    cluster, name = begun(5)
+    ended_by_image(cluster, "n1", "n2")
+    (wave,) = cluster.waves.values()
+    cluster.waves.clear()  # somebody applied what a dry run printed
+    actions = cluster.look()
+    assert actions[0] == Delete(name, "its wave is not in the store")
+    assert [a.wave for a in actions if isinstance(a, Launch)] == [wave]
+    assert "WrongImage" not in dict(cluster.announced)
 
 
 def test_pause_suspends_and_resumes_without_a_loss():
