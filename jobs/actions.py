@@ -74,7 +74,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Everything is committed and merged, and no worker's Job is left."""
+    """Everything is committed and merged, and no worker's Job is left; or `partial`: all that is
+    committed is merged, shards may be missing, and nothing runs until somebody acts."""
+
+    partial: bool = False
 
 
 Action = Launch | Scale | Suspend | Delete | GiveUp | Remember | Announce | Merge | Finish

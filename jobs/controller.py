@@ -28,7 +28,7 @@ from jobs.memory import KnownPlan, Memory
 from jobs.metrics import Metrics
 from jobs.observed import Observed
 from jobs.observing import observe
-from jobs.performing import Performer, announce
+from jobs.performing import PART_MERGED, Performer, announce
 from jobs.podspec import made_of
 from jobs.preparing import Situation, survey
 from jobs.probing import stack_of_workers
@@ -90,7 +90,7 @@ class Controller:
     def follow(self, only: str) -> dict[str, bool]:
         """The same by the word of whoever leads; nothing is done."""
         found = map(applied_from, self._config_maps(only))
-        return {applied.campaign.name: applied.is_merged for applied in found}
+        return {one.campaign.name: one.is_merged or is_part_merged(one) for one in found}
 
     def _config_maps(self, only: str = "") -> list[Manifest]:
         """Those of campaigns, in order of names, without those that are being deleted."""
@@ -119,7 +119,11 @@ class Controller:
             if not self._may_act():
                 return False
             performer.perform(action, observed)
-        return any(isinstance(action, Finish) for action in actions)
+        finished = any(isinstance(action, Finish) for action in actions)
+        if not finished and is_part_merged(applied):
+            name = applied.object["metadata"]["name"]
+            self._cluster.annotate_config_map(name, {PART_MERGED: None})
+        return finished
 
     def _asked(self, applied: Applied, memory: Memory) -> Applied:
         """The same, with what its store says of create-only writes: before anything stands on them,
@@ -173,6 +177,12 @@ class Controller:
             self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
             notes[SERVED_BY] = promised
         return open_wish(notes, numbers)
+
+
+def is_part_merged(applied: Applied) -> bool:
+    """Whether what could be merged is, and nothing runs until somebody acts."""
+    notes = applied.object["metadata"].get("annotations") or {}
+    return applied.allow_missing and notes.get(PART_MERGED) == applied.fingerprint
 
 
 def _desired(applied: Applied, known: KnownPlan, observed: Observed) -> Desired:

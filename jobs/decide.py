@@ -70,7 +70,10 @@ class _Round:
             yield from self._steering()
         moving = bool(launches or done)
         left = self._open(done)
-        yield from ending(self._desired, self._observed, self._live, left, is_moving=moving)
+        live, more = self._live, self._may_go_on()
+        yield from ending(
+            self._desired, self._observed, live, left, is_moving=moving, may_go_on=more
+        )
 
     def _warnings(self) -> Iterator[Announce]:
         for node in sorted(self._avoid):
@@ -99,6 +102,13 @@ class _Round:
                     "launch with a target of the new stack",
                     job.name,
                 )
+
+    def _may_go_on(self) -> bool:
+        """Whether anything will happen by itself: what is suspended is tried again, or admitted by
+        Kueue, and what rests is launched again."""
+        if self._desired.paused or (self._refusal is not None and self._refusal.is_proved):
+            return bool(self._live) and self._desired.kueue
+        return bool(self._live or self._open())
 
     def _pods(self, job: JobView) -> list[PodView]:
         return [pod for pod in self._observed.pods if pod.job == job.name]

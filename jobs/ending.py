@@ -15,13 +15,17 @@ def ending(
     left: Sequence[str],
     *,
     is_moving: bool,
+    may_go_on: bool,
 ) -> Iterator[Announce | Finish | Merge]:
     """The merge: when all is committed, or, where shards may be missing, when nothing moves.
-    `left` are the shards that nobody has committed, `live` the Jobs that may still."""
+    `left` are the shards that nobody has committed, `live` the Jobs that may still; `may_go_on`
+    says that something will happen though nobody acts."""
     working = any(job.active or not job.suspended for job in live)
     if left and (not desired.allow_missing or is_moving or working):
         return
     if observed.merged:
+        if left and not may_go_on:
+            yield Finish(partial=True)
         if not left and not any(job.component == WORKER for job in observed.jobs):
             yield Finish()
         return

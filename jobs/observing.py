@@ -38,7 +38,7 @@ def observe(
     try:
         memory.committed = committed_shards(store, applied.campaign.name)
         waves = tuple(_waves(store, known, memory))
-        strikes = _strikes(store, applied.campaign.name)
+        strikes = stored_strikes(store, applied.campaign.name)
         merged = _is_merged(store, known.plan, memory, partial=applied.allow_missing)
     except StoreError as error:
         logger.warning("campaign %s: %s", applied.campaign.name, error)
@@ -123,7 +123,8 @@ def _is_merged(store: Store, plan: Plan, memory: Memory, *, partial: bool) -> bo
     return memory.held.at(head).issuperset(done)
 
 
-def _strikes(store: Store, campaign: str) -> Strikes:
+def stored_strikes(store: Store, campaign: str) -> Strikes:
+    """All that is held against nodes in a campaign."""
     key = keys.nodes(campaign)
     try:
         return strikes_from_json(store.get(key), key=key)

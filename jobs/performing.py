@@ -22,17 +22,22 @@ from jobs.actions import (
 from jobs.applied import MERGED, Applied
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterAway, ClusterError
+from jobs.deployment import LABEL
 from jobs.features import Features, features_of, unknown_fields
 from jobs.live import HELD, LAUNCHED, launched_by
 from jobs.memory import KnownPlan, Memory
 from jobs.nodes import strikes_to_json
 from jobs.observed import JobView, Observed
+from jobs.observing import stored_strikes
 from jobs.podspec import merge_job, worker_job
 from jobs.waves import Wave, wave_to_json
 
 logger = logging.getLogger(__name__)
 
 _SAY_AGAIN_S = 1800.0  # an Event is gone after an hour
+_WEBHOOK = "webhook"  # one that fails is a 500 of the API server's, which is there
+# On a campaign: what was merged of it, though shards are missing and nothing runs.
+PART_MERGED = LABEL + "merged-in-part"
 _NEWS = frozenset({"Planned", "WaveCreated", "Merged"})
 
 
@@ -57,9 +62,9 @@ class Performer:
             logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
         try:
             self._do(action, observed)
-        except ClusterAway:
-            raise
         except ClusterError as error:
+            if isinstance(error, ClusterAway) and _WEBHOOK not in str(error):
+                raise
             what = type(action).__name__
             self.say("Refused", f"{what}: {error}", about=what)
 
@@ -86,17 +91,27 @@ class Performer:
                 abandon(self._store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
             case Remember(strikes):
-                self._store.put(keys.nodes(name), strikes_to_json(strikes))
+                # Another may have led since that was seen: what it knows stays known.
+                known = stored_strikes(self._store, name)
+                self._store.put(keys.nodes(name), strikes_to_json(known.plus(strikes.seen)))
             case Announce(reason, message, about):
                 self.say(reason, message, about)
             case Merge(key, partial):
                 plan, plan_hash = self._known.plan, self._known.plan_hash
                 there = self._applied.deployment
                 cluster.create_or_adopt(merge_job(plan, plan_hash, key, there, partial=partial))
-            case Finish():
-                owner = self._applied.object["metadata"]["name"]
-                cluster.annotate_config_map(owner, {MERGED: self._applied.fingerprint})
-                self.say("Merged", f"plan {self._known.plan.number}")
+            case Finish(partial):
+                self._finish(partial=partial)
+
+    def _finish(self, *, partial: bool) -> None:
+        """Written down for whoever waits. What is merged in part goes on when somebody acts, so
+        that it is looked at further."""
+        metadata = self._applied.object["metadata"]
+        note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
+        if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
+            return
+        self._cluster.annotate_config_map(metadata["name"], {note: self._applied.fingerprint})
+        self.say("Merged", f"plan {number}{', but for what is missing' if partial else ''}")
 
     def _launch(self, wave: Wave, cap: int) -> None:
         """First the wave, then its Job: a Job always finds what its indexes are."""

@@ -19,10 +19,22 @@ from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.store.probe import Probe
 from jobs import controller
+from jobs.actions import Remember
 from jobs.advancing import Wish
-from jobs.applied import ALLOW_MISSING, MERGED, PAUSED, config_map, config_map_name
+from jobs.applied import (
+    ALLOW_MISSING,
+    MERGED,
+    PAUSED,
+    applied_from,
+    config_map,
+    config_map_name,
+)
+from jobs.cluster_errors import cluster_error
 from jobs.controller import Controller
 from jobs.deployment import Deployment
+from jobs.nodes import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.observed import Observed
+from jobs.performing import Performer
 from jobs.preparing import survey
 from jobs.rounds import committed_shards, read_plans
 from jobs.waves import wave_from_json
@@ -447,8 +459,13 @@ def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves(
     done = len(play.store.commits)
     held = held_shards(load_state(play.store, find_head(play.store)))
     assert len(held) == done < len(play.plan.shards)
-    assert MERGED not in play.cluster.maps[MAP]["metadata"]["annotations"]
+    notes = play.cluster.maps[MAP]["metadata"]["annotations"]
+    assert MERGED not in notes
+    assert play.look(), "who watches is released: nothing runs until somebody acts"
+    assert play.controller.follow("small") == {"small": True}
     play.annotate(paused=None)
+    assert not play.look()
+    assert play.controller.follow("small") == {"small": False}
     play.play()
     assert len(held_shards(load_state(play.store, find_head(play.store)))) == len(play.plan.shards)
 
@@ -462,6 +479,34 @@ def test_what_the_cluster_refuses_is_told_and_tried_again():
     assert len(play.waves()) == 1
     play.cluster.forbidden = frozenset()
     play.play().check_complete()
+
+
+def test_a_webhook_that_fails_is_told_though_the_server_calls_it_an_error_of_its_own():
+    play = Play(cases=6)
+    words = 'Internal error occurred: failed calling webhook "policy.example.com": EOF'
+
+    def fail(number, name):
+        if name == "create_or_adopt":
+            raise cluster_error(500, words)
+
+    play.cluster.before = fail
+    play.rounds(3)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Refused"]
+    assert words in event["message"]
+    play.cluster.before = lambda number, name: None
+    play.play().check_complete()
+
+
+def test_strikes_that_another_leader_has_written_meanwhile_stay():
+    play = Play(cases=24)
+    play.rounds(2)
+    key, memory = keys.nodes("small"), play.controller._memories["small"]
+    theirs, ours = Strike("n9", "theirs"), Strike("n1", "ours")
+    play.store.put(key, strikes_to_json(Strikes(frozenset({theirs}))))
+    applied = applied_from(play.cluster.maps[MAP])
+    performer = Performer(play.cluster, applied, memory.plan, play.store, memory)
+    performer.perform(Remember(Strikes(frozenset({ours}))), Observed(frozenset(), ()))
+    assert strikes_from_json(play.store.get(key), key=key).seen == {theirs, ours}
 
 
 def test_the_same_news_are_told_once_by_a_controller():
