@@ -13,10 +13,12 @@ from jobs.desired import Desired
 from jobs.ending import ending
 from jobs.failures import judge
 from jobs.images import refusal
+from jobs.launching import half_made, next_wave
 from jobs.observed import WORKER, JobView, Observed, PodView
+from jobs.retiring import drained, kept_indexes
 from jobs.steering import steering
 from jobs.troubles import lost_indexes, strikes, stuck_beside, warnings
-from jobs.waves import Wave, cut, parallelism
+from jobs.waves import parallelism
 
 
 def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
@@ -163,10 +165,15 @@ class _Round:
 
     def _is_retired(self, job: JobView) -> bool:
         """A Job whose pods may still go to a node that is quarantined since."""
-        return not self._keeps_away(self._observed.by_hash[job.wave])
+        return not self._avoid <= frozenset(self._observed.by_hash[job.wave].avoid)
 
-    def _keeps_away(self, wave: Wave) -> bool:
-        return self._avoid <= frozenset(wave.avoid)
+    def _awaited(self, job: JobView) -> list[int]:
+        """The indexes of a live Job that are waited for: nobody else is given their shards."""
+        found = self._open_indexes(job)
+        if not self._is_retired(job):
+            return found
+        stops = self._desired.paused or self._desired.kueue or job.suspended
+        return [] if stops else kept_indexes(job, found, self._observed, self._avoid)
 
     def _retired(self) -> Iterator[Action]:
         """Jobs that nothing is to be expected of: ended, stuck with nothing left to commit, or
@@ -179,17 +186,13 @@ class _Round:
             if done and (job.state or any(name == job.name for name, _ in self._lost)):
                 yield Delete(job.name, "its shards are committed")
             elif not done and job.is_live and self._is_retired(job):
-                yield Delete(job.name, f"it may use {', '.join(sorted(self._avoid))}")
+                yield from drained(job, len(self._awaited(job)), self._avoid)
 
     def _launches(self, handled: set[str]) -> Iterator[Launch]:
         desired = self._desired
         if desired.paused:
             return
-        at_work = [
-            (self._observed.by_hash[job.wave], self._open_indexes(job))
-            for job in self._live
-            if not self._is_retired(job)
-        ]
+        at_work = [(self._observed.by_hash[job.wave], self._awaited(job)) for job in self._live]
         in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
         rest = in_hand | self._verdict.resting
         todo = [shard for shard in self._open(handled) if shard not in rest]
@@ -198,28 +201,10 @@ class _Round:
             return
         # Kueue gives what it has; a cap set now could not be raised later.
         cap = desired.workers if desired.kueue else max(1, desired.workers - waiting)
-        wave = self._half_made() or self._next_wave(todo)
-        yield Launch(wave, parallelism(len(wave.indexes), cap))
-
-    def _next_wave(self, todo: list[str]) -> Wave:
-        plan = self._desired.plan
-        return Wave(
-            campaign=plan.campaign,
-            plan=plan.number,
-            plan_hash=self._desired.plan_hash,
-            serial=len(self._observed.waves),
-            indexes=cut(todo, self._desired.per_index, self._desired.workers),
-            avoid=tuple(sorted(self._unfit)),
+        wave = half_made(self._observed, self._avoid) or next_wave(
+            desired, self._observed, todo, self._unfit
         )
-
-    def _half_made(self) -> Wave | None:
-        """The newest wave, where nobody came as far as its Job, or somebody took it away."""
-        waves = self._observed.waves
-        newest = max(waves, key=lambda wave: (wave.serial, wave.wave_hash), default=None)
-        if newest is None or newest.wave_hash in {job.wave for job in self._observed.jobs}:
-            return None
-        is_open = not newest.shards <= self._observed.committed
-        return newest if is_open and self._keeps_away(newest) else None
+        yield Launch(wave, parallelism(len(wave.indexes), cap))
 
     def _steering(self) -> Iterator[Action]:
         """Who runs, and how many at once; all of it is Kueue's where Kueue has the Jobs."""
@@ -230,8 +215,9 @@ class _Round:
             if not self._is_retired(job)
         ]
         if not desired.kueue:
-            paused = desired.paused
-            yield from steering(jobs, self._brakes, observed, desired.workers, paused=paused)
+            kept = sum(len(self._awaited(job)) for job in self._live if self._is_retired(job))
+            left = max(0, desired.workers - kept)
+            yield from steering(jobs, self._brakes, observed, left, paused=desired.paused)
         elif desired.paused and jobs:
             yield Announce(
                 "Paused",

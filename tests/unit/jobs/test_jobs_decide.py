@@ -261,6 +261,37 @@ def test_a_node_on_which_all_fails_is_quarantined_and_its_work_ends_elsewhere():
     assert any(wave.avoid == ("n1",) for wave in cluster.waves.values())
 
 
+def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
+    cluster, name = begun(8, workers=6)
+    (first,) = cluster.waves.values()
+    cluster.nodes["n3"] = True
+    bad = [replace(p, index=i + 4) for i, p in enumerate(failed(name, 44, "n1", "n1"))]
+    cluster.pods = [PodView(f"r{i}", f"r{i}", name, i, "n2", "Running") for i in range(4)] + bad
+    cluster.pods.append(PodView("x", "x", name, 6, "n1", "Running"))
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Delete)]
+    assert [a for a in actions if isinstance(a, Scale)] == [Scale(name, 4)]
+    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    assert launch.wave.avoid == ("n1",) and launch.cap == 2
+    assert launch.wave.shards == first.shards - {f"s{i:03d}" for i in range(4)}
+    cluster.committed["s000"] = Outcome.OK
+    cluster.jobs[name] = replace(cluster.jobs[name], succeeded=frozenset({0}))
+    # In its place the Job has begun what the new wave holds already.
+    cluster.pods[0] = PodView("r9", "r9", name, 4, "n3", "Running")
+    actions = cluster.look()
+    assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, Launch)]
+    cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
+    assert Delete(name, "it may use n1") in cluster.look()
+    cluster.play()
+
+
+def test_a_quarantine_in_a_paused_campaign_ends_the_job():
+    cluster, name = begun(8, workers=6)
+    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
+    assert Delete(name, "it may use n1") in cluster.look()
+
+
 def test_never_more_than_half_of_the_nodes_are_quarantined():
     strikes = Strikes(frozenset(Strike(n, f"{n}-{i}") for n in "abc" for i in range(3)))
     assert len(strikes.quarantined(["a", "b", "c", "d"])) == 2
