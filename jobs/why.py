@@ -11,12 +11,15 @@ from typing import Any
 
 from jobs.applied import PAUSED
 from jobs.deployment import Manifest
+from jobs.remedies import remedy
 
 _COMPONENT = "app.kubernetes.io/component"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _GROUPS, _WARNINGS = 8, 5
 _LONGEST = 400
+_UNTOLD = "nobody has said why; the controller lets it go on where nothing stands against it"
+_NO_WORD, _GOING, _HELD = "no word yet", "starting on ", "held back by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ def explain(seen: Seen) -> Iterator[str]:
     yield _controller_line(seen.lease)
     for job in sorted(seen.jobs, key=_created):
         yield _job_line(job, seen)
+        if _is_suspended(job) and not _is_paused(seen):
+            yield from _help(_why_suspended(job, seen))
     yield from _pod_lines(seen)
     if seen.quarantined:
         names = ", ".join(sorted(seen.quarantined))
@@ -97,10 +102,20 @@ def _job_line(job: Manifest, seen: Seen) -> str:
     if ending:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
-    if spec.get("suspend"):
+    if _is_suspended(job):
         line += f"; suspended: {_why_suspended(job, seen)}"
     trouble = [e for e in _events_of(seen.events, "Job", name) if e.get("type") == "Warning"]
     return f"{line}; {trouble[-1].get('reason')}: {message_of(trouble[-1])}" if trouble else line
+
+
+def _is_suspended(job: Manifest) -> bool:
+    return bool(job["spec"].get("suspend")) and not _ending(
+        (job.get("status") or {}).get("conditions") or ()
+    )
+
+
+def _is_paused(seen: Seen) -> bool:
+    return (seen.config_map["metadata"].get("annotations") or {}).get(PAUSED) == "true"
 
 
 def _why_suspended(job: Manifest, seen: Seen) -> str:
@@ -109,14 +124,13 @@ def _why_suspended(job: Manifest, seen: Seen) -> str:
         said = _group_events(job, seen.events)
         words = message_of(said[-1]) if said else "it has said nothing yet (kubectl get workloads)"
         return f"Kueue has it in the queue {queue}: {words}"
-    notes = seen.config_map["metadata"].get("annotations") or {}
-    if notes.get(PAUSED) == "true":
+    if _is_paused(seen):
         return "the campaign is paused"
     for event in reversed(_events_of(seen.events, "ConfigMap")):
         about, _, why = str(event.get("message", "")).partition(": ")
         if event.get("reason") == "Suspended" and about == name and why:
             return why
-    return "nobody has said why; the controller lets it go on where nothing stands against it"
+    return _UNTOLD
 
 
 def _pod_lines(seen: Seen) -> Iterator[str]:
@@ -131,14 +145,26 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
     ordered = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     for words, names in ordered[:_GROUPS]:
         yield f"pending     {len(names)} (as {names[0]}): {words}"
+        yield from _help(words)
     for node, names in _on_their_way(seen.pods):
         yield f"ending      {len(names)} on {node} (as {names[0]}) do not end"
+        yield (
+            f"            what helps: kubectl describe node {node}, and the pods' finalizers; "
+            f"where the node is gone for good, kubectl delete node {node}"
+        )
+
+
+def _help(words: str) -> Iterator[str]:
+    """What can be done about somebody's words, where there are any but that all goes its way."""
+    going = words.startswith((_UNTOLD, _HELD)) or (words.startswith(_GOING) and ": " not in words)
+    if not going and not words.endswith(_NO_WORD):
+        yield f"            what helps: {remedy(words)}"
 
 
 def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Manifest, ...]) -> str:
     spec, status = pod["spec"], pod.get("status") or {}
     if gates := spec.get("schedulingGates"):
-        return f"held back by {', '.join(gate['name'] for gate in gates)}"
+        return f"{_HELD}{', '.join(gate['name'] for gate in gates)}"
     by_volcano = spec.get("schedulerName") == "volcano"
     who = "Volcano" if by_volcano else "the scheduler"
     scheduled = {c["type"]: c for c in status.get("conditions") or ()}.get("PodScheduled", {})
@@ -151,13 +177,13 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         said = scheduled.get("message") if scheduled.get("status") == "False" else ""
         words = [said or "", *(message_of(event) for event in (own[-1:] if not said else []))]
         words += [f"of its group: {message_of(event)}" for event in group[-1:]]
-        return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or 'no word yet'}"
+        return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "") not in _STARTING:
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")[:_LONGEST]
     warned = [event for event in own if event.get("type") == "Warning"]
-    starting = f"starting on {spec['nodeName']}"
+    starting = f"{_GOING}{spec['nodeName']}"
     return f"{starting}: {message_of(warned[-1])}" if warned else starting
 
 

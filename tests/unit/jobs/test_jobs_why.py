@@ -153,6 +153,32 @@ def test_a_job_whose_pods_are_refused_says_by_what():
     assert found.endswith('FailedCreate: violates PodSecurity "restricted"')
 
 
+def help_in(found):
+    return [text.split("what helps: ")[1] for text in found if "what helps: " in text]
+
+
+def test_each_trouble_comes_with_what_helps():
+    waits = pod(why="0/2 nodes are available: 2 Insufficient huawei.com/Ascend910")
+    assert "wait for devices" in help_in(lines(jobs=[job()], pods=[waits]))[0]
+    pull = {"reason": "ImagePullBackOff", "message": "not found"}
+    assert "pull secret" in help_in(lines(pods=[pod(spec={"nodeName": "n"}, waiting=pull)]))[0]
+    mount = event("Pod", "p0", 'MountVolume.SetUp failed: secret "s3" not found')
+    assert "store_secret" in help_in(lines(pods=[pod(spec={"nodeName": "n"})], events=[mount]))[0]
+    why = "wave: p0 does not start: ErrImagePull: no such host"
+    said = event("ConfigMap", "opmeter-campaign-c", why, reason="Suspended")
+    assert "pull secret" in help_in(lines(jobs=[job(suspend=True)], events=[said]))[0]
+    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026")
+    assert "kubectl delete node n7" in help_in(lines(pods=[stuck]))[0]
+
+
+def test_what_goes_its_way_wants_no_help():
+    paused = config_map(annotations={"opmeter.io/paused": "true"})
+    assert not help_in(lines(paused, jobs=[job(suspend=True)]))
+    assert not help_in(lines(jobs=[job(suspend=True)], pods=[pod(spec={"nodeName": "n1"})]))
+    assert not help_in(lines(pods=[pod()]))
+    assert not help_in(lines(pods=[pod(spec={"schedulingGates": [{"name": "gate"}]})]))
+
+
 def test_a_job_that_ended_says_how():
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "43"}
     found = line("job", lines(jobs=[job(conditions=[failed], succeeded=3, failed=2)]))
