@@ -9,7 +9,8 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from sys import intern
 
 from collector.canonical import canonical_json
 from collector.case import Case, case_from_cells
@@ -50,13 +51,23 @@ class CaseRecord:
     extra: Mapping[str, str]
     profile: ProfileStatistics | None = None
 
-    @cached_property
+    @property
     def case(self) -> Case:
-        return case_from_cells(self.kernel_type, {**self.extra, **self.cells})
+        """Worked out anew where it was not asked for lately: kept beside every record it would
+        take as much memory as the record itself, and a plan holds them all."""
+        cells = tuple(self.cells.items())
+        return _case(self.kernel_type, cells, tuple(self.extra.items()))
 
     @cached_property
     def case_id(self) -> str:
         return self.case.case_id
+
+
+@lru_cache(maxsize=256)
+def _case(
+    kernel_type: str, cells: tuple[tuple[str, str], ...], extra: tuple[tuple[str, str], ...]
+) -> Case:
+    return case_from_cells(kernel_type, {**dict(extra), **dict(cells)})
 
 
 def as_ran(record: CaseRecord, kernel_type: str, op_state: str, core: str | None) -> CaseRecord:
@@ -78,14 +89,14 @@ def write_table(records: Iterable[CaseRecord]) -> bytes:
 
 def read_table(data: bytes, *, path: str = "case table") -> list[CaseRecord]:
     """The records of a table. Raises BadInput, with the line, for anything else."""
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""))
     try:
-        reader = csv.reader(io.StringIO(data.decode(), newline=""))
         header = next(reader, None)
+        if header is None or tuple(header) != TABLE_COLUMNS:
+            raise BadInput(f"the header {','.join(TABLE_COLUMNS)} is wanted", path=path, line=1)
+        return [record_of(row, path=path, line=reader.line_num) for row in reader]
     except UnicodeDecodeError as error:
         raise BadInput("a UTF-8 table of cases is wanted", path=path) from error
-    if header is None or tuple(header) != TABLE_COLUMNS:
-        raise BadInput(f"the header {','.join(TABLE_COLUMNS)} is wanted", path=path, line=1)
-    return [record_of(row, path=path, line=reader.line_num) for row in reader]
 
 
 def cells_of(record: CaseRecord) -> list[str]:
@@ -104,7 +115,8 @@ def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
         raise BadInput(
             f"{len(TABLE_COLUMNS)} cells are wanted, {len(row)} came", path=path, line=line
         )
-    cells = dict(zip(BASE_CELLS, row[1:], strict=False))
+    # Most cells say one of few things: each of those is held once for all rows.
+    cells = dict(zip(BASE_CELLS, map(intern, row[1 : 1 + len(BASE_CELLS)]), strict=True))
     extra, count, mean, median, std, counters = row[1 + len(BASE_CELLS) :]
     profile = None
     if count:
@@ -115,7 +127,7 @@ def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
             std_us=float(std),
             counters=tuple((name, float(value)) for name, value in json.loads(counters)),
         )
-    return CaseRecord(row[0], cells, json.loads(extra) if extra else {}, profile)
+    return CaseRecord(intern(row[0]), cells, json.loads(extra) if extra else {}, profile)
 
 
 def _statistics_cells(profile: ProfileStatistics | None) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import fsum, inf
+from sys import intern
 
 from collector.case import Case
 from collector.errors import BadInput, CaseRejected
@@ -87,7 +88,7 @@ def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
     for source, records in sources:
         for record in records:
             found.setdefault(record.case_id, []).append((record, source.same_stack))
-    return [_candidate(found[case_id]) for case_id in sorted(found)]
+    return [_candidate(found.pop(case_id)) for case_id in sorted(found)]
 
 
 def only_operators(
@@ -137,7 +138,7 @@ def price(
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
     try:
         cost_s = predict(case, op, peaks, measure, last_us).total_s
-        group = f"{case.kernel_type}|{op.group(case)}"
+        group = intern(f"{case.kernel_type}|{op.group(case)}")
     except UNFORESEEN:
         cost_s, group = measure.budget_s, candidate.record.case_id
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None)

@@ -1,5 +1,7 @@
 """Whatever is written can be read back, byte for byte and value for value."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +89,27 @@ def test_a_damaged_table_names_its_line():
         read_table(data.split(b"\n")[0] + b"\na,b\n", path="cases.csv")
     with pytest.raises(BadInput, match="UTF-8"):
         read_table(b"\xff\xfe\x00")
+
+
+def test_a_record_of_a_plan_is_held_in_about_a_kilobyte():
+    """A controller plans hundreds of thousands of cases in half a gigabyte."""
+    cells = dict.fromkeys(BASE_CELLS, "DT_BF16;DT_BF16")
+    rows = (
+        CaseRecord(
+            "Add", cells | {"Input Shapes": f"{n},64;{n},64", "Output Shapes": f"{n},64"}, {}
+        )
+        for n in range(1, 3001)
+    )
+    data = write_table(rows)
+    tracemalloc.start()
+    try:
+        records = read_table(data)
+        assert len({record.case_id for record in records}) == 3000
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / 3000 < 1200
+    assert most - held < 4 * len(data)
 
 
 provenances = st.builds(
