@@ -13,6 +13,7 @@ from functools import partial
 
 from collector.database.merge import Guard
 from collector.errors import BadInput, OpmeterError
+from collector.stack import Stack
 from collector.store.base import Store
 from collector.store.probe import Probe, probe
 from jobs.actions import Finish
@@ -31,7 +32,8 @@ from jobs.observing import observe
 from jobs.performing import PART_MERGED, Performer, announce
 from jobs.podspec import made_of
 from jobs.preparing import Situation, survey
-from jobs.probing import stack_of_workers
+from jobs.probing import stack_at_work, stack_of_workers
+from jobs.rounds import plan_numbers, read_plan
 from jobs.target import resolve_stack_of
 from jobs.wishes import SERVED_BY, open_wish, promise
 
@@ -154,7 +156,7 @@ class Controller:
         if memory.plan is not None and memory.made_for == applied.fingerprint:
             return memory.plan
         check_sources(applied.campaign)
-        stack = resolve_stack_of(applied.campaign, lambda: stack_of_workers(self._cluster, applied))
+        stack = resolve_stack_of(applied.campaign, lambda: self._stack(applied, store))
         if stack is None:
             return None
         situation = survey(applied.campaign, store, stack, applied.op_mapping)
@@ -168,6 +170,12 @@ class Controller:
             announce(self._cluster, applied.object, memory, "Planned", advanced.news)
         memory.plan, memory.made_for = known, applied.fingerprint
         return known
+
+    def _stack(self, applied: Applied, store: Store) -> Stack | None:
+        name = applied.campaign.name
+        plans = (read_plan(store, name, number) for number in reversed(plan_numbers(store, name)))
+        found = stack_at_work(self._cluster, applied, plans)
+        return found or stack_of_workers(self._cluster, applied)
 
     def _wish(self, applied: Applied, situation: Situation) -> Wish:
         """What is wished for beyond the campaign, and not yet served."""

@@ -1,15 +1,31 @@
 """The stack of the machines that will measure, asked of one of their pods."""
 
 import json
+from collections.abc import Iterable
 
 from collector.errors import BadInput
+from collector.plan import Plan
 from collector.stack import Stack
-from jobs.applied import Applied
+from jobs.applied import SELECTOR, Applied
 from jobs.cluster import Cluster
 from jobs.live import job_view
+from jobs.podspec import made_of
 from jobs.rendering import named_probe
 
-_PROBES = "app.kubernetes.io/component=probe"
+_COMPONENT = "app.kubernetes.io/component"
+
+
+def stack_at_work(cluster: Cluster, applied: Applied, plans: Iterable[Plan]) -> Stack | None:
+    """The stack that a live wave of these very pods measures for; None where there is none.
+
+    Whoever takes a campaign over asks this first: its own pods may hold every device that a probe
+    would wait for.
+    """
+    selector = f"{SELECTOR}={applied.campaign.name},{_COMPONENT}=worker"
+    wanted = made_of(applied.site, applied.deployment)
+    views = map(job_view, cluster.jobs(selector))
+    live = {view.plan_hash for view in views if view.is_live and view.made_of == wanted}
+    return next((plan.stack for plan in plans if plan.plan_hash in live), None) if live else None
 
 
 def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
@@ -20,7 +36,7 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
     """
     job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
-    live = {view.name: view for view in map(job_view, cluster.jobs(_PROBES))}
+    live = {view.name: view for view in map(job_view, cluster.jobs(f"{_COMPONENT}=probe"))}
     if name not in live:
         cluster.create_or_adopt(job)
         return None

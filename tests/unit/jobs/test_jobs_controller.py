@@ -189,6 +189,19 @@ def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():
     assert sum(name.startswith("opmeter-probe-") for name in play.cluster.created) == 1
 
 
+def test_who_takes_over_a_campaign_that_runs_waits_for_no_other_pod():
+    """Its own pods may hold every device."""
+    play = Play(target="target: here")
+    play.cluster.stack = STACK
+    play.rounds(3)
+    (probe,) = (name for name in play.cluster.created if name.startswith("opmeter-probe-"))
+    assert len(play.cluster.worker_jobs()) == 1
+    play.cluster.delete_job(probe)
+    play.controller = play.new_controller()
+    play.play().check_complete()
+    assert play.cluster.created.count(probe) == 1
+
+
 def kill_once(thing, when, number):
     """Let the call of that number, or the next that succeeds, be the last of whoever makes it; the
     list tells whether it was made."""
