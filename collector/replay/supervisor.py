@@ -7,6 +7,7 @@ msprof parses what it has recorded: also of a session that crashed or was killed
 
 import contextlib
 import logging
+import math
 import subprocess
 import threading
 import time
@@ -46,6 +47,7 @@ HEARTBEAT_LIMIT_S = 60.0
 # For what belongs to no case: starting, closing a window. Starting torch on a cold disk is slow.
 STEP_LIMIT_S = 300.0
 _POLL_S = 0.05
+_MEMORY_POLL_S = 0.5  # its files cost as much as all the rest of a poll
 _LOG_TAIL = 4000
 
 
@@ -159,6 +161,7 @@ class _Watch:
         self._started = time.monotonic()
         self._heartbeat_limit_s = heartbeat_limit_s
         self._asked = False
+        self._weighed = -math.inf
         self._at_once = concurrency_limit() or 1
 
     def until_end(self, tick: Callable[[SessionProgress], None], stop: threading.Event) -> _Verdict:
@@ -224,6 +227,9 @@ class _Watch:
         return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
 
     def _too_much(self, journal: Journal) -> _Verdict | None:
+        if time.monotonic() - self._weighed < _MEMORY_POLL_S:
+            return None
+        self._weighed = time.monotonic()
         held = resident_bytes(journal.process[0] if journal.process else self._process.pid)
         limit_gb = self._spec.limits.memory_gb
         reason = too_much(held, limit_gb, container_memory(), self._at_once)
