@@ -21,6 +21,7 @@ from jobs.cluster import Cluster
 from jobs.controller import Controller
 from jobs.deployment import Deployment, Manifest
 from jobs.leader import Election, identity
+from jobs.live import LAUNCHED
 from jobs.loop import Changes, run_forever
 from jobs.merge_lease import MergeLease
 from jobs.preparing import op_mapping_of
@@ -61,7 +62,8 @@ def launch_verb(
     cluster = Cluster.connect(deployment.namespace or None)
     there = replace(deployment, namespace=cluster.namespace)
     manifest = _object(campaign, name, site, there, loaded)
-    manifest["metadata"]["annotations"] = wishes(wish, uuid.uuid4().hex[:12])
+    token = uuid.uuid4().hex[:12]
+    manifest["metadata"]["annotations"] = wishes(wish, token) | {LAUNCHED: token}
     # Their keys follow from their bytes: looking first is enough, where the store knows no more.
     _upload(campaign, loaded, patient(SingleWriterStore(store)))
     cluster.apply_config_map(manifest)
