@@ -59,7 +59,7 @@ tolerations:
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
 """
 _LIMIT_S = 900.0
-_LOOK_S = 0.5
+_LOOK_S = 1.0
 _DAWDLE_S, _START_S = 25.0, 4.0
 
 
