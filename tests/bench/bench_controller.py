@@ -3,26 +3,33 @@
     PYTHONPATH=. python tests/bench/bench_controller.py [SHARDS]
 
 A store on disk holds a plan, its waves and most commits; a process that knows nothing of it takes
-its first look (sources, plan, commits, decision, and the next wave), then further ones. Exit code
-1 where the first look takes 60 s or more, or the process holds 512 MB or more with 10,000 shards.
+its first look (sources, plan, commits, decision, and the next wave), then further ones; each case
+is a shard there. Then a process plans a campaign of a hundred cases a shard, and one asks a
+database of half a million measurements which shards it holds. Exit code 1 where the first look
+takes 60 s or more, or a process holds 512 MB or more with 10,000 shards, in planning PLANNED cases,
+or over the database.
 """
 
 import json
 import multiprocessing
-import resource
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.database.commits import find_head
 from collector.database.merge import CREATE
+from collector.database.published import HeldShards
 from collector.plan import Plan, plan_to_json
 from collector.record import CaseRecord, write_table
+from collector.stack import Stack
 from collector.store.file import FileStore
 from jobs.applied import Applied, applied_from, config_map
 from jobs.controller import Controller
@@ -31,15 +38,21 @@ from jobs.deployment import Deployment, Manifest
 from jobs.desired import Desired
 from jobs.observed import Observed
 from jobs.preparing import next_round, survey
+from jobs.rounds import read_plans
 from jobs.target import resolve_stack_of
 from jobs.waves import Wave, wave_to_json
+from tests.bench.synthetic_database import write_database
 from tests.unit.jobs.fake_cluster import FakeCluster
 
 SHARDS = (10_000, 100_000)
 LIMIT_S = 60.0
 LIMIT_MB = 512.0
 LIMIT_MB_UP_TO = 10_000
+PLANNED, A_SHARD = 100_000, 100
+MEASUREMENTS = 500_000
 COMMITTED = 0.95
+A_CASE_S = 0.5  # about what one is forecast to take
+STACK = Stack(device="CPU_bench_2t", torch="2.13.0")
 LOOKS, DECISIONS = 3, 9
 A_WAVE = 1000
 DEVICES = 256
@@ -70,7 +83,53 @@ def main(arguments: list[str]) -> int:
         growth = decisions[-1] / decisions[0]
         say(f"ten times the shards: {growth:.1f} times the decision (limit {MOST_GROWTH:.0f})")
         failures += growth >= MOST_GROWTH
+    failures += planning() + following()
     return 1 if failures else 0
+
+
+def planning() -> int:
+    """A line on a first look that has to plan; 1 where it misses its limit."""
+    with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as name:
+        manifest, table = applied_map(PLANNED, target_s=A_CASE_S * A_SHARD)
+        write(Path(name), {keys.source("bench", sha256_hex(table)): table})
+        (Path(name) / "map.json").write_text(json.dumps(manifest))
+        del table
+        found = in_a_new_process(Path(name))
+        (plan,) = read_plans(FileStore(name), "bench")
+    free_mb, used_mb = LIMIT_MB - found["idle_mb"], found["peak_mb"] - found["idle_mb"]
+    reach = PLANNED * free_mb / used_mb
+    say(
+        f"planning {PLANNED:,} cases in {len(plan.shards):,} shards: {found['looks'][0]:.0f} s of "
+        f"processor time, at most {found['peak_mb']:.0f} MB (limit {LIMIT_MB:.0f} MB): "
+        f"{used_mb * 1000 / PLANNED:.1f} kB a case, so that about {reach:,.0f} cases fit"
+    )
+    return found["peak_mb"] >= LIMIT_MB
+
+
+def following() -> int:
+    """A line on what asking a large database costs; 1 where it misses its limit."""
+    with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as name:
+        run_in_a_new_process(make_database, Path(name))
+        found = run_in_a_new_process(held_shards, Path(name))
+    say(
+        f"{MEASUREMENTS:,} measurements in the database: which shards it holds is known in "
+        f"{found['seconds']:.1f} s, at most {found['peak_mb']:.0f} MB (limit {LIMIT_MB:.0f} MB)"
+    )
+    return found["peak_mb"] >= LIMIT_MB
+
+
+def make_database(folder: Path, answer: Connection) -> None:
+    write_database(FileStore(folder), "bench", STACK, MEASUREMENTS)
+    answer.send({})
+
+
+def held_shards(folder: Path, answer: Connection) -> None:
+    """What a look at a campaign wants of the database's head."""
+    started = time.process_time()
+    store = FileStore(folder)
+    held = HeldShards(store, "bench").at(find_head(store))
+    assert len(held) == MEASUREMENTS // A_SHARD
+    answer.send({"seconds": time.process_time() - started, "peak_mb": peak_mb()})
 
 
 def say(line: str) -> None:
@@ -78,8 +137,9 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def applied_map(shards: int) -> tuple[Manifest, bytes]:
-    """The campaign of so many cases, each so long that it is a shard by itself."""
+def applied_map(shards: int, target_s: float = 0.001) -> tuple[Manifest, bytes]:
+    """The campaign of so many cases, each so long that it is a shard by itself, or as many to a
+    shard as the target says."""
     cells = {
         "OP State": "dynamic",
         "Accelerator Core": "AI_VECTOR_CORE",
@@ -96,7 +156,7 @@ def applied_map(shards: int) -> tuple[Manifest, bytes]:
     text = (
         f"campaign: bench\nsources: [{{cases: {sha256_hex(table)}}}]\nbackend: cpu\n"
         f"target: {{device: CPU_bench_2t, torch: 2.13.0}}\ndevices: {DEVICES}\n"
-        "shards: {target_s: 0.001, session_s: 1}\n"
+        f"shards: {{target_s: {target_s}, session_s: {max(1.0, target_s)}}}\n"
     )
     deployment = Deployment("bench", "here/collector:1", "here/controller:1", "file:///store")
     manifest = config_map("bench", text, {"site": "cpu"}, deployment)
@@ -137,18 +197,33 @@ def applied_of(manifest: Manifest) -> Applied:
     return applied_from(manifest)
 
 
-def in_a_new_process(folder: Path) -> dict[str, list[float]]:
+def in_a_new_process(folder: Path) -> dict[str, Any]:
     """The looks of a process that has not built the campaign."""
+    return run_in_a_new_process(looks, folder)
+
+
+def run_in_a_new_process(work: Callable[[Path, Connection], None], folder: Path) -> dict[str, Any]:
+    """What it answers: its memory is its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=looks, args=(folder, theirs))
+    process = context.Process(target=work, args=(folder, theirs))
     process.start()
-    found: dict[str, list[float]] = ours.recv()
+    theirs.close()
+    found: dict[str, Any] = ours.recv()
     process.join()
     return found
 
 
+def peak_mb() -> float:
+    """The most that this program has held; getrusage would tell its parent's, too."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
 def looks(folder: Path, answer: Connection) -> None:
+    idle_mb = peak_mb()
     store = FileStore(folder)
     cluster = FakeCluster(store, tuple(f"n{n}" for n in range(DEVICES)))
     cluster.apply(json.loads((folder / "map.json").read_text()))
@@ -159,8 +234,7 @@ def looks(folder: Path, answer: Connection) -> None:
         controller.look()
         seconds.append(time.process_time() - started)
     assert len(cluster.worker_jobs()) >= 1, "the first look launched nothing"
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    answer.send({"looks": seconds, "peak_mb": peak_mb})
+    answer.send({"looks": seconds, "peak_mb": peak_mb(), "idle_mb": idle_mb})
 
 
 def decision_s(plan: Plan) -> float:

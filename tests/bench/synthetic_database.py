@@ -1,0 +1,137 @@
+"""A database of many measurements, for benches: made as rows, since to measure them takes days."""
+
+import numpy as np
+import pyarrow as pa
+
+from collector import keys
+from collector.canonical import canonical_json
+from collector.database.commits import Commit, commit_to_json
+from collector.database.snapshot import write_snapshot
+from collector.database.state import (
+    CASE_SCHEMA,
+    MEASUREMENT_SCHEMA,
+    TEXT,
+    MergedPlan,
+    Ranked,
+    State,
+    Version,
+)
+from collector.stack import Stack
+from collector.store.base import Store
+
+A_SHARD = 100
+_WORDS = {
+    "outcome": "ok",
+    "cache": "warm",
+    "n_expected": "40",
+    "n_observed": "40",
+    "n_accepted": "38",
+    "kernel_type": "Add",
+    "attempt": "0a1b2c3d-12-0a1b2c3d-1",
+    "node": "worker-17",
+    "runtime": "fake",
+    "collector_version": "1.0.0",
+    "image_digest": "sha256:" + "0" * 64,
+    "companions": "[]",
+    "warnings": "[]",
+    "started_at": "2026-11-21T16:00:00.000000+00:00",
+    "ended_at": "2026-11-21T16:00:01.000000+00:00",
+    "opened_clock_mhz": "1800.0",
+    "closed_clock_mhz": "1800.0",
+    "plan": "1",
+    "head_commit": "0",
+    "session": "0",
+    "rank": "0",
+}
+_TIMES = ("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us", "p90_us", "spread")
+
+
+def write_database(store: Store, campaign: str, stack: Stack, measurements: int) -> Commit:
+    """One commit of so many final measurements of one campaign, in shards of 100."""
+    state = _state(campaign, stack, measurements)
+    written = write_snapshot(
+        store,
+        1,
+        state,
+        {},
+        content_hash="made",
+        runtime="fake",
+        added=state.measurements,
+        parent=None,
+    )
+    plans = tuple(state.plans)
+    commit = Commit(
+        1,
+        0,
+        written.name,
+        written.manifest_sha256,
+        "made",
+        plans,
+        "made",
+        "create",
+        "bench",
+        "",
+        "fake",
+        {},
+    )
+    store.create(keys.commit(1), commit_to_json(commit))
+    return commit
+
+
+def _state(campaign: str, stack: Stack, measurements: int) -> State:
+    random = np.random.default_rng(1)
+    plan = MergedPlan(campaign, 1, "f" * 20)
+    path = stack.version_path
+    cases = _hex(random, measurements)
+    shards = np.repeat(_hex(random, -(-measurements // A_SHARD)), A_SHARD)[:measurements]
+    words = _WORDS | {
+        "campaign": campaign,
+        "stack_id": stack.stack_id,
+        "plan_hash": plan.plan_hash,
+        "version_path": path,
+    }
+    columns: dict[str, pa.Array] = {}
+    for name in MEASUREMENT_SCHEMA.names:
+        columns[name] = pa.repeat(pa.scalar(words.get(name, ""), TEXT), measurements)
+    columns["final"] = pa.repeat(pa.scalar(True), measurements)
+    columns["measurement"] = pa.array(_hex(random, measurements), TEXT)
+    columns["case"], columns["shard"] = pa.array(cases, TEXT), pa.array(shards, TEXT)
+    columns["raw_key"] = pa.array([f"campaigns/{campaign}/attempts/{s}/raw" for s in shards], TEXT)
+    columns["counters"] = pa.array(
+        [
+            f'[["aic_time(us)",{t:.6f}],["aiv_time(us)",{t / 2:.6f}]]'
+            for t in random.random(measurements)
+        ],
+        TEXT,
+    )
+    for name in _TIMES:
+        if name in columns:
+            columns[name] = pa.array(
+                [repr(float(t)) for t in 100 * random.random(measurements)], TEXT
+            )
+    rank = (0, 1, plan.plan_hash)
+    spelled = {
+        "version_path": columns["version_path"],
+        "case": columns["case"],
+        "head_commit": pa.repeat(0, measurements),
+        "plan": pa.repeat(1, measurements),
+        "plan_hash": columns["plan_hash"],
+        "kernel_type": columns["kernel_type"],
+        "Input Shapes": pa.array([f'"{n},64;{n},64"' for n in range(measurements)], TEXT),
+    }
+    empty = pa.repeat(pa.scalar("", TEXT), measurements)
+    version = Version(
+        Ranked(rank, canonical_json(stack.as_json()).decode()), Ranked(rank, "warm"), None
+    )
+    return State.of_rows(
+        measurements=[pa.table(columns, schema=MEASUREMENT_SCHEMA)],
+        cases=[pa.table({n: spelled.get(n, empty) for n in CASE_SCHEMA.names}, schema=CASE_SCHEMA)],
+        versions={path: version},
+        plans=[plan],
+    )
+
+
+def _hex(random: np.random.Generator, count: int) -> list[str]:
+    """Ids as they are: 20 digits that nothing compresses."""
+    data = random.bytes(10 * count).hex()
+    return [data[20 * n : 20 * n + 20] for n in range(count)]
