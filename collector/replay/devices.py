@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.profiler import ProfilerActivity
 
 from collector.errors import BadInput
 from collector.host.cpu import this_cpu
@@ -59,7 +58,7 @@ class Device(Protocol):
 class KinetoDevice(Device, Protocol):
     """A device that torch's own profiler records."""
 
-    activities: tuple[ProfilerActivity, ...]
+    recorded: str | None
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         """What ran on the device, in its order, from the profiler's raw events."""
@@ -105,7 +104,7 @@ class CpuDevice(_InTorch):
 
     backend = "cpu"
     name = "cpu"
-    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
+    recorded: str | None = None
 
     def __init__(self, threads: int):
         cpu = this_cpu()
@@ -138,7 +137,7 @@ class CudaDevice(_InTorch):
     """One gpu. Operators are recorded beside kernels, since only they know shapes."""
 
     backend = "cuda"
-    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    recorded: str | None = "cuda"
     emulated: frozenset[str] = frozenset()
 
     def __init__(self, index: int):

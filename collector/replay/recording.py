@@ -14,7 +14,7 @@ from collector.replay.devices import Device, KinetoDevice, open_kineto_device
 from collector.replay.journal import JournalWriter
 from collector.replay.kineto import Filing
 from collector.replay.spec import SessionSpec
-from collector.replay.windows import ProfilerWindow, start_profiler
+from collector.replay.windows import ProfilerWindow, start_profiler, stop_profiler
 
 # msprof's window is the whole process, and its head is the lossy one.
 _SACRIFICES = 16
@@ -51,7 +51,7 @@ class KinetoRecorder:
 
     def start(self) -> float:
         started = time.perf_counter()
-        start_profiler(self._device).stop()
+        stop_profiler(start_profiler(self._device))
         return time.perf_counter() - started
 
     def before_case(self) -> None:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import profile
+from torch.autograd.profiler import profile
 
 from collector.replay.devices import KinetoDevice
 from collector.replay.journal import JournalWriter
@@ -32,7 +32,7 @@ class ProfilerWindow:
         """Stop the profiler, write the slice, and only then say so in the journal."""
         times = [time.perf_counter()]
         self._device.synchronize()
-        self._profiler.stop()
+        stop_profiler(self._profiler)
         times.append(time.perf_counter())
         rows = summary_rows(self._device.events(_raw_events(self._profiler)), self.filings)
         times.append(time.perf_counter())
@@ -51,11 +51,20 @@ class ProfilerWindow:
 
 
 def start_profiler(device: KinetoDevice) -> Any:
-    """A running profiler that records shapes, since sentinels are told by theirs."""
-    profiler = profile(activities=device.activities, record_shapes=True)
-    profiler.start()
+    """A running profiler that records shapes, since sentinels are told by theirs.
+
+    What torch.profiler wraps: its own `start` imports the whole of torch.compile first, which takes
+    longer than all the rest of a small session.
+    """
+    profiler = profile(use_device=device.recorded, record_shapes=True, use_kineto=True)
+    profiler.__enter__()
     return profiler
 
 
+def stop_profiler(profiler: Any) -> None:
+    """End what was started."""
+    profiler.__exit__(None, None, None)
+
+
 def _raw_events(profiler: Any) -> Any:
-    return profiler.profiler.kineto_results.events()
+    return profiler.kineto_results.events()
