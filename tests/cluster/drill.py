@@ -50,7 +50,7 @@ site: drill
 backend: cpu
 devices_per_node: 1
 shape: device
-cpu: 600m
+cpu: 800m
 memory: 1536Mi
 ephemeral_storage: 2Gi
 shared_memory: 256Mi
@@ -58,6 +58,7 @@ tolerations:
   - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
 """
+_HERE = "target: here"
 _LIMIT_S = 900.0
 _LOOK_S = 1.0
 _DAWDLE_S, _START_S = 25.0, 4.0
@@ -157,6 +158,18 @@ class Drill:
         return self.opmeter.start(
             "controller", "--namespace", self.namespace.name, "--metrics-port", "0"
         )
+
+    def name_target(self, *known: str) -> None:
+        """Name the machines of the cluster where they are known, which spares a probe."""
+        for target in known:
+            self.text = self.text.replace(_HERE, target)
+
+    def found_target(self) -> list[str]:
+        """The line of a campaign that names what a probe of this one has found, if one has."""
+        if _HERE not in self.text or self.site != SITE or not self.has_plan():
+            return []
+        stack = self.plan().stack
+        return [f"target: {{device: {stack.device}, torch: {stack.torch}}}"]
 
     def launch(self) -> None:
         """Apply the campaign and have a controller."""

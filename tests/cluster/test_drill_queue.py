@@ -53,7 +53,7 @@ def test_a_queued_campaign_is_admitted_pre_empted_and_resumed_without_losing_a_s
 def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(drill: Drill):
     """The cluster makes a gang of a Job with as many pods at once as completions."""
     drill.site = drill.site.replace("devices_per_node: 1", "devices_per_node: 8")
-    drill.site = drill.site.replace("cpu: 600m", f"resource: {_NPU}\ncpu: 300m")
+    drill.site = drill.site.replace("cpu: 800m", f"resource: {_NPU}\ncpu: 300m")
     drill.text = drill.text.replace("devices: 2", "devices: 3")
     image, namespace = drill.cluster.controller_image, drill.namespace
     for node, devices in (("node1", 8), ("node2", 7)):
