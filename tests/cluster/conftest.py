@@ -92,19 +92,12 @@ def own_site_packages(cluster: Cluster) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def targets() -> list[str]:
-    """What a probe has found here, once one has: later drills need not ask again."""
-    return []
-
-
 @pytest.fixture
 def drill(
     cluster: Cluster,
     testbed: Testbed,
     namespace: Namespace,
     own_site_packages: Path,
-    targets: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Drill]:
@@ -114,12 +107,10 @@ def drill(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     made = Drill(cluster, namespace, tmp_path, own_site_packages)
-    made.name_target(*targets)
     apply_base(namespace, tmp_path / "base")
     made.prepare()
     made.order()
     yield made
-    targets[:] = targets or made.found_target()
     made.opmeter.end()
     remove_from_cluster(namespace)
 

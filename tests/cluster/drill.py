@@ -58,7 +58,6 @@ tolerations:
   - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
 """
-_HERE = "target: here"
 _LIMIT_S = 900.0
 _LOOK_S = 1.0
 _DAWDLE_S, _START_S = 25.0, 4.0
@@ -158,18 +157,6 @@ class Drill:
         return self.opmeter.start(
             "controller", "--namespace", self.namespace.name, "--metrics-port", "0"
         )
-
-    def name_target(self, *known: str) -> None:
-        """Name the machines of the cluster where they are known, which spares a probe."""
-        for target in known:
-            self.text = self.text.replace(_HERE, target)
-
-    def found_target(self) -> list[str]:
-        """The line of a campaign that names what a probe of this one has found, if one has."""
-        if _HERE not in self.text or self.site != SITE or not self.has_plan():
-            return []
-        stack = self.plan().stack
-        return [f"target: {{device: {stack.device}, torch: {stack.torch}}}"]
 
     def launch(self) -> None:
         """Apply the campaign and have a controller."""
