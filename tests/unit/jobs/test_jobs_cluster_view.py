@@ -87,7 +87,7 @@ class PlayedCluster:
     def account_may(self, account, *permission):
         if self.keeps_quiet:
             raise ClusterError("403: forbidden")
-        return permission[:3] != ("create", "", "configmaps")
+        return permission[:3] != ("patch", "", "configmaps")
 
     def daemon_sets(self):
         return None
@@ -347,7 +347,7 @@ def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
     cluster.keeps_quiet = False
     found = checks()
     assert found["rights"].ok and not found["controller"].ok
-    assert "opmeter-controller may not: create configmaps" in found["controller"].found
+    assert "opmeter-controller may not: patch configmaps" in found["controller"].found
 
 
 def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
