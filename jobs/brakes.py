@@ -36,8 +36,7 @@ def brake(
     if stuck and not runs_anywhere(job, pods):
         why = f"{stuck[0].name} does not start: {not_starting(stuck[0])}"
         return Brake("NotStarting", why)
-    recent = _recent(job, pods)
-    return _store_brake(recent, pods) or _node_brake(job, wave, recent, pods, avoid)
+    return _store_brake(job, pods) or _node_brake(job, wave, pods, avoid)
 
 
 def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
@@ -51,27 +50,23 @@ def _recent(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
     return [pod for pod in pods if pod.phase == "Failed" and pod.in_state_s < since_s]
 
 
-def _store_brake(recent: Sequence[PodView], pods: Sequence[PodView]) -> Brake | None:
-    refused = [pod for pod in recent if pod.exit_code == ExitCode.STORE]
+def _store_brake(job: JobView, pods: Sequence[PodView]) -> Brake | None:
+    refused = refused_by_store(job, pods)
     nodes = {pod.node for pod in refused}
     there = nodes | {pod.node for pod in pods if pod.phase == "Running"}
-    if len(refused) < _REFUSALS or 2 * len(nodes) <= len(there):
+    if 2 * len(nodes) <= len(there):
         return None
     why = f"the store cannot be reached: {len(refused)} of its workers waited for it in vain"
     return Brake("StoreRefusesWorkers", why)
 
 
 def _node_brake(
-    job: JobView,
-    wave: Wave,
-    recent: Sequence[PodView],
-    pods: Sequence[PodView],
-    avoid: Collection[str],
+    job: JobView, wave: Wave, pods: Sequence[PodView], avoid: Collection[str]
 ) -> Brake | None:
     """Most of it fails, on whatever node: something has changed under the campaign."""
     by_node = [
         pod
-        for pod in recent
+        for pod in _recent(job, pods)
         if (pod.refused or pod.exit_code == ExitCode.NODE) and pod.node not in avoid
     ]
     blamed = {pod.index for pod in by_node}

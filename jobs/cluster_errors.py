@@ -19,6 +19,10 @@ class ClusterAway(ClusterError):
         self.retry_after_s = retry_after_s
 
 
+class WebhookFailed(ClusterAway):
+    """The API server is there, and an admission webhook that it asks is not: a 500 of its own."""
+
+
 class ObjectMissing(ClusterError):
     """There is no such object."""
 
@@ -44,5 +48,6 @@ def cluster_error(status: int, message: str, retry_after: str = "") -> ClusterEr
         return TooOld(text)
     overloaded = status in (0, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
     if overloaded or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ClusterAway(text, float(retry_after) if retry_after.isdigit() else 0.0)
+        away = WebhookFailed if "webhook" in text else ClusterAway
+        return away(text, float(retry_after) if retry_after.isdigit() else 0.0)
     return ClusterError(text)

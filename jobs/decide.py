@@ -36,16 +36,17 @@ class _Round:
         self._jobs = [
             job
             for job in observed.jobs
-            if job.component == WORKER and not _is_obsolete(job, desired)
+            if job.component == WORKER and not _why_obsolete(job, desired)
         ]
         self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
         self._strikes = observed.strikes.plus(strikes(observed))
         # Of nodes that may not be listed nobody knows which there are, nor how many.
         self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
         self._refusal = refusal(self._jobs, observed, self._avoid)
+        self._stuck = tuple(stuck_beside(observed))
         self._unfit = self._avoid | self._unfit_nodes()
         self._lost = lost_indexes(observed) | {
-            (pod.job, pod.index) for pod in stuck_beside(observed) if pod.node in self._unfit
+            (pod.job, pod.index) for pod in self._stuck if pod.node in self._unfit
         }
         indexes = -(-len(desired.plan.shards) // desired.per_index)
         self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
@@ -126,7 +127,7 @@ class _Round:
         found another image's software, and, never more than half of all, those where pods do not
         start though others of their Job run."""
         differing = self._refusal.nodes if self._refusal else frozenset()
-        stuck = {pod.node for pod in stuck_beside(self._observed)} - self._avoid - differing
+        stuck = {pod.node for pod in self._stuck} - self._avoid - differing
         most = len(self._observed.nodes) // 2 - len(self._avoid | differing)
         return differing | frozenset(sorted(stuck)[: max(0, most)])
 
@@ -137,12 +138,8 @@ class _Round:
         for job in self._observed.jobs:
             if job.component != WORKER or job.deleting:
                 continue
-            if job.plan_hash != self._desired.plan_hash:
-                yield Delete(job.name, "its plan is no longer the campaign's")
-            elif job.made_of != self._desired.made_of:
-                yield Delete(job.name, "the campaign's image, store or site has changed")
-            elif _is_outdated(job, self._desired):
-                yield Delete(job.name, "the campaign was launched again")
+            if why := _why_obsolete(job, self._desired):
+                yield Delete(job.name, why)
             elif job.state and job.wave not in self._observed.by_hash:
                 yield Delete(job.name, "its wave is not in the store")
 
@@ -226,11 +223,13 @@ class _Round:
             )
 
 
-def _is_obsolete(job: JobView, desired: Desired) -> bool:
-    changed = job.plan_hash != desired.plan_hash or job.made_of != desired.made_of
-    return changed or _is_outdated(job, desired)
-
-
-def _is_outdated(job: JobView, desired: Desired) -> bool:
-    """A Job that ended for its image's sake, and somebody has launched the campaign since."""
-    return job.reason == "PodFailurePolicy" and job.launched != desired.launched
+def _why_obsolete(job: JobView, desired: Desired) -> str:
+    """Why a Job is of no more use, whatever became of it; empty where it may be."""
+    if job.plan_hash != desired.plan_hash:
+        return "its plan is no longer the campaign's"
+    if job.made_of != desired.made_of:
+        return "the campaign's image, store or site has changed"
+    # It ended for its image's sake, and somebody may have mended that.
+    if job.reason == "PodFailurePolicy" and job.launched != desired.launched:
+        return "the campaign was launched again"
+    return ""

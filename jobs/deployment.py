@@ -11,6 +11,8 @@ Manifest = dict[str, Any]
 
 LABEL = "opmeter.io/"
 PART_OF = "app.kubernetes.io/part-of"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+JOB_NAME = "batch.kubernetes.io/job-name"  # which Job a pod belongs to
 NO_KEYS = frozenset({"namespace", "owner", "leased"})
 
 

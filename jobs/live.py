@@ -7,14 +7,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobs.deployment import LABEL
+from jobs.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
 from jobs.observed import WORKER, JobView, PodView
 from jobs.podspec import MADE_OF, MERGE_INPUT
 from jobs.waves import parse_indexes
 
-_COMPONENT = "app.kubernetes.io/component"
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_JOB_NAME = "batch.kubernetes.io/job-name"
 HELD = LABEL + "held"
 # On a campaign and on its Jobs: a token of whoever launched it last.
 LAUNCHED = LABEL + "launched"
@@ -53,7 +51,7 @@ def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView,
 
 def pod_views(pods: Iterable[Mapping[str, Any]], since: Since) -> tuple[PodView, ...]:
     """The pods of a campaign."""
-    views = [_pod_view(pod) for pod in pods]
+    views = [pod_view(pod) for pod in pods]
     ages = since.look({view.uid: _state_of(view) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
@@ -72,7 +70,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
     return JobView(
         name=metadata["name"],
         uid=metadata["uid"],
-        component=labels.get(_COMPONENT, ""),
+        component=labels.get(COMPONENT_LABEL, ""),
         wave=labels.get(LABEL + "wave", ""),
         plan_hash=labels.get(LABEL + "plan", ""),
         completions=int(spec.get("completions") or 1),
@@ -103,7 +101,8 @@ def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
     return found.get("Complete") or found.get("Failed") or {}
 
 
-def _pod_view(pod: Mapping[str, Any]) -> PodView:
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """A pod of a Job."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     statuses = status.get("containerStatuses") or ()
@@ -112,7 +111,7 @@ def _pod_view(pod: Mapping[str, Any]) -> PodView:
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
-        job=labels.get(_JOB_NAME, ""),
+        job=labels.get(JOB_NAME, ""),
         index=int(labels.get(_INDEX) or notes.get(_INDEX) or 0),
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "Pending",

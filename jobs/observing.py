@@ -7,18 +7,18 @@ from dataclasses import replace
 from collector import keys
 from collector.database.commits import find_head
 from collector.database.published import HeldShards
-from collector.errors import NotFound, StoreError
+from collector.errors import StoreError
 from collector.plan import Plan
 from collector.store.base import Store
 from jobs.applied import SELECTOR, Applied
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterAway, ClusterError
+from jobs.deployment import COMPONENT_LABEL
 from jobs.fleet import node_views, requested
 from jobs.live import job_views, pod_views
 from jobs.memory import KnownPlan, Memory
-from jobs.nodes import Strikes, strikes_from_json
-from jobs.observed import Observed, PodView
-from jobs.rounds import committed_shards
+from jobs.observed import WORKER, Observed, PodView
+from jobs.rounds import committed_shards, stored_strikes
 from jobs.troubles import STUCK_S, is_being_made
 from jobs.waves import Wave, wave_from_json
 from jobs.why import message_of, said_at
@@ -49,7 +49,7 @@ def observe(
 
 def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     selector = f"{SELECTOR}={applied.campaign.name}"
-    workers = f"{selector},app.kubernetes.io/component=worker"
+    workers = f"{selector},{COMPONENT_LABEL}={WORKER}"
     jobs = job_views(cluster.jobs(selector), memory.jobs)
     found = cluster.pods(workers, _AT_WORK) if any(job.wave for job in jobs) else []
     pods = pod_views(found, memory.pods)
@@ -121,12 +121,3 @@ def _is_merged(store: Store, plan: Plan, memory: Memory, *, partial: bool) -> bo
     if memory.held is None or memory.held.store is not store:
         memory.held = HeldShards(store, plan.campaign)
     return memory.held.at(head).issuperset(done)
-
-
-def stored_strikes(store: Store, campaign: str) -> Strikes:
-    """All that is held against nodes in a campaign."""
-    key = keys.nodes(campaign)
-    try:
-        return strikes_from_json(store.get(key), key=key)
-    except NotFound:
-        return Strikes()

@@ -21,21 +21,20 @@ from jobs.actions import (
 )
 from jobs.applied import MERGED, Applied
 from jobs.cluster import Cluster
-from jobs.cluster_errors import ClusterAway, ClusterError
+from jobs.cluster_errors import ClusterAway, ClusterError, WebhookFailed
 from jobs.deployment import LABEL
 from jobs.features import Features, features_of, unknown_fields
 from jobs.live import HELD, LAUNCHED, launched_by
 from jobs.memory import KnownPlan, Memory
 from jobs.nodes import strikes_to_json
 from jobs.observed import JobView, Observed
-from jobs.observing import stored_strikes
 from jobs.podspec import merge_job, worker_job
+from jobs.rounds import stored_strikes
 from jobs.waves import Wave, wave_to_json
 
 logger = logging.getLogger(__name__)
 
 _SAY_AGAIN_S = 1800.0  # an Event is gone after an hour
-_WEBHOOK = "webhook"  # one that fails is a 500 of the API server's, which is there
 # On a campaign: what was merged of it, though shards are missing and nothing runs.
 PART_MERGED = LABEL + "merged-in-part"
 _NEWS = frozenset({"Planned", "WaveCreated", "Merged"})
@@ -63,7 +62,7 @@ class Performer:
         try:
             self._do(action, observed)
         except ClusterError as error:
-            if isinstance(error, ClusterAway) and _WEBHOOK not in str(error):
+            if isinstance(error, ClusterAway) and not isinstance(error, WebhookFailed):
                 raise
             what = type(action).__name__
             self.say("Refused", f"{what}: {error}", about=what)

@@ -14,7 +14,7 @@ from collector.canonical import canonical_json as _json
 from collector.canonical import sha256_hex, short_hash
 from collector.plan import Plan, plan_to_json
 from collector.worker.exit_codes import ExitCode
-from jobs.deployment import LABEL, PART_OF, Deployment, Manifest
+from jobs.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
 from jobs.features import ALL_FEATURES, Features
 from jobs.podtemplate import place, pod_annotations, pod_spec, resources, texts
 from jobs.podvolumes import mounts
@@ -232,7 +232,7 @@ def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
 def _labels(campaign: str, component: str) -> dict[str, str]:
     labels = {
         "app.kubernetes.io/name": "opmeter",
-        "app.kubernetes.io/component": component,
+        COMPONENT_LABEL: component,
         "app.kubernetes.io/version": __version__,
         PART_OF: "opmeter",
         "app.kubernetes.io/managed-by": "opmeter",

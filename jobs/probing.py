@@ -8,11 +8,11 @@ from collector.plan import Plan
 from collector.stack import Stack
 from jobs.applied import SELECTOR, Applied
 from jobs.cluster import Cluster
+from jobs.deployment import COMPONENT_LABEL, JOB_NAME
 from jobs.live import job_view
+from jobs.observed import WORKER
 from jobs.podspec import made_of
 from jobs.rendering import named_probe
-
-_COMPONENT = "app.kubernetes.io/component"
 
 
 def stack_at_work(cluster: Cluster, applied: Applied, plans: Iterable[Plan]) -> Stack | None:
@@ -21,7 +21,7 @@ def stack_at_work(cluster: Cluster, applied: Applied, plans: Iterable[Plan]) -> 
     Whoever takes a campaign over asks this first: its own pods may hold every device that a probe
     would wait for.
     """
-    selector = f"{SELECTOR}={applied.campaign.name},{_COMPONENT}=worker"
+    selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
     wanted = made_of(applied.site, applied.deployment)
     views = map(job_view, cluster.jobs(selector))
     live = {view.plan_hash for view in views if view.is_live and view.made_of == wanted}
@@ -36,14 +36,14 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
     """
     job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
-    live = {view.name: view for view in map(job_view, cluster.jobs(f"{_COMPONENT}=probe"))}
+    live = {view.name: view for view in map(job_view, cluster.jobs(f"{COMPONENT_LABEL}=probe"))}
     if name not in live:
         cluster.create_or_adopt(job)
         return None
     found = live[name]
     if not found.state:
         return None
-    pods = cluster.pods(f"batch.kubernetes.io/job-name={name}")
+    pods = cluster.pods(f"{JOB_NAME}={name}")
     pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
     why = f"{found.reason}: {found.message}" if found.state != "Complete" else ""

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from collector import keys
 from collector.canonical import sha256_hex
-from collector.errors import AlreadyExists, BadInput
+from collector.errors import AlreadyExists, BadInput, NotFound
 from collector.plan import Plan, plan_from_json, plan_to_json
 from collector.store.base import Store, create_once
+from jobs.nodes import Strikes, strikes_from_json
 
 _WRITERS = 8
 
@@ -36,6 +37,15 @@ def committed_shards(store: Store, campaign: str) -> frozenset[str]:
     """The shards that somebody has committed, over all plans."""
     listing = store.list(keys.committed_shards(campaign))
     return frozenset(info.key.rsplit("/", 1)[1].removesuffix(".json") for info in listing)
+
+
+def stored_strikes(store: Store, campaign: str) -> Strikes:
+    """All that is held against nodes in a campaign."""
+    key = keys.nodes(campaign)
+    try:
+        return strikes_from_json(store.get(key), key=key)
+    except NotFound:
+        return Strikes()
 
 
 def write_round(

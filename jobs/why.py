@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.applied import PAUSED
-from jobs.deployment import Manifest
+from jobs.deployment import COMPONENT_LABEL, JOB_NAME, Manifest
 from jobs.remedies import remedy
 
-_COMPONENT = "app.kubernetes.io/component"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _GROUPS, _WARNINGS = 8, 5
@@ -170,9 +169,7 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
     scheduled = {c["type"]: c for c in status.get("conditions") or ()}.get("PodScheduled", {})
     own = _events_of(events, "Pod", pod["metadata"]["name"])
     if not spec.get("nodeName"):
-        job = jobs.get(
-            (pod["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name", "")
-        )
+        job = jobs.get((pod["metadata"].get("labels") or {}).get(JOB_NAME, ""))
         group = _group_events(job, events) if job else []
         said = scheduled.get("message") if scheduled.get("status") == "False" else ""
         words = [said or "", *(message_of(event) for event in (own[-1:] if not said else []))]
@@ -240,4 +237,4 @@ def _phase(pod: Manifest) -> str:
 
 
 def _component(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(_COMPONENT, ""))
+    return str((pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL, ""))

@@ -7,14 +7,13 @@ from collector.errors import BadInput
 from jobs.applied import SELECTOR, applied_from
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterError
-from jobs.deployment import Manifest
+from jobs.deployment import COMPONENT_LABEL, JOB_NAME, Manifest
 from jobs.leader import LEASE
+from jobs.live import pod_view
 from jobs.nodes import Strikes
 from jobs.why import Seen, waiting_pods
 
 _FILE = "file://"
-_JOB_NAME = "batch.kubernetes.io/job-name"
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _ASKED = 3  # pods whose own Events are asked for: what waits, waits for the same
 _GROUPS = ("Workload", "PodGroup")  # in which Kueue, Volcano and Kubernetes speak of a Job
 
@@ -66,14 +65,15 @@ class ClusterView:
         except ClusterError as error:
             self.trouble = f"not told: {error}"
             return
-        own = [pod for pod in found if places.get(_job_of(pod)) == _index_of(pod)]
-        for pod in sorted(own, key=lambda p: str(p["metadata"].get("creationTimestamp") or "")):
-            name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
-            node = pod["spec"].get("nodeName") or "no node"
+        found.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+        for pod in map(pod_view, found):
+            if places.get(pod.job) != pod.index:
+                continue
+            whose = f"pod {pod.name}, {pod.phase} on {pod.node or 'no node'}"
             try:
-                yield f"pod {name}, {phase} on {node}", self._cluster.log(name)
+                yield whose, self._cluster.log(pod.name)
             except ClusterError as error:
-                self.trouble = f"pod {name}, {phase} on {node}: {error}"
+                self.trouble = f"{whose}: {error}"
 
     def _config_map(self, cluster: Cluster) -> Manifest | None:
         found = cluster.config_maps(f"{SELECTOR}={self._campaign}" if self._campaign else SELECTOR)
@@ -87,7 +87,7 @@ class ClusterView:
         jobs, pods = cluster.jobs(selector), cluster.pods(selector)
         for probe in _open_probes(cluster, config_map) if not jobs else ():
             jobs.append(probe)
-            pods += cluster.pods(f"{_JOB_NAME}={probe['metadata']['name']}")
+            pods += cluster.pods(f"{JOB_NAME}={probe['metadata']['name']}")
         return Seen(
             namespace=cluster.namespace,
             campaign=self._campaign,
@@ -100,23 +100,12 @@ class ClusterView:
         )
 
 
-def _job_of(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(_JOB_NAME, ""))
-
-
-def _index_of(pod: Manifest) -> int:
-    metadata = pod["metadata"]
-    notes = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
-    text = str(notes.get(_INDEX, ""))
-    return int(text) if text.isdecimal() else -1
-
-
 def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
     """The Jobs that ask for the workers' stack: until one has answered there is no plan."""
     uid = config_map["metadata"]["uid"]
     return [
         job
-        for job in cluster.jobs("app.kubernetes.io/component=probe")
+        for job in cluster.jobs(f"{COMPONENT_LABEL}=probe")
         if any(owner["uid"] == uid for owner in job["metadata"].get("ownerReferences") or ())
         and not (job.get("status") or {}).get("succeeded")
     ]

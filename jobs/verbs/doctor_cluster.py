@@ -10,7 +10,7 @@ from collector.errors import BadInput
 from jobs.applied import SELECTOR, Applied, applied_from
 from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterError
-from jobs.deployment import Deployment
+from jobs.deployment import JOB_NAME, Deployment
 from jobs.device_plugin import check_device_plugin
 from jobs.doctor import Check
 from jobs.doctor_cluster import (
@@ -121,7 +121,7 @@ def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
         error = f"no answer after {_PATIENCE_S:.0f} s"
     except (BadInput, ClusterError) as raised:
         error = str(raised)
-    pods = cluster.pods(f"batch.kubernetes.io/job-name={job}")
+    pods = cluster.pods(f"{JOB_NAME}={job}")
     named = [job, *(pod["metadata"]["name"] for pod in pods)]
     said = (event for name in named for event in cluster.events(f"involvedObject.name={name}"))
     return check_probe("", error, said)

@@ -8,6 +8,7 @@ import zstandard
 from collector import keys
 from collector.errors import BadInput
 from collector.store.base import Store
+from collector.worker.attempt import read_commit
 from jobs.rounds import read_plans
 from jobs.status import campaigns
 from jobs.verbs.cluster_view import ClusterView
@@ -30,7 +31,7 @@ def logs_verb(
     for whose, text in _stored(store, name, found):
         told += 1
         _print(whose, text)
-    if not told or not _is_committed(store, name, found):
+    if not told or read_commit(store, name, found) is None:
         for whose, text in view.pod_logs(name, _places(store, name, found)):
             told += 1
             _print(whose, text)
@@ -51,11 +52,6 @@ def _stored(store: Store, campaign: str, shard: str) -> Iterator[Log]:
     for info in store.list(keys.attempts(campaign, shard)):
         if info.key.endswith("/log.zst"):
             yield info.key, _text(store.get(info.key))
-
-
-def _is_committed(store: Store, campaign: str, shard: str) -> bool:
-    key = keys.committed(campaign, shard)
-    return any(info.key == key for info in store.list(key))
 
 
 def _places(store: Store, campaign: str, shard: str) -> dict[str, int]:

@@ -14,12 +14,12 @@ from collector import keys
 from collector.database.commits import find_head
 from collector.database.published import HeldShards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput, NotFound
+from collector.errors import BadInput
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store
 from jobs.applied import applied_from
-from jobs.nodes import Strikes, strikes_from_json
 from jobs.pace import devices_measuring
+from jobs.rounds import stored_strikes
 from jobs.sources import completed_records
 from jobs.status import Follower, PlanStatus, campaigns, has_plans
 from jobs.status_lines import (
@@ -78,7 +78,7 @@ class _Screen:
 
     def lines(self, bars: int = 0) -> Iterator[str]:
         plans = self._follower.look(self._campaign)
-        seen = self._view.seen(_strikes(self._store, self._campaign))
+        seen = self._view.seen(stored_strikes(self._store, self._campaign))
         at_work = _at_work(seen) if seen else 0
         for plan in plans:
             yield head_line(plan, at_work)
@@ -168,14 +168,6 @@ def _at_work(seen: Seen) -> int:
 def _pause_s(least_s: float, took_s: float) -> float:
     """Between two looks: what takes long is done less often."""
     return max(least_s, _IDLE_TIMES * took_s)
-
-
-def _strikes(store: Store, campaign: str) -> Strikes:
-    key = keys.nodes(campaign)
-    try:
-        return strikes_from_json(store.get(key), key=key)
-    except NotFound:
-        return Strikes()
 
 
 def _source(store: Store, campaign: str, sha256: str) -> list[CaseRecord]:

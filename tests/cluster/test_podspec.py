@@ -5,40 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
-from collector.stack import Stack
 from jobs.podspec import Deployment, Manifest, merge_job, probe_job, worker_job
 from jobs.site import Site, bundled_sites, load_site
 from jobs.waves import Wave
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
+from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 _RUNTIME_CLASS = "ascend"
+_PLAN = plan_of(shards_of(10.0, 10.0, 10.0), campaign="small")
 _WAVE = Wave("small", 1, "feed", 0, (("s0",), ("s1",), ("s2",)), avoid=("bad-node",))
-
-
-def _plan() -> Plan:
-    return Plan(
-        campaign="small",
-        number=1,
-        head_commit=0,
-        inputs_hash="h",
-        round="",
-        stack=Stack(device="D", torch="2.13.0"),
-        backend="cpu",
-        devices=2,
-        operators=None,
-        update="all",
-        measure=MeasureSettings(),
-        shard_settings=ShardSettings(),
-        limits=Limits(),
-        sources=(),
-        op_mapping=None,
-        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
-        shards=tuple(PlannedShard(f"s{i}", 1, 10.0, "0" * 64) for i in range(3)),
-    )
 
 
 def _deployments(namespace: str) -> Iterator[Deployment]:
@@ -57,8 +35,8 @@ def _deployments(namespace: str) -> Iterator[Deployment]:
 
 def _jobs(site: Site, namespace: str) -> Iterator[Manifest]:
     for deployment in _deployments(namespace):
-        yield worker_job(_WAVE, _plan(), site, deployment, cap=2)
-        yield merge_job(_plan(), "feed", "beef", deployment, partial=True)
+        yield worker_job(_WAVE, _PLAN, site, deployment, cap=2)
+        yield merge_job(_PLAN, "feed", "beef", deployment, partial=True)
         yield probe_job(site, deployment, "opmeter-probe-1")
 
 
@@ -97,6 +75,6 @@ def test_the_api_server_takes_every_job_and_restricted_admission_its_pods(
 
 
 def test_a_field_that_nobody_knows_is_refused(prepared: Namespace):
-    job = worker_job(_WAVE, _plan(), load_site("cpu"), next(_deployments(prepared.name)), cap=2)
+    job = worker_job(_WAVE, _PLAN, load_site("cpu"), next(_deployments(prepared.name)), cap=2)
     job["spec"]["backofLimit"] = 1
     assert "backofLimit" in prepared.refusal(job)

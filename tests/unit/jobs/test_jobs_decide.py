@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.measurement import Outcome
-from collector.plan import (
-    Forecast,
-    Limits,
-    MeasureSettings,
-    Plan,
-    PlannedShard,
-    ShardSettings,
-)
-from collector.stack import Stack
+from collector.plan import PlannedShard
 from jobs.actions import (
     Announce,
     Delete,
@@ -35,36 +27,16 @@ from jobs.live import Since
 from jobs.nodes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
 from jobs.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
+from tests.unit.jobs.plans import plan_of
 
 pytestmark = pytest.mark.fast
 
 RETRIES = 3
 
 
-def plan_of(shards):
-    return Plan(
-        campaign="c",
-        number=1,
-        head_commit=0,
-        inputs_hash="h",
-        round="",
-        stack=Stack(device="D", torch="2.13.0"),
-        backend="cpu",
-        devices=2,
-        operators=None,
-        update="all",
-        measure=MeasureSettings(),
-        shard_settings=ShardSettings(),
-        limits=Limits(),
-        sources=(),
-        op_mapping=None,
-        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
-        shards=tuple(PlannedShard(f"s{i:03d}", 1, 10.0, "0" * 64) for i in range(shards)),
-    )
-
-
 def desired(shards, workers=4, **more):
-    plan = plan_of(shards)
+    named = (PlannedShard(f"s{i:03d}", 1, 10.0, "0" * 64) for i in range(shards))
+    plan = plan_of(tuple(named))
     return Desired(plan, plan.plan_hash, workers, per_index=1, **more)
 
 

@@ -55,7 +55,8 @@ class Pods:
             "batch.kubernetes.io/job-name": job,
             "batch.kubernetes.io/job-completion-index": str(index),
         }
-        metadata = {"name": name, "labels": labels, "creationTimestamp": str(len(self.found))}
+        metadata = {"name": name, "uid": name, "labels": labels}
+        metadata["creationTimestamp"] = str(len(self.found))
         self.found.append(
             {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
         )

@@ -14,9 +14,7 @@ import pytest
 import yaml
 
 from collector.host.npus import device_names
-from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
 from collector.profiles.bundled import bundled_file
-from collector.stack import Stack
 from jobs.applied import applied_from
 from jobs.doctor_cluster import NEEDED
 from jobs.merge_lease import MERGE_LEASE
@@ -24,6 +22,7 @@ from jobs.podspec import Deployment, merge_job, probe_job, worker_job
 from jobs.quantities import quantity
 from jobs.site import bundled_sites, load_site
 from jobs.waves import Wave
+from tests.unit.jobs.plans import plan_of, shards_of
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
@@ -330,25 +329,7 @@ def test_only_drivers_from_the_host_keep_a_namespace_from_being_restricted(overl
 
 
 def plan():
-    return Plan(
-        campaign="small",
-        number=1,
-        head_commit=0,
-        inputs_hash="h",
-        round="",
-        stack=Stack(device="D", torch="2.13.0"),
-        backend="cpu",
-        devices=2,
-        operators=None,
-        update="all",
-        measure=MeasureSettings(),
-        shard_settings=ShardSettings(),
-        limits=Limits(),
-        sources=(),
-        op_mapping=None,
-        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
-        shards=tuple(PlannedShard(f"s{i}", 1, 10.0, "0" * 64) for i in range(3)),
-    )
+    return plan_of(shards_of(10.0, 10.0, 10.0), campaign="small")
 
 
 def sites():

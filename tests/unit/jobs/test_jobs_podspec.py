@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
-from collector.stack import Stack
 from jobs.campaign import campaign_from_text
 from jobs.deployment import Deployment
 from jobs.podspec import made_of, merge_job, probe_job, worker_job
 from jobs.rendering import named_probe
 from jobs.site import bundled_sites, load_site
 from jobs.waves import Wave
+from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = pytest.mark.fast
 
@@ -33,33 +32,11 @@ def container_of(job):
 
 def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deployment=DEPLOYMENT):
     """The Job of a wave of shards that take so long each; one an index, where nothing is said."""
-    shards = tuple(PlannedShard(f"s{i}", 1, s, "0" * 64) for i, s in enumerate(seconds))
-    plan = plan_of(shards, site)
+    shards = shards_of(*seconds)
+    plan = plan_of(shards, number=7, backend=site.backend)
     cut = indexes or tuple((shard.shard_id,) for shard in shards)
     wave = Wave("c", plan.number, plan.plan_hash, 0, cut)
     return worker_job(wave, plan, site, deployment, cap=cap)
-
-
-def plan_of(shards=(), site=CPU):
-    return Plan(
-        campaign="c",
-        number=7,
-        head_commit=0,
-        inputs_hash="h",
-        round="",
-        stack=Stack(device="D", torch="2.13.0"),
-        backend=site.backend,
-        devices=2,
-        operators=None,
-        update="all",
-        measure=MeasureSettings(),
-        shard_settings=ShardSettings(),
-        limits=Limits(),
-        sources=(),
-        op_mapping=None,
-        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
-        shards=shards,
-    )
 
 
 # Labels -----------------------------------------------------------------------------------------
@@ -122,7 +99,7 @@ def test_a_worker_is_told_how_much_its_volume_may_hold(limit, count):
 
 
 def merge_of(deployment):
-    return merge_job(plan_of(), "hash", "feed", deployment, partial=False)
+    return merge_job(plan_of(number=7), "hash", "feed", deployment, partial=False)
 
 
 def test_a_merge_gets_the_memory_that_the_campaign_says():

@@ -1,0 +1,37 @@
+"""A plan as small as one can be, for tests of what is made from it."""
+
+from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
+from collector.stack import Stack
+
+
+def shards_of(*seconds: float) -> tuple[PlannedShard, ...]:
+    """Shards of one case, s0, s1 ..., that take so long each by forecast."""
+    return tuple(PlannedShard(f"s{i}", 1, s, "0" * 64) for i, s in enumerate(seconds))
+
+
+def plan_of(
+    shards: tuple[PlannedShard, ...] = (),
+    campaign: str = "c",
+    number: int = 1,
+    backend: str = "cpu",
+) -> Plan:
+    """A plan of these shards; everything else is anything."""
+    return Plan(
+        campaign=campaign,
+        number=number,
+        head_commit=0,
+        inputs_hash="h",
+        round="",
+        stack=Stack(device="D", torch="2.13.0"),
+        backend=backend,
+        devices=2,
+        operators=None,
+        update="all",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(1, 0, 0, 1.0, 1.0, 1.0),
+        shards=shards,
+    )
