@@ -71,7 +71,7 @@ class _Round:
             launches = list(self._launches(done))
             yield from launches
             yield from self._steering()
-        moving = bool(launches or done)
+        moving = bool(launches or done or self._observed.settling)
         left = self._open(done)
         live, more = self._live, self._may_go_on()
         yield from ending(
@@ -160,6 +160,12 @@ class _Round:
             and not self._observed.committed.issuperset(shards)
         ]
 
+    def _settling(self) -> set[str]:
+        """The shards that a worker says are done, and that the store may list any moment."""
+        waves = {job.name: self._observed.by_hash.get(job.wave) for job in self._jobs}
+        found = ((waves.get(job), index) for job, index in self._observed.settling)
+        return {shard for wave, index in found if wave for shard in wave.indexes[index]}
+
     def _is_retired(self, job: JobView) -> bool:
         """A Job whose pods may still go to a node that is quarantined since."""
         return not self._avoid <= frozenset(self._observed.by_hash[job.wave].avoid)
@@ -191,7 +197,7 @@ class _Round:
             return
         at_work = [(self._observed.by_hash[job.wave], self._awaited(job)) for job in self._live]
         in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
-        rest = in_hand | self._verdict.resting
+        rest = in_hand | self._settling() | self._verdict.resting
         todo = [shard for shard in self._open(handled) if shard not in rest]
         waiting = sum(len(indexes) for _, indexes in at_work)
         if not todo or waiting >= desired.workers:

@@ -29,9 +29,9 @@ class Since:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._seen: dict[str, tuple[Hashable, float]] = {}
+        self._seen: dict[Hashable, tuple[Hashable, float]] = {}
 
-    def look(self, states: Mapping[str, Hashable]) -> dict[str, float]:
+    def look(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
         """Thing -> seconds. What is not told this time is forgotten."""
         now = self._clock()
         seen = {}

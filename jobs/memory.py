@@ -56,6 +56,7 @@ class Memory:
     honest: str = ""  # the root of a store that was found to honour create-only writes
     jobs: Since = field(init=False)
     pods: Since = field(init=False)
+    unlisted: Since = field(init=False)  # indexes that ended well, and whose commits are not seen
     nodes: Aged = field(init=False)
     others: Aged = field(init=False)
     warnings: Aged = field(init=False)
@@ -63,6 +64,7 @@ class Memory:
 
     def __post_init__(self) -> None:
         self.jobs, self.pods = Since(self.clock), Since(self.clock)
+        self.unlisted = Since(self.clock)
         self.nodes = Aged(15.0, self.clock)
         self.others, self.warnings = Aged(60.0, self.clock), Aged(60.0, self.clock)
 

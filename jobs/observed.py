@@ -89,7 +89,9 @@ class NodeView:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Everything at one moment. `merged` says that the head holds all of the plan that is
-    committed. Where the store does not answer, its side is what was last seen of it."""
+    committed; `settling` are indexes (a Job's name and a number) that ended well a moment ago and
+    whose commits are not listed yet. Where the store does not answer, its side is what was last
+    seen of it."""
 
     committed: frozenset[str]
     waves: tuple[Wave, ...]
@@ -98,6 +100,7 @@ class Observed:
     nodes: tuple[NodeView, ...] = ()
     strikes: Strikes = Strikes()
     merged: bool = False
+    settling: frozenset[tuple[str, int]] = frozenset()
     store_works: bool = True
     by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
 

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _AT_WORK = "status.phase!=Succeeded"  # those tell nothing that their Job does not
 _ASKED = 3  # pods whose own Events are asked for
+_SETTLE_S = 15.0
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -44,7 +45,22 @@ def observe(
         logger.warning("campaign %s: %s", applied.campaign.name, error)
         waves = tuple(w for w in memory.waves.values() if w.plan_hash == known.plan_hash)
         return replace(live, committed=memory.committed, waves=waves, store_works=False)
-    return replace(live, committed=memory.committed, waves=waves, strikes=strikes, merged=merged)
+    found = replace(live, committed=memory.committed, waves=waves, strikes=strikes, merged=merged)
+    return replace(found, settling=_settling(found, memory))
+
+
+def _settling(observed: Observed, memory: Memory) -> frozenset[tuple[str, int]]:
+    """The indexes that ended well a moment ago, and whose commits are not all listed: some stores
+    list an object a little later than they take it. To launch those again would measure twice."""
+    unlisted = [
+        (job.name, index)
+        for job in observed.jobs
+        if (wave := observed.by_hash.get(job.wave)) and not wave.shards <= observed.committed
+        for index in job.succeeded
+        if index < len(wave.indexes) and not observed.committed.issuperset(wave.indexes[index])
+    ]
+    ages = memory.unlisted.look(dict.fromkeys(unlisted))
+    return frozenset(place for place in unlisted if ages[place] < _SETTLE_S)
 
 
 def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:

@@ -179,6 +179,18 @@ def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
     assert cluster.most <= 4
 
 
+def test_what_a_store_lists_late_is_not_measured_again():
+    cluster, name = begun(3, workers=3, allow_missing=True)
+    (wave,) = cluster.waves.values()
+    cluster.committed["s001"] = Outcome.OK
+    ended = replace(cluster.jobs[name], state="Complete", succeeded=frozenset({0, 1, 2}))
+    late = frozenset({(name, wave.indexes.index(("s000",))), (name, wave.indexes.index(("s002",)))})
+    seen = replace(cluster.observe(), jobs=(ended,), settling=late)
+    assert decide(cluster.wanted, seen) == ()
+    (launch,) = decide(cluster.wanted, replace(seen, settling=frozenset()))
+    assert launch.wave.shards == {"s000", "s002"}
+
+
 def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
     for shards in (2, 3, 8, 9, 20):
         cluster = PlayedCluster(desired(shards, workers=8))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from collector import keys
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge
 from collector.plan import Plan
@@ -13,9 +14,12 @@ from jobs.applied import applied_from, config_map
 from jobs.campaign import campaign_from_text
 from jobs.deployment import Deployment
 from jobs.memory import KnownPlan, Memory
+from jobs.observed import Observed
 from jobs.observing import observe
+from jobs.podspec import worker_job
 from jobs.preparing import decide, next_round, survey
 from jobs.target import resolve_stack_of
+from jobs.waves import Wave, wave_to_json
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -60,8 +64,11 @@ class Looks:
         self.store.calls.clear()
 
     def look(self) -> bool:
+        return self.observe().merged
+
+    def observe(self) -> Observed:
         known = KnownPlan(self.plan, self.plan.plan_hash)
-        return observe(self.cluster, self.applied, known, self.store, self.memory).merged
+        return observe(self.cluster, self.applied, known, self.store, self.memory)
 
     def read(self, beginning: str = "") -> list[str]:
         """What was read of the database's snapshots and measurements."""
@@ -100,3 +107,18 @@ def test_planning_reads_of_the_database_only_what_answers_its_cases(tmp_path: Pa
     decide(situation, again=False, retry_failed=False)
     next_round(situation, 2, again=False, retry_failed=False)
     assert not [key for key in play.read() if key.endswith(("cases.parquet", "profiles.parquet"))]
+
+
+def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed() -> None:
+    now = [100.0]
+    play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1], done=False)])
+    play.memory = Memory(lambda: now[0])
+    wave = Wave("made", 1, play.plan.plan_hash, 0, (("a",), ("b",)))
+    play.store.put(keys.wave("made", wave.wave_hash), wave_to_json(wave))
+    job = worker_job(wave, play.plan, play.applied.site, play.applied.deployment, cap=1)
+    job["metadata"]["uid"] = "u"
+    job["status"] = {"completedIndexes": "0-1", "succeeded": 2}
+    play.cluster.live[wave.job_name] = job
+    assert play.observe().settling == {(wave.job_name, 1)}
+    now[0] += 60
+    assert not play.observe().settling
