@@ -20,6 +20,8 @@ from jobs.steering import steering
 from jobs.troubles import lost_indexes, strikes, stuck_beside, warnings
 from jobs.waves import parallelism
 
+_KEPT_S = 600.0
+
 
 def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
     """The actions that bring what is seen closer to what is wanted, in order."""
@@ -180,13 +182,17 @@ class _Round:
 
     def _retired(self) -> Iterator[Action]:
         """Jobs that nothing is to be expected of: ended, stuck with nothing left to commit, or
-        drawn to a node that is quarantined since. Nothing is force-deleted."""
+        drawn to a node that is quarantined since. Nothing is force-deleted, and what has ended well
+        stays a while beside those at work: to read its pods' logs, and because a thousand pods are
+        as much work to delete as to make."""
+        is_over = not self._open()
         for job in self._jobs:
             wave = self._observed.by_hash.get(job.wave)
             if job.deleting or wave is None:
                 continue
             done = wave.shards <= self._observed.committed
-            if done and (job.state or any(name == job.name for name, _ in self._lost)):
+            has_ended = bool(job.state) and (is_over or job.in_state_s >= _KEPT_S)
+            if done and (has_ended or any(name == job.name for name, _ in self._lost)):
                 yield Delete(job.name, "its shards are committed")
             elif not done and job.is_live and self._is_retired(job):
                 yield from drained(job, len(self._awaited(job)), self._avoid)

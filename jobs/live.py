@@ -3,7 +3,7 @@ remembers since when a pod has been seen as it is."""
 
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,9 +49,8 @@ def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView,
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
-def pod_views(pods: Iterable[Mapping[str, Any]], since: Since) -> tuple[PodView, ...]:
-    """The pods of a campaign."""
-    views = [pod_view(pod) for pod in pods]
+def aged(views: Collection[PodView], since: Since) -> tuple[PodView, ...]:
+    """The pods of a campaign, with how long each has been as it is."""
     ages = since.look({view.uid: _state_of(view) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 

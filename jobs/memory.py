@@ -4,7 +4,7 @@ Nothing here may decide anything that the store and the live objects would not d
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from collector.store.base import Store
 from jobs.features import Features
 from jobs.live import Since
 from jobs.waves import Wave
+
+_LONGEST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +28,23 @@ class KnownPlan:
 
 @dataclass
 class Aged:
-    """A value that is asked for again when it is older than `every_s`."""
+    """A value that is asked for again when it is older than `every_s`, and than so many `times` as
+    asking for it took (who waits long has asked for much), or when what it is `about` changes."""
 
     every_s: float
     clock: Callable[[], float] = time.monotonic
+    times: float = 0.0
     value: Any = None
     at: float | None = None
+    took_s: float = 0.0
+    about: Hashable = None
 
-    def get(self, ask: Callable[[], Any]) -> Any:
+    def get(self, ask: Callable[[], Any], about: Hashable = None) -> Any:
         now = self.clock()
-        if self.at is None or now - self.at >= self.every_s:
-            self.value, self.at = ask(), now
+        good_s = max(self.every_s, min(self.times * self.took_s, _LONGEST_S))
+        if self.at is None or now - self.at >= good_s or about != self.about:
+            self.value, self.at, self.about = ask(), now, about
+            self.took_s = self.clock() - now
         return self.value
 
 
@@ -57,6 +65,7 @@ class Memory:
     jobs: Since = field(init=False)
     pods: Since = field(init=False)
     unlisted: Since = field(init=False)  # indexes that ended well, and whose commits are not seen
+    workers: Aged = field(init=False)
     nodes: Aged = field(init=False)
     others: Aged = field(init=False)
     warnings: Aged = field(init=False)
@@ -65,6 +74,7 @@ class Memory:
     def __post_init__(self) -> None:
         self.jobs, self.pods = Since(self.clock), Since(self.clock)
         self.unlisted = Since(self.clock)
+        self.workers = Aged(0.0, self.clock, times=20.0)
         self.nodes = Aged(15.0, self.clock)
         self.others, self.warnings = Aged(60.0, self.clock), Aged(60.0, self.clock)
 

@@ -15,7 +15,7 @@ from jobs.cluster import Cluster
 from jobs.cluster_errors import ClusterAway, ClusterError
 from jobs.deployment import COMPONENT_LABEL
 from jobs.fleet import node_views, requested
-from jobs.live import job_views, pod_views
+from jobs.live import aged, job_views, pod_view
 from jobs.memory import KnownPlan, Memory
 from jobs.observed import WORKER, Observed, PodView
 from jobs.rounds import committed_shards, stored_strikes
@@ -67,9 +67,14 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     selector = f"{SELECTOR}={applied.campaign.name}"
     workers = f"{selector},{COMPONENT_LABEL}={WORKER}"
     jobs = job_views(cluster.jobs(selector), memory.jobs)
-    found = cluster.pods(workers, _AT_WORK) if any(job.wave for job in jobs) else []
-    pods = pod_views(found, memory.pods)
-    pods = _with_warnings(cluster, pods, memory)
+    found = []
+    if any(job.wave for job in jobs):
+        # What a Job says of failures is judged by its pods: those must not be older.
+        ends = tuple((job.uid, job.failed, job.state) for job in jobs)
+        found = memory.workers.get(
+            lambda: [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)], about=ends
+        )
+    pods = _with_warnings(cluster, aged(found, memory.pods), memory)
     nodes = memory.nodes.get(cluster.nodes)
     others = memory.others.get(lambda: _of_others(cluster, applied)) if nodes else {}
     views = node_views(nodes, pods, applied.site, others)

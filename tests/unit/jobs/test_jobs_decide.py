@@ -179,6 +179,18 @@ def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
     assert cluster.most <= 4
 
 
+def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
+    cluster, name = begun(200, workers=3)
+    for shard in cluster.waves[cluster.jobs[name].wave].shards:
+        cluster.committed[shard] = Outcome.OK
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Complete", succeeded=frozenset(range(64))
+    )
+    assert not [a for a in cluster.look() if isinstance(a, Delete)]
+    cluster.now += 3600
+    assert Delete(name, "its shards are committed") in cluster.look()
+
+
 def test_what_a_store_lists_late_is_not_measured_again():
     cluster, name = begun(3, workers=3, allow_missing=True)
     (wave,) = cluster.waves.values()

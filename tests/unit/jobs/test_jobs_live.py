@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.fleet import node_views, quantity, requested, room
-from jobs.live import Since, job_view, job_views, pod_views
+from jobs.live import Since, aged, job_view, job_views, pod_view
 from jobs.observed import NodeView, PodView
 from jobs.site import load_site
 
@@ -55,20 +55,20 @@ def test_a_job_whose_pods_are_still_ending_lives():
 def test_a_pod_that_ended_tells_its_code_and_the_shard():
     words = '{"code": 44, "reason": "bad", "shard": "s1"}\n'
     ended = {"terminated": {"exitCode": 44, "reason": "Error", "message": words}}
-    (pod,) = pod_views([a_pod(phase="Failed", container=ended)], Since())
+    (pod,) = aged([pod_view(a_pod(phase="Failed", container=ended))], Since())
     assert (pod.exit_code, pod.shard, pod.index, pod.has_ended) == (44, "s1", 4, True)
     assert pod.words == "bad" and not pod.refused
     for odd in ("", "[]", "Traceback ...", '"x"', "{}"):
         ended["terminated"]["message"] = odd
-        assert pod_views([a_pod(container=ended)], Since())[0].shard == ""
+        assert aged([pod_view(a_pod(container=ended))], Since())[0].shard == ""
 
 
 def test_why_a_pod_does_not_start_is_told_in_kubernetes_words():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    (pod,) = pod_views([a_pod(phase="Pending", container=waiting)], Since())
+    (pod,) = aged([pod_view(a_pod(phase="Pending", container=waiting))], Since())
     assert pod.waiting == "ImagePullBackOff: no such image"
     waiting["waiting"] = {"reason": "ContainerCreating"}
-    assert pod_views([a_pod(container=waiting)], Since())[0].waiting == ""
+    assert aged([pod_view(a_pod(container=waiting))], Since())[0].waiting == ""
 
 
 def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
@@ -76,7 +76,7 @@ def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
     since = Since(lambda: now[0])
 
     def age(pod):
-        return pod_views([pod], since)[0].in_state_s
+        return aged([pod_view(pod)], since)[0].in_state_s
 
     assert age(a_pod(phase="Pending")) == 0
     now[0] += 30
@@ -84,7 +84,7 @@ def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
     assert age(a_pod(phase="Running")) == 0
     now[0] += 5
     assert age(a_pod(phase="Running")) == 5
-    pod_views([], since)
+    aged([], since)
     assert age(a_pod(phase="Running")) == 0  # forgotten in between
 
 
@@ -95,7 +95,7 @@ def test_who_says_the_same_in_other_words_is_in_the_same_state():
     def age(**status):
         one = a_pod(phase="Pending", node=status.pop("node", "n1"))
         one["status"] |= status
-        return pod_views([one], since)[0].in_state_s
+        return aged([pod_view(one)], since)[0].in_state_s
 
     for reason in ("ErrImagePull", "ImagePullBackOff") * 4:
         state = {"waiting": {"reason": reason, "message": f"at {now[0]}"}}
@@ -114,7 +114,7 @@ def test_a_pod_that_a_kubelet_refused_never_began():
     def is_refused(reason, node="n1", **status):
         one = a_pod(phase="Failed", node=node)
         one["status"] |= {"reason": reason, "message": "Pod was rejected: ...", **status}
-        (pod,) = pod_views([one], Since())
+        (pod,) = aged([pod_view(one)], Since())
         assert pod.exit_code is None
         return pod.refused
 

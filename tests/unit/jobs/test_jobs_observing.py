@@ -122,3 +122,18 @@ def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed(
     assert play.observe().settling == {(wave.job_name, 1)}
     now[0] += 60
     assert not play.observe().settling
+
+
+def test_a_long_list_of_pods_is_asked_for_less_often_unless_something_failed() -> None:
+    now, listed = [100.0], []
+
+    def ask() -> int:
+        now[0] += 1.0
+        listed.append(now[0])
+        return len(listed)
+
+    pods = Memory(lambda: now[0]).workers
+    assert [pods.get(ask, about="well") for _ in range(5)] == [1] * 5
+    assert pods.get(ask, about="failed") == 2
+    now[0] += 25
+    assert pods.get(ask, about="failed") == 3
