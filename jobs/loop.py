@@ -79,7 +79,8 @@ def run_forever(
         except ClusterError as error:
             logger.warning("%s", error)
         took_s = time.monotonic() - started
-        soonest = started + max(interval_s, took_s / _BUSY_SHARE)
+        rest_s = min(took_s / _BUSY_SHARE, took_s + _LONGEST_S)
+        soonest = started + max(interval_s, rest_s)
         _wait(leads, stop, changes, soonest, max(soonest, started + _LONGEST_S))
     return False
 

@@ -15,7 +15,7 @@ from jobs.features import Features
 from jobs.live import Since
 from jobs.waves import Wave
 
-_LONGEST_S = 30.0
+_LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Memory:
     def __post_init__(self) -> None:
         self.jobs, self.pods = Since(self.clock), Since(self.clock)
         self.unlisted = Since(self.clock)
-        self.workers = Aged(0.0, self.clock, times=20.0)
+        self.workers = Aged(0.0, self.clock, times=40.0)
         self.nodes = Aged(15.0, self.clock)
         self.others, self.warnings = Aged(60.0, self.clock), Aged(60.0, self.clock)
 

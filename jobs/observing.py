@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from collector import keys
 from collector.database.commits import find_head
@@ -70,9 +71,11 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     found = []
     if any(job.wave for job in jobs):
         # What a Job says of failures is judged by its pods: those must not be older.
-        ends = tuple((job.uid, job.failed, job.state) for job in jobs)
+        failures = tuple(
+            (job.uid, job.failed, job.state) for job in jobs if job.failed or job.state == "Failed"
+        )
         found = memory.workers.get(
-            lambda: [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)], about=ends
+            lambda: [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)], about=failures
         )
     pods = _with_warnings(cluster, aged(found, memory.pods), memory)
     nodes = memory.nodes.get(cluster.nodes)
@@ -109,16 +112,9 @@ def _last_warning(cluster: Cluster, pod: PodView) -> str:
 
 def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:
     """What pods that are not this campaign's hold of its nodes, where they may be listed."""
-    name, namespace = applied.campaign.name, cluster.namespace
-
-    def is_ours(pod: dict[str, dict[str, object]]) -> bool:
-        metadata = pod["metadata"]
-        labels = metadata.get("labels") or {}
-        assert isinstance(labels, dict)
-        return metadata["namespace"] == namespace and labels.get(SELECTOR) == name
-
-    pods = (pod for pod in cluster.pods_everywhere(_HOLDING) if not is_ours(pod))
-    return requested(pods, applied.site)
+    here = cluster.pods(f"{SELECTOR}!={applied.campaign.name}", _HOLDING)
+    elsewhere = cluster.pods_everywhere(f"{_HOLDING},metadata.namespace!={cluster.namespace}")
+    return requested(chain(here, elsewhere), applied.site)
 
 
 def _waves(store: Store, known: KnownPlan, memory: Memory) -> Iterator[Wave]:

@@ -77,7 +77,8 @@ class FakeCluster:
 
     def pods(self, selector: str, fields: str = "") -> list[Object]:
         def found() -> list[Object]:
-            named = {pod["metadata"]["name"]: pod for pod in self.running}
+            here = (p for p in self.foreign if p["metadata"]["namespace"] == self.namespace)
+            named = {pod["metadata"]["name"]: pod for pod in [*self.running, *here]}
             left = _chosen(named, selector)
             return [p for p in left if fields == "" or p["status"]["phase"] != "Succeeded"]
 
@@ -87,7 +88,8 @@ class FakeCluster:
         return self._call("nodes", lambda: [] if "nodes" in self.forbidden else self._nodes())
 
     def pods_everywhere(self, fields: str) -> Iterator[Object]:
-        return iter([*self.running, *self.foreign])
+        assert f"metadata.namespace!={self.namespace}" in fields
+        return (p for p in self.foreign if p["metadata"]["namespace"] != self.namespace)
 
     def events(self, fields: str) -> list[Object]:
         """Warnings about an object, as its kubelet writes them."""
@@ -383,8 +385,13 @@ class FakeCluster:
 def _chosen(objects: dict[str, Object], selector: str) -> list[Object]:
     wanted = [part.partition("=") for part in selector.split(",") if part]
 
+    def has(labels: dict[str, str], key: str, eq: str, value: str) -> bool:
+        if key.endswith("!"):
+            return labels.get(key[:-1]) != value
+        return key in labels and (not eq or labels[key] == value)
+
     def matches(labels: dict[str, str]) -> bool:
-        return all(k in labels and (not eq or labels[k] == v) for k, eq, v in wanted)
+        return all(has(labels, *part) for part in wanted)
 
     return [o for o in objects.values() if matches(o["metadata"].get("labels") or {})]
 

@@ -567,13 +567,15 @@ def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     assert "sources" in event["message"]
 
 
-def test_no_more_pods_are_wanted_than_others_leave_room_for():
+@pytest.mark.parametrize("namespace", ["theirs", "bench"])
+def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     taken = [{"resources": {"requests": {"cpu": "2"}}}]
     play.cluster.foreign = [
         {
-            "metadata": {"name": "x", "namespace": "theirs"},
+            "metadata": {"name": "x", "namespace": namespace},
             "spec": {"nodeName": "n3", "containers": taken},
+            "status": {"phase": "Running"},
         }
     ]
     play.look()

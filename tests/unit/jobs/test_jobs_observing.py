@@ -135,5 +135,5 @@ def test_a_long_list_of_pods_is_asked_for_less_often_unless_something_failed() -
     pods = Memory(lambda: now[0]).workers
     assert [pods.get(ask, about="well") for _ in range(5)] == [1] * 5
     assert pods.get(ask, about="failed") == 2
-    now[0] += 25
+    now[0] += 45
     assert pods.get(ask, about="failed") == 3
