@@ -4,6 +4,7 @@ A kernel gives every process whose parent died to process 1, and a profiler leav
 for all of them cannot also wait for its own, so the work is forked away.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -31,7 +32,8 @@ def run_as_init(work: Callable[[], int]) -> int:
         _be_child(work)
 
     def forward(number: int, frame: FrameType | None) -> None:
-        os.kill(child, number)
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and its code is in hand
+            os.kill(child, number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
