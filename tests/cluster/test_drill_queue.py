@@ -2,10 +2,13 @@
 (`spec.suspend`), and devices that are free one by one."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.cluster import Cluster
 from tests.cluster.drill import GOOD, WORKERS, Drill
+from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
@@ -50,7 +53,17 @@ def test_a_queued_campaign_is_admitted_pre_empted_and_resumed_without_losing_a_s
     assert len(drill.waves()) == 1
 
 
-def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(drill: Drill):
+@pytest.fixture
+def foreign(cluster: Cluster) -> Iterator[Namespace]:
+    """A namespace of other people, whose pods the controller may not list."""
+    made = cluster.make_namespace()
+    yield made
+    made.remove()
+
+
+def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(
+    drill: Drill, foreign: Namespace
+):
     """The cluster makes a gang of a Job with as many pods at once as completions."""
     drill.site = drill.site.replace("devices_per_node: 1", "devices_per_node: 8")
     drill.site = drill.site.replace("cpu: 800m", f"resource: {_NPU}\ncpu: 300m")
@@ -58,14 +71,14 @@ def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(drill: Dr
     image, namespace = drill.cluster.controller_image, drill.namespace
     for node, devices in (("node1", 8), ("node2", 7)):
         holds = pod(f"holds-{node}", image, ["sleep", "3600"], devices=devices, node=node)
-        namespace.create(holds)
-        namespace.wait_running(f"holds-{node}")
+        foreign.create(holds)
+        foreign.wait_running(f"holds-{node}")
     drill.launch()
     drill.wait_committed(2)
     states = [p["status"].get("phase") for p in namespace.pods(WORKERS)]
     assert states.count("Pending") >= 1, "the others wait, and this one does not wait for them"
     assert namespace.get("podgroups.scheduling.k8s.io")["items"] == []
-    namespace("delete", "pod", "holds-node1", "--wait=false")
+    foreign("delete", "pod", "holds-node1", "--wait=false")
     drill.wait("several run", lambda: len(drill.workers()) > 1)
     drill.finish()
     assert set(drill.outcomes().values()) <= GOOD
