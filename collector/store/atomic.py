@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,7 +72,16 @@ def _make_folder(folder: Path) -> None:
     except FileNotFoundError:  # its parent was pruned meanwhile: the caller tries again
         return
     except FileExistsError:
-        if not folder.is_dir():
+        if _is_something_else(folder):
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from None
         return
     sync_folder(folder.parent)
+
+
+def _is_something_else(folder: Path) -> bool:
+    """Whether there is anything of that name that is no folder: by one look, since a folder may be
+    pruned between two."""
+    try:
+        return not stat.S_ISDIR(folder.stat().st_mode)
+    except FileNotFoundError:
+        return False
