@@ -15,7 +15,7 @@ from collector import __version__
 from collector.canonical import short_hash
 from collector.errors import BadInput
 from jobs.campaign import BundledSource, Campaign, CasesSource, campaign_from_text
-from jobs.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, Deployment, Manifest
+from jobs.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
 from jobs.quantities import quantity
 from jobs.site import Site, load_site, site_from_text
 from jobs.wishes import tokens
@@ -103,7 +103,7 @@ def config_map(
             "name": config_map_name(campaign),
             "namespace": deployment.namespace,
             "labels": {
-                "app.kubernetes.io/part-of": "opmeter",
+                PART_OF: "opmeter",
                 COMPONENT_LABEL: "campaign",
                 SELECTOR: campaign,
             },

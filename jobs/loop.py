@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 _WATCH_S = 240
 _LONGEST_S = 15.0  # between two looks
 _SLICE_S = 0.5
-_BUSY_SHARE = 0.25  # of the time may go into looking
+# Of the time may go into looking, but for one long look, as one that plans: it costs _LONGEST_S.
+_BUSY_SHARE = 0.25
 
 
 class JobWatch(Protocol):

@@ -29,7 +29,8 @@ class KnownPlan:
 @dataclass
 class Aged:
     """A value that is asked for again when it is older than `every_s`, and than so many `times` as
-    asking for it took (who waits long has asked for much), or when what it is `about` changes."""
+    asking for it took, up to a minute (who waits long has asked for much), or at once when what it
+    is `about` changes."""
 
     every_s: float
     clock: Callable[[], float] = time.monotonic

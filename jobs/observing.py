@@ -68,15 +68,15 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     selector = f"{SELECTOR}={applied.campaign.name}"
     workers = f"{selector},{COMPONENT_LABEL}={WORKER}"
     jobs = job_views(cluster.jobs(selector), memory.jobs)
-    found = []
-    if any(job.wave for job in jobs):
-        # What a Job says of failures is judged by its pods: those must not be older.
-        failures = tuple(
-            (job.uid, job.failed, job.state) for job in jobs if job.failed or job.state == "Failed"
-        )
-        found = memory.workers.get(
-            lambda: [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)], about=failures
-        )
+    # What a Job says of failures is judged by its pods: those must not be older.
+    failures = tuple(
+        (job.uid, job.failed, job.state) for job in jobs if job.failed or job.state == "Failed"
+    )
+
+    def ask() -> list[PodView]:
+        return [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)]
+
+    found = memory.workers.get(ask, about=failures) if any(job.wave for job in jobs) else []
     pods = _with_warnings(cluster, aged(found, memory.pods), memory)
     nodes = memory.nodes.get(cluster.nodes)
     others = memory.others.get(lambda: _of_others(cluster, applied)) if nodes else {}

@@ -23,7 +23,7 @@ from collector.store import open_store
 from collector.store.base import Store, create_once
 from jobs.applied import config_map, config_map_name
 from jobs.cluster import Cluster
-from jobs.deployment import Deployment
+from jobs.deployment import COMPONENT_LABEL, Deployment
 from jobs.waves import Wave, parse_indexes, wave_from_json
 from tests.cluster.commands import Opmeter, Process
 from tests.cluster.drill import WORKERS
@@ -33,7 +33,7 @@ from tests.servers.versitygw import free_port
 from tests.unit.collector.database.campaign_maker import add_record
 
 NODES, DEVICES = 256, 8
-_NAME, _BARE = "fleet", "for=comparison"
+_NAME, _BARE = "fleet", "bare"
 _SITE = """\
 site: fleet
 backend: cpu
@@ -71,10 +71,12 @@ class Found:
         return self.campaign / self.bare
 
 
-def is_in_bounds(found: Found) -> bool:
-    """As fast as the cluster goes by itself, in half a gigabyte, and gentle to the API server."""
+def is_as_fast(found: Found) -> bool:
+    """Whether it went as fast as the cluster does by itself. AssertionError where it took more than
+    half a gigabyte, or was not gentle to the API server."""
     print(f"\n{found}, ratio {found.ratio:.2f}")
-    return found.ratio >= 0.9 and found.memory_mb < 512 and found.requests <= 5
+    assert found.memory_mb < 512 and found.requests <= 5, found
+    return found.ratio >= 0.9
 
 
 def compare(namespace: Namespace, folder: Path, count: int, limit_s: float) -> Found:
@@ -129,14 +131,13 @@ class _Fleet:
             "podReplacementPolicy": "Failed",
             "template": {"metadata": {}, "spec": self._template},
         }
-        name, _, value = _BARE.partition("=")
-        metadata = {"name": "bare", "labels": {name: value}}
+        metadata = {"name": _BARE, "labels": {COMPONENT_LABEL: _BARE}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         self._namespace.create(job)
         started = time.monotonic()
         self._wait("the bare Job", self._bare_is_done, limit_s)
         took_s = time.monotonic() - started
-        self._namespace("delete", "job", "bare", "--cascade=foreground", "--timeout=600s")
+        self._namespace("delete", "job", _BARE, "--cascade=foreground", "--timeout=600s")
         return self._count / took_s
 
     def _apply(self) -> None:
@@ -180,7 +181,7 @@ class _Fleet:
         return bool(json.loads(said)["items"])
 
     def _bare_is_done(self) -> bool:
-        (bare,) = self._cluster.jobs(_BARE)
+        (bare,) = self._cluster.jobs(f"{COMPONENT_LABEL}={_BARE}")
         done = bare["status"].get("completedIndexes") or ""
         return len(parse_indexes(done)) == self._count
 
