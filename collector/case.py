@@ -2,13 +2,14 @@
 
 Identity covers everything that changes the kernel: type, shapes, dtypes and formats of every
 slot by position, OP State, and the attributes that a profile or a tree names. An output of
-`N/A` beside known inputs is a case of its own. The accelerator core is not part of it: the
-runtime chooses it. Outer quotes, blanks and trailing empty slots are normalised here; how a
-source spelled its cells is kept beside the case (`record.py`), for writing.
+`N/A` beside known inputs is a case of its own. The accelerator core is not part of it, since the
+runtime chooses among cube and vector units, but for AI_CPU: that is another kernel, many times as
+slow, and counts among the attributes. Outer quotes, blanks and trailing empty slots are normalised
+here; how a source spelled its cells is kept beside the case (`record.py`), for writing.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -17,6 +18,8 @@ from math import prod
 from collector.canonical import short_hash
 from collector.errors import BadInput
 from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    AI_CPU,
     EP_SIZE,
     INPUT_CELLS,
     NOT_KNOWN,
@@ -25,6 +28,7 @@ from collector.vocabulary import (
     RUNTIME_PREFIX,
     RUNTIME_PROVENANCE,
     Dtype,
+    core_class,
     dtype_of,
     is_absent_dtype,
     is_absent_format,
@@ -36,6 +40,7 @@ _RENAMED = {
     "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
     "muls_add_kernel_1": "muls_add_kernel",
 }
+_MOST_ELEMENTS = 2**63 - 1  # what a tensor counts its elements in
 _KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
@@ -114,11 +119,7 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
         inputs=_slots(cells, INPUT_CELLS),
         outputs=_slots(cells, OUTPUT_CELLS),
         op_state=_op_state(cells.get(OP_STATE, "")),
-        attributes=tuple(
-            sorted(
-                (name, text.strip()) for name, text in cells.items() if _is_attribute(name, text)
-            )
-        ),
+        attributes=tuple(sorted(_attributes(cells))),
     )
 
 
@@ -126,9 +127,7 @@ def normal_kernel_type(text: str) -> str:
     """The kernel type as identity knows it; BadInput where it could not be a file name."""
     name = _RENAMED.get(text.strip(), text.strip())
     if not _KERNEL_TYPE.fullmatch(name):
-        raise BadInput(
-            f"kernel type {text!r} is not a name: letters, digits, '_', '.', '+', '-' are wanted"
-        )
+        raise BadInput("a kernel type is a name: letters, digits, '_', '.', '+', '-' are wanted")
     return name
 
 
@@ -142,15 +141,20 @@ def split_cell(text: str) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def parse_shape(text: str) -> tuple[int, ...] | None:
-    """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None."""
+    """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None.
+
+    What is no shape is not quoted: who is told of it need not be who may read the file.
+    """
     if is_absent_shape(text):
         return None
     try:
         shape = tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
     except ValueError as error:
-        raise BadInput(f"shape {text!r} is not a list of integers like 4096,1024") from error
+        raise BadInput("a shape is a list of integers like 4096,1024") from error
     if any(dim < 0 for dim in shape):
-        raise BadInput(f"shape {text!r} holds a negative dimension")
+        raise BadInput("a shape holds a negative dimension")
+    if prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
+        raise BadInput("a shape holds more elements than any memory")
     return shape
 
 
@@ -163,7 +167,7 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     if shapes.strip().strip('"').upper() == NOT_KNOWN:
         return None
     slots = [
-        Slot(parse_shape(shape), dtype, fmt)
+        Slot(_shape(names[0], shape), dtype, fmt)
         for shape, dtype, fmt in zip_longest(
             split_cell(shapes), _words(dtypes), _words(formats), fillvalue=""
         )
@@ -171,6 +175,13 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     while slots and slots[-1].is_blank:
         slots.pop()
     return tuple(slots)
+
+
+def _shape(column: str, text: str) -> tuple[int, ...] | None:
+    try:
+        return parse_shape(text)
+    except BadInput as error:
+        raise BadInput(f"{column}: {error}") from error
 
 
 @lru_cache(maxsize=4096)
@@ -182,6 +193,14 @@ def _words(cell: str) -> tuple[str, ...]:
 def _op_state(text: str) -> str:
     state = text.strip().lower()
     return "" if state == NOT_KNOWN.lower() else state
+
+
+def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in cells.items():
+        if _is_attribute(name, text):
+            yield name, text.strip()
+    if core_class(cells.get(ACCELERATOR_CORE, "")) == AI_CPU:
+        yield ACCELERATOR_CORE, AI_CPU
 
 
 def _is_attribute(name: str, text: str) -> bool:

@@ -2,6 +2,8 @@
 
     OpmeterError
     ├── BadInput               what the user gave cannot be used            exit 2
+    │   └── DamagedObject      an object of a store, which nobody gave      exit 1
+    ├── HostFault              this machine, and no other, is to blame      exit 1; 44 in a worker
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
     ├── DeviceBusy             another run holds the device's lock          exit 1
     └── StoreError
@@ -13,7 +15,11 @@
 Foreign exceptions are translated where they enter, with `raise ... from`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from collector.printable import in_a_line
 
 
 class OpmeterError(Exception):
@@ -21,13 +27,56 @@ class OpmeterError(Exception):
 
 
 class BadInput(OpmeterError):
-    """One clear line about something the user gave: what was wanted, what came, what to do."""
+    """One clear line about something the user gave: what was wanted, what came, what to do.
+
+    What came may be a megabyte long, or written to steer a terminal: it is shown in part, and what
+    cannot be printed is spelled out.
+    """
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None):
         self.path = path
         self.line = line
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(where + message)
+        super().__init__(in_a_line(where + message))
+
+
+class DamagedObject(BadInput):
+    """The same about an object of a store: changed, gone or another's. Whoever typed the command
+    gave none of it, and cannot mend it by typing another."""
+
+    @classmethod
+    def of(cls, error: BadInput) -> "DamagedObject":
+        found = cls(str(error))
+        found.path, found.line = error.path, error.line
+        return found
+
+    @property
+    def advice(self) -> str:
+        """The same line, with what to do where nothing can be done without that object."""
+        return (
+            f"{self}; put it back from a backup of the store, and let `opmeter db verify` say "
+            "what else is broken"
+        )
+
+
+@contextmanager
+def stored() -> Iterator[None]:
+    """For who reads a store: what cannot be used of the objects read in this block is damaged."""
+    try:
+        yield
+    except DamagedObject:
+        raise
+    except BadInput as error:
+        raise DamagedObject.of(error) from error
+
+
+class HostFault(OpmeterError):
+    """This machine's devices, their driver or their tools cannot be used or told; the message says
+    what to do about it. On another machine the same program may do well: a worker blames its node
+    for that, not its image."""
+
+    def __init__(self, message: str):
+        super().__init__(in_a_line(message))
 
 
 class CaseRejected(OpmeterError):

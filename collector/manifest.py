@@ -4,14 +4,12 @@ The manifest is an attempt's last write. It names parts by key and hash, also pa
 attempts, and the final measurement of every case. The first commit of a shard wins.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
-from typing import Any
 
 from collector.canonical import readable_json
-from collector.errors import BadInput
+from collector.decoding import decode_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class PartEntry:
     """One session's part, the raw records it was made from (none for answers that need no device),
-    and what it took, together with sessions before it that gave no part."""
+    and what it took, together with sessions before it that gave no part. It is stored before the
+    part, too, so that whoever finds the part knows what its bytes were."""
 
     part: StoredObject
     raw: tuple[StoredObject, ...]
@@ -88,31 +87,16 @@ def manifest_to_json(manifest: AttemptManifest) -> bytes:
 
 def manifest_from_json(data: bytes, *, key: str = "manifest") -> AttemptManifest:
     """Raises BadInput, naming the key, for anything but a manifest."""
-    try:
-        value: dict[str, Any] = json.loads(data)
-        value["parts"] = tuple(
-            PartEntry(
-                StoredObject(**entry["part"]),
-                tuple(StoredObject(**raw) for raw in entry["raw"]),
-                Usage(**entry["usage"]),
-            )
-            for entry in value["parts"]
-        )
-        return AttemptManifest(**value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"an attempt's manifest is wanted: {error!r}", path=key) from error
+    return decode_object(AttemptManifest, data, what="an attempt's manifest", key=key)
 
 
-def usage_to_json(usage: Usage) -> bytes:
-    return readable_json(asdict(usage))
+def entry_to_json(entry: PartEntry) -> bytes:
+    return readable_json(asdict(entry))
 
 
-def usage_from_json(data: bytes, *, key: str = "usage") -> Usage:
-    """Raises BadInput, naming the key, for anything but what a session took."""
-    try:
-        return Usage(**json.loads(data))
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"what a session took is wanted: {error!r}", path=key) from error
+def entry_from_json(data: bytes, *, key: str = "entry") -> PartEntry:
+    """Raises BadInput, naming the key, for anything but the entry of a part."""
+    return decode_object(PartEntry, data, what="the entry of a part", key=key)
 
 
 def commit_to_json(commit: ShardCommit) -> bytes:
@@ -121,9 +105,4 @@ def commit_to_json(commit: ShardCommit) -> bytes:
 
 def commit_from_json(data: bytes, *, key: str = "commit") -> ShardCommit:
     """Raises BadInput, naming the key, for anything but the commit of a shard."""
-    try:
-        value: dict[str, Any] = json.loads(data)
-        value["manifest"] = StoredObject(**value["manifest"])
-        return ShardCommit(**value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"the commit of a shard is wanted: {error!r}", path=key) from error
+    return decode_object(ShardCommit, data, what="the commit of a shard", key=key)

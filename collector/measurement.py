@@ -4,16 +4,22 @@ One is made each time a case is tried, and it is kept for ever. As a row it is f
 a part is a CSV and the database's parquet holds the same columns.
 """
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from collector.canonical import canonical_json, short_hash
+from collector.decoding import decode_value, json_value
 from collector.errors import BadInput
+from collector.stack import Runtime
+from collector.table import as_text
 
-NO_RUNTIME = "none"
+WHOLE_NUMBER = "0|[1-9][0-9]{0,17}"  # as a row spells one
+CACHES = ("warm", "cold")  # what the device's cache held before each repeat
+_ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
 
 
 class Outcome(StrEnum):
@@ -21,6 +27,7 @@ class Outcome(StrEnum):
 
     OK = "ok"
     GATED = "gated"  # measured, and a gate refused the number
+    IMPLAUSIBLE = "implausible"  # no device takes so long, or so short, for it
     UNSUPPORTED = "unsupported"  # no operator is declared for it, or its inputs are unknown
     REJECTED = "rejected"  # the declaration refuses these shapes or dtypes
     FAILED = "failed"  # the operator raised
@@ -35,8 +42,10 @@ class Outcome(StrEnum):
 class Timing:
     """Device time of the accepted repeats, from the profiler alone, in microseconds.
 
-    `ci_low_us` and `ci_high_us` bound the 95 % interval of the mean; `spread` is
-    1.4826 * MAD / median.
+    `ci_low_us` and `ci_high_us` bound the 95 % interval of the mean within this one session: what
+    other sessions or devices would show may lie outside. `spread` is 1.4826 * MAD / median. Raises
+    BadInput for numbers that no durations have: ones that are not finite, times of nothing or less,
+    and ends that are not in order.
     """
 
     mean_us: float
@@ -47,6 +56,10 @@ class Timing:
     p10_us: float
     p90_us: float
     spread: float
+
+    def __post_init__(self) -> None:
+        if fault := _timing_fault(self):
+            raise BadInput(f"no timing: {fault}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Provenance:
     node: str
     device_serial: str | None
     rank: int
-    runtime: str  # real | fake | none, for an answer that took no device
+    runtime: Runtime
     image_digest: str | None
     collector_version: str
     raw_key: str | None
@@ -121,7 +134,7 @@ class Measurement:
     @property
     def measurement_id(self) -> str:
         p = self.provenance
-        return measurement_id_of(p.shard, p.attempt, p.session, self.case_id, self.asked)
+        return measurement_id_of(p.shard, p.attempt, p.session, self.case_id, p.runtime, self.asked)
 
     @property
     def is_filed(self) -> bool:
@@ -139,22 +152,25 @@ class Measurement:
         return (p.head_commit, p.plan, p.plan_hash, self.measurement_id)
 
 
-def measurement_id_of(shard: str, attempt: str, session: int, case_id: str, asked: str) -> str:
+def measurement_id_of(
+    shard: str, attempt: str, session: int, case_id: str, runtime: str, asked: str
+) -> str:
     """What one try of a case is known by. Of two cases of a session one may be asked for, and also
     run in place of the other: these are two tries."""
-    origin = [shard, attempt, session, case_id]
+    origin = [shard, attempt, session, case_id, runtime]
     return short_hash([*origin, asked] if asked else origin, 24)
 
 
 def to_row(measurement: Measurement) -> dict[str, str]:
-    """Flat text, one entry for each of ROW_COLUMNS; None and absent things are empty."""
+    """Flat text, one entry for each of ROW_COLUMNS; None and absent things are empty. What others
+    said is kept whatever it was: half of a surrogate pair in a message costs no session's part."""
     m = measurement
     row = {
         "measurement": m.measurement_id,
         "case": m.case_id,
         "kernel_type": m.kernel_type,
         "outcome": m.outcome.value,
-        "reason": m.reason,
+        "reason": as_text(m.reason),
         "n_expected": str(m.n_expected),
         "n_observed": str(m.n_observed),
         "n_accepted": str(m.n_accepted),
@@ -163,9 +179,9 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "core": m.core or "",
         "op_state": m.op_state,
         "asked": m.asked,
-        "companions": _json([[c.kernel_type, c.count, c.mean_us] for c in m.companions]),
-        "counters": _json([list(pair) for pair in m.counters]),
-        "warnings": _json(list(m.warnings)),
+        "companions": _json([[c.kernel_type, c.count, float(c.mean_us)] for c in m.companions]),
+        "counters": _json([[name, float(value)] for name, value in m.counters]),
+        "warnings": _json([as_text(warning) for warning in m.warnings]),
         "started_at": m.started_at,
         "ended_at": m.ended_at,
     }
@@ -181,13 +197,20 @@ def to_row(measurement: Measurement) -> dict[str, str]:
 
 
 def from_row(row: Mapping[str, str]) -> Measurement:
-    """The measurement of a row; `from_row(to_row(m)) == m`. Raises BadInput otherwise."""
+    """The measurement of a row; `from_row(to_row(m)) == m`. Raises BadInput for any other row, also
+    for one that says the same in other words, or more than a measurement holds."""
     try:
         measurement = _from_row(row)
-    except (KeyError, ValueError, TypeError) as error:
+        written = to_row(measurement)
+    except (BadInput, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"a row of measurements is wanted, and this is none: {error!r}") from error
-    if measurement.measurement_id != row["measurement"]:
+    if row.keys() != written.keys():
+        raise BadInput(f"a row of measurements has {len(written)} cells, this one {len(row)}")
+    if written["measurement"] != row["measurement"]:
         raise BadInput(f"measurement {row['measurement']!r} does not follow from its own row")
+    for name, text in written.items():
+        if row[name] != text:  # also None, for a cell that is missing
+            raise BadInput(f"{name} {row[name]!r} is written {text!r} in a row of measurements")
     return measurement
 
 
@@ -201,18 +224,18 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         outcome=Outcome(row["outcome"]),
         reason=row["reason"],
         provenance=_provenance(row),
-        n_expected=int(row["n_expected"]),
-        n_observed=int(row["n_observed"]),
-        n_accepted=int(row["n_accepted"]),
+        n_expected=_whole(row["n_expected"]),
+        n_observed=_whole(row["n_observed"]),
+        n_accepted=_whole(row["n_accepted"]),
         timing=timing,
-        cache=row["cache"],
+        cache=CACHES[CACHES.index(row["cache"])],
         compute_dtype=row["compute_dtype"] or None,
         core=row["core"] or None,
         op_state=row["op_state"],
         asked=row["asked"],
-        companions=tuple(Companion(k, int(n), float(us)) for k, n, us in _list(row["companions"])),
-        counters=tuple((name, float(value)) for name, value in _list(row["counters"])),
-        warnings=tuple(_list(row["warnings"])),
+        companions=tuple(Companion(*told) for told in list_of("companions", row["companions"])),
+        counters=list_of("counters", row["counters"]),
+        warnings=list_of("warnings", row["warnings"]),
         opened=_state(row, "opened"),
         closed=_state(row, "closed"),
         started_at=row["started_at"],
@@ -223,17 +246,17 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
 def _provenance(row: Mapping[str, str]) -> Provenance:
     return Provenance(
         campaign=row["campaign"],
-        plan=int(row["plan"]),
+        plan=_whole(row["plan"]),
         plan_hash=row["plan_hash"],
-        head_commit=int(row["head_commit"]),
+        head_commit=_whole(row["head_commit"]),
         shard=row["shard"],
         attempt=row["attempt"],
-        session=int(row["session"]),
+        session=_whole(row["session"]),
         stack_id=row["stack_id"],
         node=row["node"],
         device_serial=row["device_serial"] or None,
-        rank=int(row["rank"]),
-        runtime=row["runtime"],
+        rank=_whole(row["rank"]),
+        runtime=Runtime(row["runtime"]),
         image_digest=row["image_digest"] or None,
         collector_version=row["collector_version"],
         raw_key=row["raw_key"] or None,
@@ -243,9 +266,39 @@ def _provenance(row: Mapping[str, str]) -> Provenance:
 def _state(row: Mapping[str, str], prefix: str) -> DeviceState:
     clock, temperature = row[f"{prefix}_clock_mhz"], row[f"{prefix}_temperature_c"]
     return DeviceState(
-        clock_mhz=float(clock) if clock else None,
-        temperature_c=float(temperature) if temperature else None,
+        clock_mhz=_finite(clock) if clock else None,
+        temperature_c=_finite(temperature) if temperature else None,
     )
+
+
+def _timing_fault(timing: Timing) -> str:
+    """What is impossible about the numbers of a timing, whatever was timed; empty if nothing."""
+    for name in _TIMING_FIELDS:
+        if not isfinite(value := getattr(timing, name)):
+            return f"{name} is {value}"
+    ordered = (timing.min_us, timing.p10_us, timing.median_us, timing.p90_us)
+    if timing.min_us <= 0 or timing.spread < 0:
+        return f"{timing.min_us} us with a spread of {timing.spread}"
+    if list(ordered) != sorted(ordered):
+        return f"least, p10, median and p90 are {ordered}"
+    interval = (timing.ci_low_us, timing.mean_us, timing.ci_high_us)
+    if list(interval) != sorted(interval):
+        return f"the mean and its interval are {interval}"
+    if timing.mean_us < timing.min_us * (1 - _ROUNDING):
+        return f"a mean of {timing.mean_us} us is below the least, {timing.min_us} us"
+    return ""
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(WHOLE_NUMBER, text):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise ValueError(f"{text!r} has no end")
+    return value
 
 
 def _optional_text(value: float | None) -> str:
@@ -256,10 +309,20 @@ def _json(value: Sequence[object]) -> str:
     return canonical_json(list(value)).decode() if value else ""
 
 
-def _list(text: str) -> list[Any]:
-    return list(json.loads(text)) if text else []
+def list_of(name: str, text: str) -> tuple[Any, ...]:
+    """The items of one of LISTS, from its cell. Raises BadInput, with the name, for other text."""
+    if not text:
+        return ()
+    value = json_value(text.encode(), what="a list", key=name)
+    found: tuple[Any, ...] = decode_value(LISTS[name], value, what="a list", key=name)
+    return found
 
 
+LISTS: Mapping[str, Any] = {
+    "companions": tuple[tuple[str, int, float], ...],
+    "counters": tuple[tuple[str, float], ...],
+    "warnings": tuple[str, ...],
+}
 _TIMING_FIELDS = tuple(field.name for field in fields(Timing))
 ROW_COLUMNS = (
     "measurement",

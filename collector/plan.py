@@ -4,13 +4,11 @@ Its JSON is canonical: the same inputs at the same head give the same bytes, and
 bytes is the plan's hash.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
 
 from collector.canonical import readable_json, sha256_hex
-from collector.errors import BadInput
+from collector.decoding import decode_object
 from collector.stack import Stack
 
 
@@ -45,12 +43,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """One table of cases the plan was made from: its hash names its key."""
+    """One table of cases the plan was made from: its hash names its key. `communication_us` is what
+    the source spent in communication, which makes no cases."""
 
     name: str
     sha256: str
     rows: int
     same_stack: bool  # whether the profile was taken on the plan's own stack
+    communication_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Forecast:
     floor_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: its hash is kept beside it
 class Plan:
     campaign: str
     number: int
@@ -96,7 +96,7 @@ class Plan:
     forecast: Forecast
     shards: tuple[PlannedShard, ...]
 
-    @property
+    @cached_property
     def plan_hash(self) -> str:
         return sha256_hex(plan_to_json(self))[:16]
 
@@ -109,31 +109,4 @@ def plan_to_json(plan: Plan) -> bytes:
 
 def plan_from_json(data: bytes, *, key: str = "plan") -> Plan:
     """The plan of canonical bytes; `plan_to_json` gives them back. BadInput for anything else."""
-    try:
-        value = json.loads(data)
-        return _plan(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"a plan is wanted: {error!r}", path=key) from error
-
-
-def _plan(value: Mapping[str, Any]) -> Plan:
-    measure = {**value["measure"], "aic_metrics": tuple(value["measure"]["aic_metrics"])}
-    return Plan(
-        campaign=value["campaign"],
-        number=value["number"],
-        head_commit=value["head_commit"],
-        inputs_hash=value["inputs_hash"],
-        round=value["round"],
-        stack=Stack.from_json(value["stack"]),
-        backend=value["backend"],
-        devices=value["devices"],
-        operators=None if value["operators"] is None else tuple(value["operators"]),
-        update=value["update"],
-        measure=MeasureSettings(**measure),
-        shard_settings=ShardSettings(**value["shard_settings"]),
-        limits=Limits(**value["limits"]),
-        sources=tuple(PlannedSource(**source) for source in value["sources"]),
-        op_mapping=value["op_mapping"],
-        forecast=Forecast(**value["forecast"]),
-        shards=tuple(PlannedShard(**shard) for shard in value["shards"]),
-    )
+    return decode_object(Plan, data, what="a plan", key=key)

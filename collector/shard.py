@@ -4,13 +4,11 @@ Its table is a table of cases with one more column, so that a worker can size it
 its limits without the planner.
 """
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collector.errors import BadInput
-from collector.record import TABLE_COLUMNS, CaseRecord, cells_of, record_of
+from collector.record import TABLE_COLUMNS, CaseRecord, cells_of, number_of, record_of
+from collector.table import table_bytes, table_rows
 
 _FORECAST = "Forecast(s)"
 SHARD_COLUMNS = (*TABLE_COLUMNS, _FORECAST)
@@ -26,21 +24,16 @@ class ShardCase:
 
 def write_shard(cases: Iterable[ShardCase]) -> bytes:
     """The table's bytes; equal cases in equal order give equal bytes."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(SHARD_COLUMNS)
-    for case in cases:
-        writer.writerow([*cells_of(case.record), f"{case.predicted_s:.6g}"])
-    return out.getvalue().encode()
+    rows = ([*cells_of(case.record), f"{case.predicted_s:.6g}"] for case in cases)
+    return table_bytes(SHARD_COLUMNS, rows)
 
 
 def read_shard(data: bytes, *, path: str = "shard") -> list[ShardCase]:
     """The cases of a table. Raises BadInput, with the line, for anything else."""
-    reader = csv.reader(io.StringIO(data.decode(), newline=""))
-    if tuple(next(reader, ())) != SHARD_COLUMNS:
-        raise BadInput(f"the header {','.join(SHARD_COLUMNS)} is wanted", path=path, line=1)
-    cases = []
-    for row in reader:
-        record = record_of(row[:-1], path=path, line=reader.line_num)
-        cases.append(ShardCase(record, float(row[-1])))
-    return cases
+    return [
+        ShardCase(
+            record_of(row[:-1], path=path, line=line),
+            number_of(_FORECAST, row[-1], path=path, line=line),
+        )
+        for line, row in table_rows(data, SHARD_COLUMNS, path=path)
+    ]

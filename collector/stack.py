@@ -3,19 +3,33 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from collector.canonical import short_hash
 from collector.errors import BadInput
 
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_FILE = re.compile(r"\.\.|\.$|\.(csv|json|parquet|ya?ml|tmp)$", re.IGNORECASE)
 _VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
+
+# What operators can be launched on, by whose devices they are.
+BACKENDS = ("npu", "cuda", "cpu")
+_RUNTIME = "runtime"
+
+
+class Runtime(StrEnum):
+    """What launches go to: devices, or a CANN that computes nothing (that of the tests)."""
+
+    REAL = "real"
+    FAKE = "fake"
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Device and software. An empty string says that the device has no such thing.
 
-    `details` is what else changes numbers: for a cpu its flags, threads and allocator settings.
+    `details` is what else changes numbers: for a cpu its flags, threads and allocator settings,
+    and of a runtime that is not real that it is not.
     """
 
     device: str
@@ -30,6 +44,16 @@ class Stack:
     def __post_init__(self) -> None:
         if not _DEVICE.fullmatch(self.device):
             raise BadInput(f"device {self.device!r}: letters, digits, '_', '.', '-' are wanted")
+        # A device is a folder, beside the files of a snapshot.
+        if _FILE.search(self.device):
+            raise BadInput(f"device {self.device!r}: the name of a device is wanted, of no file")
+        if (told := dict(self.details).get(_RUNTIME, Runtime.REAL)) not in set(Runtime):
+            raise BadInput(f"runtime {told!r}: real or fake is wanted")
+
+    @property
+    def runtime(self) -> Runtime:
+        """Part of the stack, so that a fake one's results never mix with a real one's."""
+        return Runtime(dict(self.details).get(_RUNTIME, Runtime.REAL))
 
     @property
     def stack_id(self) -> str:
@@ -71,6 +95,11 @@ class Stack:
             **{name: str(value.get(name) or "") for name in names},
             details=tuple(sorted((str(k), str(v)) for k, v in details.items())),
         )
+
+
+def runtime_details(runtime: Runtime) -> tuple[tuple[str, str], ...]:
+    """What a stack's details say of its runtime: nothing of a real one."""
+    return () if runtime is Runtime.REAL else ((_RUNTIME, runtime.value),)
 
 
 def version_name(vllm: str, torch: str, cann: str) -> str:

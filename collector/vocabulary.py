@@ -81,6 +81,19 @@ def is_plain_format(text: str) -> bool:
     return text.upper() in _PLAIN_FORMATS
 
 
+AI_CPU = "AI_CPU"
+AI_CORE = "AI_CORE"
+
+
+def core_class(core: str) -> str:
+    """What a kernel runs on, of the two that no runtime takes one for the other: AI_CPU, or
+    AI_CORE for cube and vector units in any mix. Empty where a cell does not tell."""
+    name = core.strip().replace("_", "").upper()
+    if name in ("", NOT_KNOWN):
+        return ""
+    return AI_CPU if name == "AICPU" else AI_CORE
+
+
 @dataclass(frozen=True, slots=True)
 class Dtype:
     """A profiler's dtype: its spelling, torch's name for it, and the size of one element."""

@@ -1,6 +1,7 @@
 """Whatever is written can be read back, byte for byte and value for value."""
 
-import tracemalloc
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,10 @@ from collector.manifest import (
     Usage,
     commit_from_json,
     commit_to_json,
+    entry_from_json,
+    entry_to_json,
     manifest_from_json,
     manifest_to_json,
-    usage_from_json,
-    usage_to_json,
 )
 from collector.measurement import (
     ROW_COLUMNS,
@@ -45,7 +46,7 @@ from collector.plan import (
 )
 from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
 from collector.shard import ShardCase, read_shard, write_shard
-from collector.stack import Stack, version_name
+from collector.stack import Runtime, Stack, version_name
 from collector.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast
@@ -91,25 +92,34 @@ def test_a_damaged_table_names_its_line():
         read_table(b"\xff\xfe\x00")
 
 
+# In a process of its own, where nothing has been read: what others left in caches, and when the
+# table of interned strings grows, would count otherwise.
+HELD = """
+import tracemalloc
+
+from collector.record import CaseRecord, read_table, write_table
+from collector.vocabulary import BASE_CELLS
+
+cells = dict.fromkeys(BASE_CELLS, "DT_BF16;DT_BF16")
+shapes = [(f"{n},64;{n},64", f"{n},64") for n in range(1, 3001)]
+rows = (
+    CaseRecord("Add", cells | {"Input Shapes": ins, "Output Shapes": outs}, {})
+    for ins, outs in shapes
+)
+data = write_table(rows)
+tracemalloc.start()
+records = read_table(data)
+assert len({record.case_id for record in records}) == 3000
+print(len(data), *tracemalloc.get_traced_memory())
+"""
+
+
 def test_a_record_of_a_plan_is_held_in_about_a_kilobyte():
     """A controller plans hundreds of thousands of cases in half a gigabyte."""
-    cells = dict.fromkeys(BASE_CELLS, "DT_BF16;DT_BF16")
-    rows = (
-        CaseRecord(
-            "Add", cells | {"Input Shapes": f"{n},64;{n},64", "Output Shapes": f"{n},64"}, {}
-        )
-        for n in range(1, 3001)
-    )
-    data = write_table(rows)
-    tracemalloc.start()
-    try:
-        records = read_table(data)
-        assert len({record.case_id for record in records}) == 3000
-        held, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held / 3000 < 1200
-    assert most - held < 4 * len(data)
+    told = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
+    size, held, most = map(int, told.stdout.split())
+    assert held / 3000 < 1300
+    assert most - held < 4 * size
 
 
 provenances = st.builds(
@@ -125,11 +135,23 @@ provenances = st.builds(
     node=texts,
     device_serial=st.none() | texts.filter(bool),
     rank=st.integers(0, 7),
-    runtime=st.sampled_from(["real", "fake"]),
+    runtime=st.sampled_from(Runtime),
     image_digest=st.none() | texts.filter(bool),
     collector_version=texts,
     raw_key=st.none() | texts.filter(bool),
 )
+
+
+def timing_of(least, p10, median, p90, low, mean, high, spread):
+    """Numbers of any kind, in the order that a timing has them."""
+    ordered, interval = sorted((least, p10, median, p90)), sorted((low, mean, high))
+    ordered[0] = min(ordered[0], interval[1])
+    low, mean, high = interval
+    return Timing(mean, low, high, ordered[2], ordered[0], ordered[1], ordered[3], spread)
+
+
+durations = st.floats(1e-3, 1e9)
+timings = st.builds(timing_of, *[durations] * 4, numbers, durations, durations, numbers)
 measurements = st.builds(
     Measurement,
     case_id=texts,
@@ -138,7 +160,7 @@ measurements = st.builds(
     reason=texts,
     provenance=provenances,
     n_expected=st.integers(0, 99),
-    timing=st.none() | st.builds(Timing, *[numbers] * 8),
+    timing=st.none() | timings,
     compute_dtype=st.none() | texts.filter(bool),
     companions=st.lists(st.builds(Companion, texts, st.integers(1, 9), numbers), max_size=2).map(
         tuple
@@ -204,9 +226,10 @@ def test_a_manifest_and_a_commit():
     manifest = AttemptManifest("c", 1, "h", "s", "a", "node", "0.1", entries, {"x": "m"})
     assert manifest_from_json(manifest_to_json(manifest)) == manifest
     assert manifest.usage == Usage(5.0, 4.0, 3.0, 1.5)
-    assert usage_from_json(usage_to_json(manifest.usage)) == manifest.usage
-    with pytest.raises(BadInput, match="usage-1.json: what a session took is wanted"):
-        usage_from_json(b"{}", key="usage-1.json")
+    for entry in manifest.parts:
+        assert entry_from_json(entry_to_json(entry)) == entry
+    with pytest.raises(BadInput, match="entry-1.json: the entry of a part is wanted"):
+        entry_from_json(b"{}", key="entry-1.json")
     commit = ShardCommit("s", "a", stored, "nonce")
     assert commit_from_json(commit_to_json(commit)) == commit
     with pytest.raises(BadInput, match="committed/s.json"):
@@ -252,7 +275,6 @@ def test_no_key_is_the_parent_of_another():
         keys.commit(1),
         keys.measurements("00"),
         keys.snapshot_manifest("1-ab"),
-        keys.channel("stable"),
         keys.HEAD,
     ]
     assert not [(a, b) for a in every for b in every if b.startswith(a + "/")]

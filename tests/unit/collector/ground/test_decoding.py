@@ -1,0 +1,139 @@
+"""Stored JSON becomes a dataclass of the declared types, or one line that names key and field."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.canonical import canonical_json
+from collector.decoding import decode_object, json_object
+from collector.errors import BadInput
+from collector.stack import Stack
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    size: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outer:
+    number: int
+    flag: bool
+    inner: Inner
+    many: tuple[Inner, ...]
+    pair: tuple[str, float]
+    by_name: Mapping[str, int]
+    maybe: str | None = None
+
+
+def outer(**changed: object) -> bytes:
+    whole = asdict(Outer(1, True, Inner("a"), (Inner("b", 2.5),), ("k", 0.5), {"x": 3}))
+    return canonical_json({**whole, **changed})
+
+
+def read(data: bytes) -> Outer:
+    return decode_object(Outer, data, what="an outer", key="some/key.json")
+
+
+def test_what_is_declared_is_read() -> None:
+    assert read(outer()) == Outer(1, True, Inner("a"), (Inner("b", 2.5),), ("k", 0.5), {"x": 3})
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert read(outer(pair=["k", 2])).pair == ("k", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"number": "1"}, "number must be a whole number, '1' came"),
+        ({"number": True}, "number must be a whole number, True came"),
+        ({"flag": 1}, "flag must be a boolean"),
+        ({"inner": []}, "inner must be an object, a list of 0 came"),
+        ({"inner": {}}, "inner.name is missing"),
+        ({"inner": {"name": "a", "more": 1}}, "inner.'more' is not known"),
+        ({"many": [{"name": None}]}, "many[0].name must be text, None came"),
+        ({"pair": ["k"]}, "pair must be a list of 2"),
+        ({"pair": ["k", 10**400]}, "pair[1] must be a number"),
+        ({"by_name": {"x": "y"}}, "by_name.x must be a whole number"),
+        ({"maybe": 3}, "maybe must be text"),
+        ({"number": "\x1b]52;c;AAAA\x07"}, "'\\x1b]52;c;AAAA\\x07' came"),
+    ],
+)
+def test_a_field_of_another_type_is_named(changed: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        read(outer(**changed))
+    assert str(error.value).startswith("some/key.json: an outer is wanted: ")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"9" * 5000, b"1e999", b"NaN", b"null", b"[1]"],
+)
+def test_what_is_no_object_is_refused_in_a_line(data: bytes) -> None:
+    for reader in (read, lambda d: json_object(d, what="an outer", key="some/key.json")):
+        with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted") as error:
+            reader(data)
+        assert len(str(error.value)) < 200
+
+
+def test_json_is_utf8() -> None:
+    for data in (outer().decode().encode("utf-16"), outer().replace(b'"a"', b'"\xed\xa0\x80"')):
+        with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted"):
+            read(data)
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", rb"x\uDFFFy", rb"\udc00\ud800"])
+@pytest.mark.parametrize("place", [b'"k"', b'"a"', b'"x"'])
+def test_half_of_a_surrogate_pair_is_no_text(half: bytes, place: bytes) -> None:
+    """Nobody could write it again, nor hash it."""
+    with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted; .* surrogate pair"):
+        read(outer().replace(place, b'"' + half + b'"'))
+
+
+def test_a_whole_surrogate_pair_is_text() -> None:
+    assert read(outer().replace(b'"a"', rb'"\ud83d\ude00"')).inner.name == "\U0001f600"
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"Infinity"])
+def test_numbers_are_finite(number: bytes) -> None:
+    data = outer().replace(b"0.5", number)
+    with pytest.raises(BadInput, match=r"pair\[1\] must be a number"):
+        read(data)
+
+
+def test_a_class_may_spell_itself() -> None:
+    stack = Stack("D", "2.13.0", details=(("threads", "2"),))
+    data = canonical_json(stack.as_json())
+    assert decode_object(Stack, data, what="a stack", key="k") == stack
+    with pytest.raises(BadInput, match="k: a stack is wanted"):
+        decode_object(Stack, b'{"device": "../x"}', what="a stack", key="k")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    name=st.sampled_from(["number", "flag", "inner", "many", "pair", "by_name", "maybe"]),
+    value=_JSON,
+)
+def test_any_value_of_a_field_is_read_or_refused(name: str, value: object) -> None:
+    whole = {**json.loads(outer()), name: value}
+    try:
+        found = read(json.dumps(whole).encode())
+    except BadInput as error:
+        assert "some/key.json" in str(error)
+        return
+    assert read(canonical_json(asdict(found))) == found

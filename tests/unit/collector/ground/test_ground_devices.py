@@ -1,0 +1,43 @@
+"""A device is a folder beside a snapshot's own files: its name is never one of theirs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector import keys
+from collector.errors import BadInput
+from collector.stack import Stack
+
+pytestmark = pytest.mark.fast
+
+REAL = ["ATLAS_800_A3_752T_128G_DIE", "CUDA_NVIDIA_A100-SXM4-80GB", "CPU_Xeon_Platinum_2.5GHz_8t"]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_names_of_devices_are_taken(name):
+    assert Stack(name, "2.9.0").version_path.startswith(f"{name}/vllm_ascend/")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("manifest.json", "MANIFEST.JSON", "cases.parquet", "profiles.parquet", "Add.csv"),
+        *("op_mapping.yaml", "a..b", "a..", "a.", ".", "..", ".hidden", "a/b", "a\\b", "a\n", ""),
+    ],
+)
+def test_names_of_files_and_of_other_folders_are_refused(name):
+    with pytest.raises(BadInput, match="device"):
+        Stack(name, "2.9.0")
+
+
+@given(st.from_regex(r"[A-Za-z0-9_.-]{1,20}(\.json|\.parquet)?", fullmatch=True))
+def test_no_version_is_a_child_of_a_file_of_its_snapshot(name):
+    try:
+        path = keys.snapshot("1-a") + Stack(name, "2.9.0").version_path
+    except BadInput:
+        return
+    own = (keys.snapshot_manifest("1-a"), *(keys.snapshot("1-a") + t for t in OWN))
+    assert not any(path.startswith(f"{key}/") for key in own)
+
+
+OWN = ("cases.parquet", "profiles.parquet")

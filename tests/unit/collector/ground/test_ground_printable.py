@@ -1,0 +1,28 @@
+"""Text of others on a terminal: what can be printed stays, the rest is spelled out."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.printable import in_a_line, visible
+from jobs.cli.terminal import VisibleFormatter
+
+pytestmark = pytest.mark.fast
+
+
+@given(st.text())
+def test_nothing_but_lines_tabs_and_printable_text_is_left(text):
+    assert all(c.isprintable() or c in "\n\t" for c in visible(text))
+    assert in_a_line(text).isprintable()
+
+
+@given(st.text(st.characters(blacklist_categories=["C", "Z"])))
+def test_what_can_be_printed_stays(text):
+    assert visible(f"{text}\n\t{text}") == f"{text}\n\t{text}"
+
+
+def test_a_log_line_leaves_the_terminal_as_it_is():
+    record = logging.LogRecord("a", 30, "f", 1, "%s", ("\x1b]0;x\x07",), None)
+    assert VisibleFormatter("%(message)s").format(record) == r"\x1b]0;x\x07"

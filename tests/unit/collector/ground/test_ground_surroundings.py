@@ -1,0 +1,55 @@
+"""What a process takes from outside itself, and that another may be given."""
+
+import threading
+
+import pytest
+
+from collector import surroundings
+from collector.surroundings import Surroundings, within
+
+pytestmark = pytest.mark.fast
+
+
+class Played(Surroundings):
+    def monotonic(self):
+        return 7.0
+
+    def side_by_side(self, call, items, threads):
+        return [("played", call(item)) for item in items]
+
+
+def test_what_is_done_within_other_surroundings_is_done_in_those_alone():
+    before = surroundings.monotonic()
+    with within(Played()):
+        assert surroundings.monotonic() == 7.0
+        assert surroundings.side_by_side(abs, [-1], 2) == [("played", 1)]
+        seen = []
+        surroundings.begin(lambda: seen.append(surroundings.monotonic()), "other").join()
+        assert seen != [7.0], "a thread of its own has surroundings of its own"
+    assert surroundings.monotonic() >= before
+
+
+def test_side_by_side_keeps_the_order_and_raises_what_the_first_raised():
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(number):
+        both.wait()
+        if number > 1:
+            raise ValueError(number)
+        return -number
+
+    assert surroundings.side_by_side(meet, [0, 1], 2) == [0, -1]
+    with pytest.raises(ValueError, match="2"):
+        surroundings.side_by_side(meet, [2, 3], 2)
+
+
+def test_a_token_has_as_many_digits_as_were_asked_for_and_differs():
+    drawn = {surroundings.token(digits) for digits in (6, 7, 12, 32) for _ in range(50)}
+    assert len(drawn) == 200 and {len(token) for token in drawn} == {6, 7, 12, 32}
+
+
+def test_an_event_is_waited_for():
+    event = threading.Event()
+    assert not surroundings.wait(event, 0.0)
+    event.set()
+    assert surroundings.wait(event)

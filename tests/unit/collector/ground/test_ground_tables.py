@@ -1,0 +1,219 @@
+"""What we write, we read back: any text that a cell may hold, through every table of ours."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from collector.database.columns import database_columns
+from collector.database.plan_state import measurement_rows
+from collector.database.tree import KernelFile, read_kernel_file
+from collector.errors import BadInput
+from collector.measurement import ROW_COLUMNS, Measurement, Outcome, Provenance, to_row
+from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.shard import ShardCase, read_shard, write_shard
+from collector.singlehost.reports import certificates
+from collector.stack import Runtime
+from collector.table import LONGEST_ROW, as_text, csv_rows, is_text, table_bytes, table_rows
+from collector.vocabulary import BASE_CELLS, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
+from collector.worker.attempt import part_bytes, read_part
+
+pytestmark = pytest.mark.fast
+
+LONG = "x" * 200_000
+LONG_SHAPE = "1," * 100_000 + "1"
+AWKWARD = (
+    *("\r", "\n", "\r\n", "a\rb", '"', '""', '"a', ",", ";", "\t", " a ", "", " ", "\x1c", "\x85"),
+    *("\u2028", "\u2029", "\ufeff", "\ufffe", "\U0010ffff", "'", "\\", "N/A", "#", "=1+1"),
+)
+texts = st.one_of(
+    st.sampled_from(AWKWARD),
+    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8),
+    st.text(st.sampled_from('\r\n", ab'), max_size=6),
+)
+any_texts = st.one_of(texts, st.text(st.characters(), max_size=8), st.just("\ud800\0"))
+many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def record(cell: str, extra: str, name: str) -> CaseRecord:
+    cells = dict.fromkeys(BASE_CELLS, cell)
+    statistics = ProfileStatistics(2, 1.5, 1.25, 0.5, ((name, 2.0),))
+    return CaseRecord("Add", cells, {"Runtime x": extra, "Notes": cell}, statistics)
+
+
+records = st.lists(st.builds(record, texts, texts, texts), max_size=4)
+
+
+@given(st.lists(st.tuples(texts, texts, texts), max_size=5), st.sampled_from(["\n", "\r\n"]))
+@example([("a\rb", "\r", LONG), ("", "", "")], "\n")
+@many
+def test_any_table(rows, line_end):
+    columns = ("a", "b\r", "c")
+    data = table_bytes(columns, rows, line_end=line_end)
+    read = list(table_rows(data, columns, path="t"))
+    assert [tuple(row) for _, row in read] == rows
+    assert all(first < later for (first, _), (later, _) in zip(read, read[1:], strict=False))
+
+
+@given(st.lists(st.lists(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")))))
+@many
+def test_what_holds_no_carriage_return_has_the_bytes_it_always_had(rows):
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([["a"], *rows])
+    assert table_bytes(["a"], rows) == out.getvalue().encode()
+
+
+@given(records)
+@example([record("a\rb", LONG, "\r\n")])
+@many
+def test_records_and_shards(rows):
+    assert read_table(write_table(rows)) == rows
+    cases = [ShardCase(row, 2.5) for row in rows]
+    assert read_shard(write_shard(cases)) == cases
+
+
+def measurement(text: str, warning: str) -> Measurement:
+    provenance = Provenance(
+        *(
+            "c",
+            1,
+            "hash",
+            0,
+            "shard",
+            "attempt",
+            1,
+            "stack",
+            text,
+            text or None,
+            0,
+            Runtime.REAL,
+            None,
+        ),
+        *("0.1", None),
+    )
+    return Measurement("case", "Add", Outcome.FAILED, text, provenance, warnings=(warning,))
+
+
+@given(st.lists(st.builds(measurement, texts, any_texts), max_size=3))
+@example([measurement("a\rb", "\r"), measurement(LONG, LONG)])
+@many
+def test_parts_read_by_row_and_by_column(measured):
+    measured = [replace(one, case_id=f"case{at}") for at, one in enumerate(measured)]
+    data = part_bytes(measured)
+    rows = [to_row(one) for one in measured]
+    assert [to_row(one) for one in read_part(data, key="part-1.csv")] == rows
+    assert measurement_rows(data, key="part-1.csv").to_pylist() == rows
+    again = table_rows(certificates(measured), ROW_COLUMNS, path="c")
+    assert [dict(zip(ROW_COLUMNS, cells, strict=True)) for _, cells in again] == rows
+
+
+@given(any_texts)
+@example("\udc80 \0")
+@many
+def test_a_message_of_any_text_costs_no_part(message):
+    one = measurement("node", "")
+    told = Measurement(one.case_id, "Add", one.outcome, message, one.provenance)
+    (read,) = read_part(part_bytes([told]), key="part-1.csv")
+    assert read.reason == as_text(message)
+    assert read.reason == message or not is_text(message)
+
+
+# A shape must be one, or the tree is refused for another reason; all other cells may be anything.
+shapes = st.sampled_from(["16", '"16"', '"4,4;;"', " 16 "])
+tree_rows = st.fixed_dictionaries(
+    {
+        **dict.fromkeys((*BASE_CELLS, "Runtime x", "Notes"), texts),
+        INPUT_CELLS[0]: shapes,
+        OUTPUT_CELLS[0]: shapes,
+    }
+)
+
+
+@given(st.lists(tree_rows, min_size=1, max_size=4))
+@example([{**dict.fromkeys(BASE_CELLS, "a\rb"), INPUT_CELLS[0]: "1", OUTPUT_CELLS[0]: LONG_SHAPE}])
+@many
+def test_trees_and_what_pandas_reads_of_them(rows):
+    columns = database_columns(rows[0])
+    filled = tuple({name: row.get(name, "") for name in columns} for row in rows)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "Add.csv"
+        path.write_bytes(KernelFile("Add", columns, filled).as_bytes())
+        assert read_kernel_file(path).rows == filled
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    assert frame.to_dict("records") == list(filled)
+
+
+def test_a_tree_of_one_column_keeps_its_empty_row(tmp_path):
+    path = tmp_path / "Add.csv"
+    path.write_bytes(KernelFile("Add", (INPUT_CELLS[0],), ({INPUT_CELLS[0]: ""},)).as_bytes())
+    assert read_kernel_file(path).rows == ({INPUT_CELLS[0]: ""},)
+
+
+GOOD = write_table([record("a\rb", "x", "n"), record("c", "x", "n")])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "t:1: the header"),
+        (b"\xef\xbb\xbf" + GOOD, "t:1: the header"),
+        (GOOD.replace(b"Kernel", b"kernel"), "t:1: the header"),
+        (GOOD + b"\xff", "t:4: a table of UTF-8 text"),
+        (GOOD + b"Add,\xed\xa0\x80\n", "t:4: a table of UTF-8 text"),
+        (GOOD + b"\0", "t:4: a table of UTF-8 text is wanted, this holds NUL"),
+        (GOOD + b"Add\n", "cells are wanted, 1 came"),
+        (GOOD + b"\n" + GOOD, "15 cells are wanted, 0 came"),
+        (GOOD + b'"Add', "unexpected end of data"),
+        (GOOD + b'"A"dd,', "',' expected after '\"'"),
+        (GOOD.replace(b",2,1.5,", b",two,1.5,"), "t:2: a case is wanted: invalid literal"),
+        (GOOD.replace(b",2,1.5,", b",2,nan,"), "must be numbers of zero or more"),
+        (GOOD.replace(b",2,1.5,", b",2,-1,"), "must be numbers of zero or more"),
+        (GOOD.replace(b",2,1.5,", b",,1.5,"), "a case is wanted"),
+        (GOOD.replace(b",2.0]", b",1e999]"), "Counters must be pairs"),
+        (GOOD.replace(b",2.0]", b",1" + b"0" * 400 + b"]"), "a case is wanted"),
+        (GOOD.replace(b",2.0]", b",[]]"), "a case is wanted"),
+        (GOOD.replace(b'[""n"",', b"[7,"), "Counters must be pairs"),
+        (GOOD.replace(b'""n""', b'""\\ud800""'), "Counters must have names"),
+        (GOOD.replace(b'""x""', b"7"), "Extra must be a JSON object of texts"),
+        (GOOD.replace(b'""x""', b'""\\udfff""'), "Extra must be text that UTF-8 can hold"),
+        (GOOD.replace(b'""x""', b'""\\u0000""'), "Extra must be text that UTF-8 can hold"),
+        (GOOD.replace(b'""x""', b"[" * 100_000), "a case is wanted"),
+    ],
+)
+def test_what_is_no_table_is_refused_by_path_and_line(data, message):
+    with pytest.raises(BadInput, match=message) as error:
+        read_table(data, path="t")
+    assert error.value.path == "t"
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", [b"nan", b"inf", b"-1", b"", b"two"])
+def test_a_forecast_that_is_no_time_is_refused(text):
+    data = write_shard([ShardCase(record("a\rb", "x", "n"), 2.5)])
+    with pytest.raises(BadInput, match=r"s:2: Forecast\(s\) must be a number"):
+        read_shard(data.replace(b",2.5\n", b"," + text + b"\n"), path="s")
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800", "a\udfff"])
+def test_what_no_table_can_hold_is_refused_when_it_is_written(text):
+    assert not is_text(text)
+    with pytest.raises(BadInput, match="row 3, cell 2: NUL, or half of a surrogate pair"):
+        table_bytes(["a", "b"], [["1\r\n2", "3"], ["4", text]])
+
+
+def test_no_row_is_written_that_nobody_could_read():
+    with pytest.raises(BadInput, match="a row of more than"):
+        table_bytes(["a"], [["x" * LONGEST_ROW]])
+    with pytest.raises(BadInput, match="t:2: a CSV row is wanted: field larger"):
+        list(csv_rows(["a\n", "x" * (LONGEST_ROW + 2)], path="t"))
+
+
+def test_lines_are_those_that_rows_start_on():
+    data = table_bytes(["a", OP_STATE], [["1\n2", "\r"], ["3", "4"]])
+    assert [line for line, _ in table_rows(data, ["a", OP_STATE], path="t")] == [2, 5]

@@ -1,0 +1,39 @@
+"""A timing is of durations: what none have is refused, wherever it comes from."""
+
+from dataclasses import fields
+
+import pytest
+
+from collector.errors import BadInput
+from collector.measurement import Measurement, Outcome, Provenance, Timing, from_row, to_row
+
+pytestmark = pytest.mark.fast
+
+_LONG = repr(1e9)
+TIMING = Timing(11.0, 10.0, 12.0, 10.9, 9.0, 9.5, 12.5, 0.01)
+PROVENANCE = Provenance(
+    "test", 1, "hash", 0, "shard", "attempt", 0, "stack", "node", None, 0, "real", None, "0", None
+)
+# An interval that reaches below nothing says how little is known; a tail and a spread may be long.
+POSSIBLE = {("ci_low_us", "-1.0"), *((name, _LONG) for name in ("ci_high_us", "p90_us", "spread"))}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Timing)])
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1.0", _LONG])
+def test_no_row_holds_a_timing_that_no_durations_have(name, text):
+    measured = Measurement("c", "Add", Outcome.OK, "", PROVENANCE, timing=TIMING)
+    row = to_row(measured)
+    assert from_row(row) == measured
+    changed = row | {name: text}
+    if (name, text) in POSSIBLE:
+        assert from_row(changed) != measured
+    else:
+        with pytest.raises(BadInput):
+            from_row(changed)
+
+
+@pytest.mark.parametrize("us", [0.0, -1.0, float("nan"), float("inf")])
+def test_equal_numbers_are_a_timing_only_where_they_are_a_time(us):
+    Timing(*[1.5] * 7, 0.0)
+    with pytest.raises(BadInput, match="no timing"):
+        Timing(*[us] * 7, 0.0)

@@ -1,0 +1,86 @@
+"""A text of YAML is read, or refused in a line: also one that was written to do harm."""
+
+import tracemalloc
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.database.op_mapping import check_op_mapping
+from collector.errors import BadInput
+from collector.yaml_nodes import read_node
+
+
+def merge_bomb(levels, wide=9):
+    """Each level merges the one before it many times."""
+    lines = ["a0: &a0 {kernel_type: Add, x: 1}"]
+    for at in range(1, levels):
+        lines.append(f"a{at}: &a{at} {{<<: [{','.join([f'*a{at - 1}'] * wide)}]}}")
+    return "\n".join(lines) + "\n"
+
+
+def alias_bomb(levels, wide=9):
+    lines = ["a0: &a0 [x, x]"]
+    for at in range(1, levels):
+        lines.append(f"a{at}: &a{at} [{','.join([f'*a{at - 1}'] * wide)}]")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("bomb", [merge_bomb(12), alias_bomb(12)], ids=["merge keys", "aliases"])
+@pytest.mark.parametrize("read", [read_node, lambda text, path: check_op_mapping(text, path=path)])
+def test_a_small_text_does_not_stand_for_gigabytes(bomb, read):
+    assert len(bomb) < 1000
+    tracemalloc.start()
+    try:
+        told = r"^o\.yaml:6: with every alias written out, it stands for more than 100000 values$"
+        with pytest.raises(BadInput, match=told):
+            read(bomb, "o.yaml")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a\n  <<: *a\n", "o.yaml:1: not YAML that can be read: a mapping merges itself"),
+        (
+            "x: &x\n  <<: &y\n    <<: [*x]\n",
+            "o.yaml:1: not YAML that can be read: a mapping merges itself",
+        ),
+        ("a: 1" + ":1" * 500, "o.yaml:1: not YAML that can be read: a number of over 200"),
+        ("[" * 4000, "o.yaml: not YAML that can be read: nested too deeply"),
+        ("a: " + "x" * (1 << 20), "o.yaml: not YAML that can be read: over 1048576 characters"),
+        (f"a: [{'1,' * 100_001}]", "o.yaml:1: it stands for more than 100000 values"),
+        (
+            "a: &a [" + "1," * 40_000 + "]\nb:\n  c: *a\n  d: *a\n  e: *a\n",
+            "o.yaml:5: with every alias written out, it stands for more than 100000 values",
+        ),
+        ('a: "\\UFFFFFFFF"', "o.yaml: not YAML: an escape is no character"),
+    ],
+)
+def test_what_would_take_for_ever_is_refused(text, said):
+    with pytest.raises(BadInput) as caught:
+        read_node(text, "o.yaml")
+    assert str(caught.value).startswith(said)
+
+
+def test_aliases_and_merges_of_honest_size_are_read():
+    text = "a: &a {k: 1}\nb: {<<: *a, m: [*a, *a]}\nc: &c [*c]\n"
+    assert isinstance(read_node(text, "o.yaml"), yaml.MappingNode)
+    assert isinstance(read_node(merge_bomb(4), "o.yaml"), yaml.MappingNode)
+
+
+_PIECES = st.sampled_from(
+    ["a: ", "&a ", "*a", "<<: ", "[", "]", "{", "}", ", ", "- ", "\n", "  ", "!!int ", "? ", "|\n"]
+)
+
+
+@given(st.lists(_PIECES | st.text(max_size=3), max_size=30).map("".join))
+def test_any_text_is_read_or_refused(text):
+    for read in (read_node, lambda text, path: check_op_mapping(text, path=path)):
+        try:
+            read(text, "o.yaml")
+        except BadInput as error:
+            assert str(error).startswith("o.yaml")
