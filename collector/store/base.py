@@ -59,3 +59,12 @@ def create_once(store: Store, key: str, data: bytes) -> None:
     except AlreadyExists:
         if store.get(key) != data:
             raise
+
+
+def create_named(store: Store, key: str, data: bytes) -> None:
+    """Create an object whose key is the hash of its bytes. Other bytes that are found there are
+    damage, whoever left them, and are replaced by those that the key promises."""
+    try:
+        create_once(store, key, data)
+    except AlreadyExists:
+        store.put(key, data)

@@ -4,8 +4,12 @@ An object appears whole or not at all: it is written beside its place under a te
 forced to the disk, and then renamed (`put`) or hard-linked (`create`; link(2) fails where the name
 is taken, so exactly one of many writers wins, on any node that mounts the folder).
 
-Where a mount refuses hard links, `create` takes the name with O_EXCL and moves the written file
-over it: still one winner, but a kill between the two leaves an empty object.
+Where a mount refuses hard links, `create` looks and renames under a claim, a file beside the place
+that only one writer can make: still one winner, and a kill leaves nothing or a claim, which the
+next writer takes over.
+
+Objects are never changed in place, so that a copy is a further link of its source. What killed
+writers left is collected where a listing comes by.
 """
 
 import errno
@@ -16,11 +20,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
-from collector.store.atomic import prune, sync_folder, written_beside
+from collector.store.atomic import (
+    claimed,
+    collect,
+    link_beside,
+    prune,
+    replace,
+    sync_folder,
+    write_beside,
+)
 from collector.store.base import Info
 from collector.store.key_rules import TEMPORARY, check_key, check_prefix, parent_conflict
 
 _NO_LINKS_HERE = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+_NOT_LINKED = _NO_LINKS_HERE | {errno.EMLINK, errno.EXDEV}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _PARENT = {errno.ENOTDIR, errno.EISDIR}
 _UNAVAILABLE = {
@@ -58,20 +71,18 @@ class FileStore:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with _errors_told(path), written_beside(path, data) as temporary:
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+        with _errors_told(path):
+            write_beside(path, data, lambda temporary: replace(temporary, path))
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with _errors_told(path), written_beside(path, data) as temporary:
+        with _errors_told(path):
             try:
-                self._publish_once(temporary, path)
+                write_beside(path, data, lambda temporary: self._publish_once(temporary, path))
             except FileExistsError as error:
                 if path.is_dir():
                     raise parent_conflict(str(path)) from error
                 raise AlreadyExists(f"{path}: holds an object already") from error
-            sync_folder(path.parent)
 
     def list(self, prefix: str) -> Iterator[Info]:
         check_prefix(prefix)
@@ -79,7 +90,24 @@ class FileStore:
         return self._walk(folder + slash, start)
 
     def copy(self, source: str, target: str) -> None:
-        self.put(target, self.get(source))
+        origin, path = self._path(source), self._path(target)
+        with _errors_told(path):
+            try:
+                if not stat.S_ISREG(origin.lstat().st_mode):
+                    raise NotFound(f"{origin}: holds nothing")
+                link_beside(
+                    path,
+                    lambda temporary: self._link(origin, temporary),
+                    lambda temporary: replace(temporary, path),
+                )
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if origin.exists():
+                    raise
+                raise NotFound(f"{origin}: holds nothing") from error
+            except OSError as error:
+                if error.errno not in _NOT_LINKED:
+                    raise
+                self.put(target, self.get(source))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -101,8 +129,11 @@ class FileStore:
         except OSError as error:
             if error.errno not in _NO_LINKS_HERE:
                 raise
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            os.replace(temporary, path)
+            with claimed(path):
+                if os.path.lexists(path):
+                    raise FileExistsError(errno.EEXIST, "taken", str(path)) from None
+                os.replace(temporary, path)
+        sync_folder(path.parent)
 
     def _walk(self, folder: str, start: str) -> Iterator[Info]:
         """One folder in memory at a time; `folder` is empty or ends with '/'."""
@@ -128,7 +159,10 @@ def _objects_and_folders(
     entries: Iterator[os.DirEntry[str]], start: str
 ) -> Iterator[tuple[str, int]]:
     for entry in entries:
-        if not entry.name.startswith(start) or entry.name.startswith(TEMPORARY):
+        if entry.name.startswith(TEMPORARY):
+            collect(Path(entry.path))
+            continue
+        if not entry.name.startswith(start):
             continue
         try:
             status = entry.stat(follow_symlinks=False)

@@ -1,9 +1,15 @@
-"""From an address to a store. Addresses hold no secrets: credentials come from the environment."""
+"""From an address to a store. Addresses hold no secrets: credentials come from the environment.
+
+One that does, or was mistyped so that it might, is refused without a word of it being shown.
+"""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from collector.counting import counted
 from collector.errors import BadInput, StoreError
 from collector.store.base import Store
 from collector.store.file import FileStore
@@ -11,30 +17,74 @@ from collector.store.key_rules import check_key
 from collector.store.memory import MemoryStore
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# What stands before an `@` in the first part of what is no plain path: `s3://name:secret@bucket`,
+# with slashes forgotten or turned round.
+_CREDENTIALS = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]*|//)[^/?#]*(?:@|%40)|[^/.][^/?#]*:[^/?#]*@"
+)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_FEWEST = 3  # letters of its name
 _FORMS = (
     "s3://bucket/prefix?endpoint=http://host:port&region=name, file:///folder, a path, or memory:"
 )
 _PARAMETERS = ("endpoint", "region")
 
 
-def open_store(url: str) -> Store:
-    """The store at an address; BadInput for anything that is none. Nothing is read or written."""
+def open_store(url: str, *, said_by: str = "store") -> Store:
+    """The store at an address; BadInput, which begins with what said it, for anything that is none.
+    Nothing is read or written."""
+    with _told_as(said_by):
+        _check(url)
+        if not _SCHEME.match(url):
+            return _folder(Path(url).expanduser())
+        parts = _split(url)
+        if parts.scheme == "s3":
+            return _s3(parts)
+        return MemoryStore() if url == "memory:" else _folder(_path(parts))
+
+
+def checked_address(url: str) -> str:
+    """The address of a store as it was written. Raises BadInput for anything that is none, or that
+    may hold a secret, which is not shown then. Nothing is looked for there."""
+    with _told_as("store"):
+        _check(url)
+    return url
+
+
+@contextmanager
+def _told_as(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from error
+
+
+def _check(url: str) -> None:
     if not url:
-        raise BadInput(f"a store is wanted, and its address is empty; write {_FORMS}")
-    if not _SCHEME.match(url):
-        return _folder(Path(url).expanduser(), url)
+        raise BadInput(f"an address is wanted, and it is empty; write {_FORMS}")
+    _check_no_credentials(url)
+    if not _SCHEME.match(url) or url == "memory:":
+        return
     parts = _split(url)
     if parts.scheme == "s3":
-        return _s3(parts)
-    if parts.scheme == "file":
-        return _file(parts, url)
-    if url == "memory:":
-        return MemoryStore()
-    raise BadInput(
-        f"store {url!r}: {parts.scheme!r} is no kind of store; write {_FORMS} "
-        "(a folder with ':' in its name is written ./name)"
-    )
+        _bucket_of(parts)
+        _parameters(parts.query)
+    elif parts.scheme == "file":
+        _path(parts)
+    else:
+        raise BadInput(
+            f"the address is of no kind of store; write {_FORMS} "
+            "(a folder with ':' in its name is written ./name)"
+        )
+
+
+def _check_no_credentials(url: str) -> None:
+    """Raises BadInput, which does not show it, for an address that may hold a name and a secret."""
+    if _CREDENTIALS.match(url):
+        raise BadInput(
+            "an address holds no credentials; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names"
+        )
 
 
 def address_of(store_url: str, key: str) -> str:
@@ -53,37 +103,46 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadInput(f"store: the address cannot be read: {error}; write {_FORMS}") from error
-    if "@" in parts.netloc:  # not shown: it may hold a secret
-        raise BadInput(
-            "store: an address holds no credentials; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names"
-        )
+        raise BadInput(f"the address cannot be read; write {_FORMS}") from error
     return parts
 
 
-def _file(parts: SplitResult, url: str) -> Store:
+def _path(parts: SplitResult) -> Path:
     if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/"):
-        raise BadInput(f"store {url!r}: file:///folder is wanted, with an absolute path")
-    return _folder(Path(unquote(parts.path)), url)
+        raise BadInput("file:///folder is wanted, with an absolute path")
+    return Path(unquote(parts.path))
 
 
-def _folder(path: Path, url: str) -> Store:
+def _folder(path: Path) -> Store:
     if path.exists() and not path.is_dir():
-        raise BadInput(f"store {url!r}: a folder is wanted, and this is a file")
+        raise BadInput(f"{str(path)!r}: a folder is wanted, and this is a file")
     return FileStore(path)
 
 
-def _s3(parts: SplitResult) -> Store:
+def _bucket_of(parts: SplitResult) -> tuple[str, str]:
+    """A bucket and the prefix in it."""
     bucket, prefix = parts.netloc, unquote(parts.path).strip("/")
     if not _BUCKET.fullmatch(bucket) or parts.fragment:
-        raise BadInput(f"store: {bucket!r} is no name of a bucket; write {_FORMS}")
-    parameters = _parameters(parts.query)
+        raise BadInput(_no_bucket(bucket))
     try:
         if prefix:
             check_key(prefix)
     except StoreError as error:
-        raise BadInput(f"store: bucket {bucket!r}: the prefix is bad: {error}") from error
+        raise BadInput(f"bucket {bucket!r}: the prefix is bad: {error}") from error
+    return bucket, prefix
+
+
+def _no_bucket(name: str) -> str:
+    """What is wrong with the name of a bucket; only its length is told, since it may be a slip."""
+    if 0 < len(name) < _FEWEST:
+        return (
+            f"the name of the bucket has {counted(len(name), 'letter')}, and {_FEWEST} are wanted"
+        )
+    return f"the address has no name of a bucket; write {_FORMS}"
+
+
+def _s3(parts: SplitResult) -> Store:
+    (bucket, prefix), parameters = _bucket_of(parts), _parameters(parts.query)
     # boto3 takes a third of a second to import, and most commands never need it.
     from collector.store.s3 import S3Store
 
@@ -95,16 +154,20 @@ def _parameters(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     parameters = dict(pairs)
     for name in parameters:
-        if name not in _PARAMETERS:  # its value is not shown: it may be a secret
-            raise BadInput(f"store: s3:// takes {' and '.join(_PARAMETERS)}, not {name!r}")
+        if name not in _PARAMETERS:  # neither is shown: either may be a secret
+            raise BadInput(
+                f"s3:// takes {' and '.join(_PARAMETERS)}, and nothing else; credentials "
+                "come from the environment"
+            )
     if len(parameters) != len(pairs) or not all(parameters.values()):
-        raise BadInput("store: endpoint and region are given once each, with a value")
+        raise BadInput("endpoint and region are given once each, with a value")
     if "endpoint" in parameters:
         _check_endpoint(parameters["endpoint"])
     return parameters
 
 
 def _check_endpoint(endpoint: str) -> None:
+    _check_no_credentials(endpoint)
     parts = _split(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise BadInput(f"store: endpoint {endpoint!r}: http://host:port or https://host is wanted")
+        raise BadInput("endpoint: http://host:port or https://host is wanted")

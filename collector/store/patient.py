@@ -1,28 +1,29 @@
 """A store that waits for another store to come back.
 
 A measurement costs device time; a store that is away for a minute must not cost it twice. Every
-call is tried again, with growing pauses, until the patience is spent or somebody says stop.
+call is tried again, with growing pauses, until the patience is spent or somebody says stop. Who is
+told to stop may still have something to store: there may be a grace for that, and no more.
 """
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import TypeVar
 
+from collector import surroundings
 from collector.errors import StoreRefused, StoreUnavailable
 from collector.store.base import Info, Store
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_LONGEST_PAUSE_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 
 
 class PatientStore:
     """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got,
-    and so it does once `stop` is set.
+    and so it does `grace_s` after it met `stop` set.
 
     A refusal is an answer, unless `wait_for_refusals`: credentials that are mounted into a pod
     are exchanged while it runs, and a person's are not.
@@ -37,7 +38,8 @@ class PatientStore:
         *,
         wait_for_refusals: bool = False,
         stop: threading.Event | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        grace_s: float = 0.0,
+        clock: Callable[[], float] = surroundings.monotonic,
         sleep: Callable[[float], object] | None = None,
     ):
         self._store = store
@@ -46,8 +48,10 @@ class PatientStore:
             (StoreUnavailable, StoreRefused) if wait_for_refusals else (StoreUnavailable,)
         )
         self._stop = stop or threading.Event()
+        self._grace_s = grace_s
+        self._ends_at = inf  # once the stop was met
         self._clock = clock
-        self._sleep = sleep or self._stop.wait
+        self._sleep = sleep or self._wait
 
     @property
     def url(self) -> str:
@@ -73,15 +77,30 @@ class PatientStore:
 
     def _patiently(self, call: Callable[[], T]) -> T:
         deadline = self._clock() + self._patience_s
-        pause_s = 0.2
+        pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 return call()
             except self._waits_for as error:
-                if self._stop.is_set() or self._clock() + pause_s > deadline:
+                if self._clock() + pause_s > min(deadline, self._end()):
                     raise
                 logger.warning("%s; trying again in %.1f s", error, pause_s)
-                self._sleep(pause_s * random.uniform(0.5, 1.0))
-                if self._stop.is_set():
+                was_stopped = self._stop.is_set()
+                self._sleep(pause_s * surroundings.uniform(0.5, 1.0))
+                if self._clock() >= self._end():
                     raise
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            is_news = self._stop.is_set() and not was_stopped
+            pause_s = _FIRST_PAUSE_S if is_news else min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _end(self) -> float:
+        """When everybody gives up because of the stop: one grace for all calls together."""
+        if self._ends_at == inf and self._stop.is_set():
+            self._ends_at = self._clock() + self._grace_s
+        return self._ends_at
+
+    def _wait(self, seconds: float) -> None:
+        """A pause that the stop ends."""
+        if self._stop.is_set():
+            surroundings.sleep(seconds)
+        else:
+            surroundings.wait(self._stop, seconds)

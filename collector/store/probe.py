@@ -1,21 +1,36 @@
 """Does this store honour create-only writes? Asked by racing, since a polite answer proves nothing.
 
-Some S3 servers ignore `If-None-Match: *` without a word, and one refuses the second of two writes
-but lets several racing writers through. A campaign's commits stand on exactly one winner, so the
-question is asked before anything is written. What passes is evidence, not proof.
+Some S3 servers ignore `If-None-Match: *` without a word, and some refuse the second of two writes
+but let several racing writers through: they look, and then write. A campaign's commits stand on
+exactly one winner, so the question is asked before anything is written.
+
+Two writers both win where the second arrives while the first is between its look and its write. The
+further away the store, the wider requests are strewn when they arrive, and the rarer that is. So
+the races go on until one that lasts a millisecond would have shown, judged by how far apart the
+answers come. What passes is evidence, not proof; the message says how much.
 """
 
 import logging
+import math
 import threading
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.base import Store
+from collector.surroundings import monotonic, side_by_side, token
 
 logger = logging.getLogger(__name__)
+
+_WINDOW_S = 0.001  # between look and write: what is to be found out
+_CERTAINTY = 0.99
+_SPARSE = 3.0  # how much rarer the first arrivals are than those that follow
+_LONGEST_S = 20.0
+_CLOSEST_S = 1e-6
+_CHECKERS = 8
+
+Write = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,60 +43,138 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """How a writer fared: whether it was told that it won, and when, by a clock of the race."""
+
+    won: bool
+    at_s: float
+
+
+class Together:
+    """Writers that start at once: threads, which stay for all races, as their connections do."""
+
+    def __init__(self, writers: int):
+        self._pool = ThreadPoolExecutor(writers)
+        self._start = threading.Barrier(writers)
+
+    def race(self, write: Write, writers: int) -> list[Finish]:
+        def run(number: int) -> Finish:
+            self._start.wait()
+            return Finish(write(number), monotonic())
+
+        return list(self._pool.map(run, range(writers)))
+
+    def end(self) -> None:
+        self._pool.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
 class _Race:
-    winners: int
-    fault: str | None  # what went wrong, if anything
+    """One race: its key, what each writer brought, who was told that it won, and the seconds
+    between one answer and the next."""
+
+    key: str
+    entries: tuple[bytes, ...]
+    won: frozenset[int]
+    spacing_s: float
+
+    @property
+    def evidence_per_s(self) -> float:
+        """How much this race says of a window of a second: of a shorter one the same part."""
+        return 1 / (_SPARSE * max(self.spacing_s, _CLOSEST_S))
 
 
-def probe(store: Store, writers: int = 8, rounds: int = 3) -> Probe:
-    """Race `writers` threads for one new key, `rounds` times, and remove what they wrote.
+def probe(
+    store: Store,
+    writers: int = 16,
+    *,
+    least: int = 3,
+    most: int = 80,
+    racers: Callable[[int], Together] = Together,
+) -> Probe:
+    """Race `writers` for one new key, and again for another, and remove what they wrote: `least`
+    times, and up to `most` times as long as a window of a millisecond could have gone unseen with
+    more than one chance in a hundred, for twenty seconds at most.
 
     Raises StoreUnavailable or StoreRefused where the store cannot be asked.
     """
     races: list[_Race] = []
-    for _ in range(rounds):
-        key = f".probe/{uuid.uuid4().hex}"
-        try:
-            races.append(_race(store, key, writers))
-        finally:
-            _remove(store, key)
-    winners = tuple(race.winners for race in races)
-    faults = [race.fault for race in races if race.fault]
-    if faults:
-        return Probe(False, winners, f"{store.url}: create-only is not honoured: {faults[0]}")
-    return Probe(True, winners, f"{store.url}: one winner in each of {rounds} races of {writers}")
-
-
-def _race(store: Store, key: str, writers: int) -> _Race:
-    entries = [f"{key} writer {number}".encode() for number in range(writers)]
+    together, deadline_s = racers(writers), monotonic() + _LONGEST_S
+    fault: str | None = None
     try:
-        won = _run(store, key, entries)
-        held = store.get(key)
-        # A retried write whose first reply was lost is told AlreadyExists, although it won.
-        winners = won | {number for number, entry in enumerate(entries) if entry == held}
-        if len(winners) != 1:
-            return _Race(len(winners), f"{len(winners)} of {writers} racing writers won")
-        return _Race(1, _second_write(store, key, held))
+        while fault is None and len(races) < most:
+            if len(races) >= least and (_is_enough(races) or monotonic() > deadline_s):
+                break
+            races.append(_Race(f".probe/{token(32)}", (), frozenset(), math.inf))
+            races[-1] = _run(store, races[-1].key, writers, together)
+            if len(races[-1].won) > 1:
+                break
+        found = side_by_side(lambda race: _look_after(store, race), races, _CHECKERS)
+        fault = next((fault for _, fault in found if fault), None)
+        winners = tuple(count for count, _ in found)
     except (StoreUnavailable, StoreRefused):
         raise
-    except StoreError as error:  # the server does not know the condition, or lost the object
-        return _Race(0, str(error))
+    except StoreError as error:  # the server does not know the condition
+        fault, winners = str(error), (0,) * len(races)
+    finally:
+        together.end()
+        side_by_side(lambda race: _remove(store, race.key), races, _CHECKERS)
+    if fault is not None:
+        return Probe(False, winners, f"{store.url}: create-only is not honoured: {fault}")
+    return Probe(True, winners, f"{store.url}: {_in_words(races, writers)}")
 
 
-def _run(store: Store, key: str, entries: Sequence[bytes]) -> set[int]:
-    """The numbers of the writers that were told they won."""
-    start = threading.Barrier(len(entries))
+def _is_enough(races: Sequence[_Race]) -> bool:
+    return _seen_s(races) <= _WINDOW_S
 
-    def write(entry: bytes) -> bool:
-        start.wait()
+
+def _seen_s(races: Sequence[_Race]) -> float:
+    """The window that these races would have shown, but for one chance in a hundred."""
+    return -math.log(1 - _CERTAINTY) / sum(race.evidence_per_s for race in races)
+
+
+def _in_words(races: Sequence[_Race], writers: int) -> str:
+    told = f"one winner in each of {len(races)} races of {writers}"
+    if writers < 2:
+        return told
+    window_ms = 1000 * max(_seen_s(races), _WINDOW_S)
+    return f"{told}; a server that looks and then writes would have shown from {window_ms:.0f} ms"
+
+
+def _run(store: Store, key: str, writers: int, together: Together) -> _Race:
+    entries = tuple(f"{key} writer {number}".encode() for number in range(writers))
+
+    def write(number: int) -> bool:
         try:
-            store.create(key, entry)
+            store.create(key, entries[number])
         except AlreadyExists:
             return False
         return True
 
-    with ThreadPoolExecutor(len(entries)) as pool:
-        return {number for number, won in enumerate(pool.map(write, entries)) if won}
+    finished = together.race(write, writers)
+    won = frozenset(number for number, finish in enumerate(finished) if finish.won)
+    return _Race(key, entries, won, _spacing_s([finish.at_s for finish in finished]))
+
+
+def _spacing_s(at_s: Sequence[float]) -> float:
+    """Seconds between two answers, of the earlier half: those that met the race open."""
+    earlier = sorted(at_s)[: len(at_s) // 2 + 1]
+    return (earlier[-1] - earlier[0]) / (len(earlier) - 1) if len(earlier) > 1 else 0.0
+
+
+def _look_after(store: Store, race: _Race) -> tuple[int, str | None]:
+    """How many have won a race, and what is wrong with that, if anything."""
+    try:
+        held = store.get(race.key)
+        # A retried write whose first reply was lost is told AlreadyExists, although it won.
+        winners = race.won | {n for n, entry in enumerate(race.entries) if entry == held}
+        if len(winners) != 1:
+            return len(winners), f"{len(winners)} of {len(race.entries)} racing writers won"
+        return 1, _second_write(store, race.key, held)
+    except (StoreUnavailable, StoreRefused):
+        raise
+    except StoreError as error:  # the server lost the object
+        return 0, str(error)
 
 
 def _second_write(store: Store, key: str, held: bytes) -> str | None:

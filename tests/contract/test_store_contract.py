@@ -258,6 +258,6 @@ def test_many_threads_share_a_store(store):
 def test_an_honest_store_passes_the_probe(store):
     answer = probe(store)
     assert answer.create_only
-    assert answer.winners == (1, 1, 1)
+    assert len(answer.winners) >= 3 and set(answer.winners) == {1}
     assert store.url in answer.message
     assert keys(store) == []

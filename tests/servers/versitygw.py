@@ -5,6 +5,7 @@ and start it again on the same folder and port, as a machine that loses power do
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,8 +16,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _SOURCES = Path(__file__).parent / "versitygw"
 _PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
@@ -54,23 +58,25 @@ def free_port() -> int:
 
 @dataclass
 class Versitygw:
-    """One server over a folder; made stopped. Buckets are folders below `root`/buckets."""
+    """One server over a folder; made stopped. Buckets are folders below `root`/buckets.
+    `accounts` are users (key -> secret) beside the owner, who may do what a policy says."""
 
     root: Path
     access_key: str = "opmeter-test"
     secret_key: str = "opmeter-test-secret"
     port: int = field(default_factory=free_port)
+    accounts: dict[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def environment(self) -> dict[str, str]:
-        """What a client's process needs to be let in."""
+    def environment(self, account: str = "") -> dict[str, str]:
+        """What a client's process needs to be let in, as the owner or as another account."""
         return {
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_ACCESS_KEY_ID": account or self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.accounts.get(account, self.secret_key),
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
@@ -84,7 +90,7 @@ class Versitygw:
         with (self.root / "versitygw.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [executable(), "--port", f"127.0.0.1:{self.port}", "--health", "/health"]
-                + ["--quiet", "--keep-alive"]
+                + ["--quiet", "--keep-alive", *self._iam()]
                 # Metadata beside the objects: not every file system has extended attributes.
                 + ["posix", "--sidecar", metadata, buckets],
                 env={
@@ -112,6 +118,16 @@ class Versitygw:
         self.start()
 
     def make_bucket(self, name: str) -> None:
+        with self._client() as client:
+            client.create_bucket(Bucket=name)
+
+    def set_policy(self, bucket: str, policy: str) -> None:
+        """Say what other accounts may do with a bucket, as JSON."""
+        with self._client() as client:
+            client.put_bucket_policy(Bucket=bucket, Policy=policy)
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
         import boto3
         from botocore.config import Config
 
@@ -123,8 +139,22 @@ class Versitygw:
             region_name="us-east-1",
             config=Config(s3={"addressing_style": "path"}),
         )
-        client.create_bucket(Bucket=name)
-        client.close()
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _iam(self) -> list[str | Path]:
+        if not self.accounts:
+            return []
+        folder = self.root / "iam"
+        folder.mkdir(exist_ok=True)
+        users = {
+            name: {"access": name, "secret": secret, "role": "user"}
+            for name, secret in self.accounts.items()
+        }
+        (folder / "users.json").write_text(json.dumps({"accessAccounts": users}))
+        return ["--iam-dir", folder]
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

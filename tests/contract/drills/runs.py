@@ -22,7 +22,7 @@ from collector.manifest import commit_from_json, manifest_from_json
 from collector.store import open_store
 from collector.store.base import Store
 from collector.worker.attempt import read_part
-from jobs.rounds import committed_shards
+from jobs.planning.stored_plans import committed_shards
 
 CAMPAIGN = Path(__file__).parent / "campaign.yaml"
 _CHECKOUT = Path(__file__).parents[3]

@@ -48,7 +48,7 @@ def test_a_run_ends_with_a_database_that_can_be_read(runs: Runs):
     with (folder / "RmsNorm.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 and all(float(row["Average Duration(us)"]) > 0 for row in rows)
-    assert "1 of 1 shards committed" in runs.command("status", "drill")
+    assert "1 of 1 shard committed" in runs.command("status", "drill")
     assert "no problems" in runs.command("db", "verify")
     assert runs.wait_until_alone() == []
 

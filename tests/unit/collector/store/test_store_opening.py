@@ -86,7 +86,7 @@ def test_s3(url, shown, keys_set):
     ("url", "said"),
     [
         ("", "empty"),
-        ("gs://bucket/x", "'gs' is no kind of store"),
+        ("gs://bucket/x", "no kind of store"),
         ("memory:x", "no kind of store"),
         ("C:data", "written ./name"),
         ("file://relative/path", "absolute path"),
@@ -94,13 +94,13 @@ def test_s3(url, shown, keys_set):
         ("file:///a?b=c", "absolute path"),
         ("s3:", "no name of a bucket"),
         ("s3:///prefix", "no name of a bucket"),
-        ("s3://bucket:9000/x", "no name of a bucket"),
-        ("s3://b/x", "no name of a bucket"),
+        ("s3://bucket:9000/x", "store: the address has no name of a bucket"),
+        ("s3://b/x", "store: the name of the bucket has 1 letter, and 3 are wanted"),
         ("s3://bucket/x#y", "no name of a bucket"),
         ("s3://bucket/a//b", "the prefix is bad"),
         ("s3://bucket/../b", "the prefix is bad"),
         ("s3://bucket/a/%2e%2e/b", "the prefix is bad"),
-        ("s3://bucket/p?endpont=http://x", "not 'endpont'"),
+        ("s3://bucket/p?endpont=http://x", "and nothing else"),
         ("s3://bucket/p?endpoint=", "with a value"),
         ("s3://bucket/p?region=a&region=b", "once each"),
         ("s3://bucket/p?endpoint=10.0.0.1:9000", "http://host:port"),
@@ -121,12 +121,30 @@ def test_what_is_no_address(url, said):
         "s3://bucket/prefix?secret_key=hush-hush",
         "s3://bucket/prefix?aws_secret_access_key=hush-hush&endpoint=http://host",
         "gs://key:hush-hush@bucket",
+        "s3:key:hush-hush@bucket",
+        "s3:/key:hush-hush@bucket",
+        "s3:\\\\key:hush-hush@bucket",
+        "key:hush-hush@bucket/prefix",
+        "//key:hush-hush@bucket",
+        "s3://key%3Ahush-hush%40bucket",
+        "s3://key:hush-hush/bucket",
+        "s3://bucket/prefix?hush-hush",
+        "s3://bucket/prefix#hush-hush",
+        "s3://bucket/p?endpoint=http://host/?token=hush-hush",
+        "s3://[hush-hush@bucket",
+        "http://hush-hush/bucket",
     ],
 )
 def test_credentials_in_an_address_are_refused_and_not_repeated(url):
     with pytest.raises(BadInput) as raised:
         open_store(url)
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["runs@home", "./a:b@c", "/data/a:b@c"])
+def test_a_folder_may_have_any_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_store(name).url.startswith("file://")
 
 
 def test_a_file_is_no_folder(tmp_path):

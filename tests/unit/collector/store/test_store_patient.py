@@ -93,6 +93,41 @@ def test_a_refusal_is_waited_for_only_where_that_was_asked():
     assert clock.now_s > 0
 
 
+class Told:
+    """An event that is set once the clock comes to a time."""
+
+    def __init__(self, clock, at_s):
+        self._clock, self._at_s = clock, at_s
+
+    def is_set(self):
+        return self._clock.now_s >= self._at_s
+
+
+@pytest.mark.parametrize("told_s", [0.0, 0.3, 100.0])
+def test_who_is_told_to_stop_has_a_grace_for_all_calls_together(told_s):
+    clock = Clock()
+    store = PatientStore(
+        AwayFor(10**6),
+        600,
+        stop=Told(clock, told_s),
+        grace_s=20.0,
+        clock=clock.time,
+        sleep=clock.sleep,
+    )
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            store.get("a")
+        assert told_s + 5 < clock.now_s <= told_s + 20 + 15  # a pause may begin before the stop
+
+
+def test_a_store_that_is_back_within_the_grace_gets_what_was_measured():
+    inner = AwayFor(5)
+    inner.put("a", b"1")
+    clock = Clock()
+    options = {"stop": Told(clock, 0.0), "grace_s": 20.0}
+    assert PatientStore(inner, 600, clock=clock.time, sleep=clock.sleep, **options).get("a") == b"1"
+
+
 def test_waiting_ends_where_somebody_says_stop():
     stop = threading.Event()
     store = PatientStore(AwayFor(10**6), 600, stop=stop)

@@ -1,0 +1,138 @@
+"""How often a far store that looks and then writes is found out: played, by a clock of its own."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from collector import surroundings
+from collector.errors import AlreadyExists
+from collector.store.memory import MemoryStore
+from collector.store.probe import Finish, Probe, Together, Write, probe
+from collector.surroundings import Surroundings
+
+Chance = random.Random
+WAY_S = 0.05  # at least, to the store and back again
+
+
+def normal(spread_s: float) -> Callable[[Chance], float]:
+    return lambda chance: WAY_S + abs(chance.gauss(3 * spread_s, spread_s))
+
+
+def with_a_tail(mean_s: float) -> Callable[[Chance], float]:
+    return lambda chance: WAY_S + chance.expovariate(1 / mean_s)
+
+
+def even(range_s: float) -> Callable[[Chance], float]:
+    return lambda chance: WAY_S + chance.uniform(0.0, range_s)
+
+
+class Played(Surroundings):
+    """A clock that moves only when somebody waits for an answer; one thing at a time."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def side_by_side(self, call, items, threads):  # type: ignore[no-untyped-def]
+        start_s, ends_s, found = self.now_s, [self.now_s], []
+        for item in items:
+            self.now_s = start_s
+            found.append(call(item))
+            ends_s.append(self.now_s)
+        self.now_s = start_s + (max(ends_s) - start_s) * -(-len(found) // threads)
+        return found
+
+
+class PlayedTogether(Together):
+    """Writers that start at the same moment of the clock, and end when they are answered."""
+
+    def __init__(self, clock: Played):
+        self._clock = clock
+
+    def race(self, write: Write, writers: int) -> list[Finish]:
+        start_s, finished = self._clock.now_s, []
+        for number in range(writers):
+            self._clock.now_s = start_s
+            finished.append(Finish(write(number), self._clock.now_s))
+        self._clock.now_s = max(finish.at_s for finish in finished)
+        return finished
+
+    def end(self) -> None:
+        pass
+
+
+class Far(MemoryStore):
+    """A store some way off. All that arrive within `window_s` of the first find nothing there, and
+    all of them win. Each writer sends a little after the one before: one machine makes them."""
+
+    def __init__(self, clock: Played, window_s: float, way: Callable[[Chance], float], seed: int):
+        super().__init__()
+        self._clock, self._window_s, self._way = clock, window_s, way
+        self._chance = random.Random(seed)
+        self._arrivals: dict[str, list[float]] = {}
+        self._came: dict[str, int] = {}
+
+    def create(self, key: str, data: bytes) -> None:
+        arrivals = self._arrivals.setdefault(key, self._drawn())
+        number = self._came[key] = self._came.get(key, -1) + 1
+        later_s = max(arrivals) + 1
+        arrived_s = arrivals[number] if number < len(arrivals) else later_s
+        there_s = arrived_s if arrived_s < later_s else self._way(self._chance)
+        self._clock.now_s += there_s + self._way(self._chance)
+        if arrived_s > min(arrivals) + self._window_s:
+            raise AlreadyExists(key)
+        self.put(key, data)
+
+    def _drawn(self) -> list[float]:
+        turns = self._chance.sample(range(16), 16)
+        return [0.001 * turn + self._way(self._chance) for turn in turns]
+
+
+def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
+    """What the probe says, and how long it took by the clock that is played."""
+    clock = Played()
+    with surroundings.within(clock):
+        store = Far(clock, window_s, way, seed)
+        return probe(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "least"),
+    [
+        ("even over 10 ms", even(0.010), 0.99),
+        ("even over 100 ms", even(0.100), 0.99),
+        ("normal, 2 ms", normal(0.002), 0.99),
+        ("normal, 10 ms", normal(0.010), 0.99),
+        ("a tail of 5 ms", with_a_tail(0.005), 0.99),
+        ("a tail of 30 ms", with_a_tail(0.030), 0.99),
+        ("even over 300 ms, more than it can do", even(0.300), 0.7),
+    ],
+)
+def test_a_store_at_100_ms_with_a_window_of_1_ms_is_found_out(
+    name: str, way: Callable[[Chance], float], least: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = [ask(0.001, way, seed) for seed in range(300)]
+    caught = sum(not answer.create_only for answer, _ in answers) / len(answers)
+    missed = [answer.message for answer, _ in answers if answer.create_only]
+    with capsys.disabled():
+        print(f"\n  {name}: caught {caught:.3f}", missed[:1], end="")
+    assert caught >= least
+
+
+@pytest.mark.parametrize("way", [even(0.010), even(0.100), even(0.300), even(2.0)])
+def test_an_honest_store_passes_at_any_distance_within_bounds(
+    way: Callable[[Chance], float],
+) -> None:
+    for seed in range(30):
+        answer, took_s = ask(0.0, way, seed)
+        assert answer.create_only and set(answer.winners) == {1}
+        assert 3 <= len(answer.winners) <= 80
+        assert took_s < 20 + 5 + 10 * 4  # a race more than the bound, and a look after each
+
+
+def test_the_message_says_what_the_races_would_have_shown() -> None:
+    near, far = (ask(0.0, even(range_s), 1)[0].message for range_s in (0.010, 2.0))
+    assert near.endswith("would have shown from 1 ms")
+    assert not far.endswith("would have shown from 1 ms")

@@ -1,0 +1,136 @@
+"""Workers have credentials of their own: with the policy that docs/rights.md has, on a real server,
+a worker does all of its work, and nothing else."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.merge import CREATE
+from collector.errors import StoreRefused
+from collector.store import open_store
+from collector.store.base import Store
+from collector.worker.attempt import read_commit
+from collector.worker.exit_codes import ExitCode
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.run_options import RunOptions
+from jobs.cli.stack import stack_verb
+from jobs.executor.pod_task import task_of
+from jobs.executor.worker_pod import End, work
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.situation import survey
+from jobs.publishing.next_plan import advance
+from tests.contract.conftest import S3Server
+from tests.servers.versitygw import NoServer, Versitygw
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+WORKER = "opmeter-workers"
+CAMPAIGN = (
+    "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Add]\nbackend: cpu\n"
+    "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
+)
+
+
+def documented_policy() -> str:
+    """The policy of the docs, for this server's account. versitygw does not know the condition of
+    the last statement, and says so."""
+    page = (ROOT / "docs" / "rights.md").read_text()
+    policy = json.loads(re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)[0])
+    policy["Statement"] = [one for one in policy["Statement"] if "Condition" not in one]
+    for statement in policy["Statement"]:
+        statement["Principal"] = {"AWS": WORKER}
+    return json.dumps(policy)
+
+
+@pytest.fixture
+def server(tmp_path: Path):
+    made = Versitygw(tmp_path / "server", accounts={WORKER: "a-secret-of-theirs"})
+    made.root.mkdir()
+    try:
+        made.start()
+    except NoServer as error:
+        pytest.skip(str(error))
+    made.make_bucket("perf")
+    made.set_policy("perf", documented_policy())
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def owner(server: Versitygw, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store as controller and merges reach it; the environment is the worker's afterwards."""
+    S3Server(server.endpoint, "perf", server.environment()).enter(monkeypatch)
+    store = open_store(f"s3://perf/opmeter?endpoint={server.endpoint}")
+    assert list(store.list("")) == []  # a client that has read its credentials keeps them
+    for name, value in server.environment(WORKER).items():
+        monkeypatch.setenv(name, value)
+    return store
+
+
+def test_a_worker_writes_what_it_measures_and_nothing_else(owner: Store):
+    worker = open_store(owner.url)
+    mine = keys.committed("small", "s1")
+    for key in (mine, keys.progress("small", "s1", "a"), keys.part("small", "s1", "a", 1)):
+        worker.create(key, b"x")
+        assert worker.get(key) == b"x"
+    worker.put(keys.progress("small", "s1", "a"), b"y")
+    others = (
+        *(keys.HEAD, keys.commit(1), keys.measurements("a")),
+        *(keys.snapshot_manifest("1-a"), keys.plan("small", 1), keys.wave("small", "a")),
+        *(keys.shard("small", "s1"), keys.source("small", "a"), keys.nodes("small")),
+        *(".probe/x", "x"),
+    )
+    for key in others:
+        owner.put(key, b"theirs")
+        for write in (worker.put, worker.create):
+            with pytest.raises(StoreRefused):
+                write(key, b"mine")
+        with pytest.raises(StoreRefused):
+            worker.delete(key)
+        with pytest.raises(StoreRefused):
+            worker.copy(mine, key)
+        assert owner.get(key) == b"theirs"
+    with pytest.raises(StoreRefused):
+        worker.delete(mine)
+    for key in (keys.HEAD, keys.commit(1)):
+        with pytest.raises(StoreRefused):
+            worker.get(key)
+
+
+def test_a_probe_asks_only_what_a_worker_may(owner: Store, capsys: pytest.CaptureFixture[str]):
+    stack_verb(backend="cpu", root=owner.url)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["device"].startswith("CPU_") and "answers" in printed.err
+    assert list(owner.list("")) == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_pod_with_workers_credentials_commits_its_shards(
+    owner: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    situation = survey(campaign_from_text(CAMPAIGN, path="c.yaml", base=tmp_path), owner)
+    plan = advance(situation, owner, lambda: CREATE, RunOptions(), lambda line: None).plan
+    shards = tuple(shard.shard_id for shard in plan.shards[:1])
+    wave = Wave("small", 1, plan.plan_hash, 0, (shards,))
+    owner.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
+    (tmp_path / "work").mkdir()
+    told = {
+        "OPMETER_ROOT": owner.url,
+        "OPMETER_CAMPAIGN": "small",
+        "OPMETER_WAVE": wave.wave_hash,
+        "OPMETER_PLAN_HASH": plan.plan_hash,
+        "JOB_COMPLETION_INDEX": "0",
+        "TMPDIR": str(tmp_path / "work"),
+    }
+    assert work(task_of(told), threading.Event()) == End(ExitCode.DONE)
+    assert all(read_commit(owner, "small", shard) is not None for shard in shards)
+    written = {info.key.split("/")[2] for info in owner.list("campaigns/small/")}
+    assert {"attempts", "committed"} <= written
+    assert list(owner.list("db/")) == []

@@ -1,0 +1,240 @@
+"""What killed writers leave in a folder, and who clears it away: no clock is asked."""
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from collector import surroundings
+from collector.canonical import sha256_hex
+from collector.errors import AlreadyExists, NotFound, StoreUnavailable
+from collector.store import atomic
+from collector.store.file import FileStore
+from collector.surroundings import Surroundings
+
+pytestmark = pytest.mark.fast
+
+LEFT = ".tmp-" + "0a" * 16
+
+
+def refuses(source: object, target: object) -> None:
+    """link(2) on a mount that knows no links."""
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(target))
+
+
+class Unhurried(Surroundings):
+    """Nothing is waited for."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+
+
+def held(path: Path) -> int:
+    """A file that a live writer is at."""
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_listing_collects_what_killed_writers_left(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/b/k", b"1")
+    for folder in ("a", "a/b"):
+        (tmp_path / folder / LEFT).write_bytes(b"half")
+    assert [info.key for info in store.list("a/")] == ["a/b/k"]
+    assert names(tmp_path / "a") == ["b"] and names(tmp_path / "a" / "b") == ["k"]
+
+
+def test_what_a_live_writer_is_at_stays(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("k", b"1")
+    descriptor = held(tmp_path / LEFT)
+    try:
+        assert [info.key for info in store.list("")] == ["k"]
+        assert names(tmp_path) == [LEFT, "k"]
+    finally:
+        os.close(descriptor)
+    assert [info.key for info in store.list("")] == ["k"]
+    assert names(tmp_path) == ["k"]
+
+
+def test_only_temporary_files_of_a_store_are_collected(tmp_path: Path) -> None:
+    FileStore(tmp_path).put("k", b"1")
+    others = [".tmp", ".tmp-notes", ".tmp-0123", f"{LEFT}.csv", f".tmp-claim-{'0' * 32}"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"mine")
+    (tmp_path / "elsewhere").write_bytes(b"mine")
+    link = ".tmp-" + "0b" * 16
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    list(FileStore(tmp_path).list(""))
+    assert names(tmp_path) == sorted([*others, link, "elsewhere", "k"])
+    assert (tmp_path / "elsewhere").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("verb", ["put", "create"])
+def test_a_writer_whose_file_was_collected_writes_it_again(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a mount that keeps locks to one machine."""
+    taken = []
+
+    def sync_and_lose(descriptor: int) -> None:
+        if not taken:
+            taken.extend(tmp_path.glob(".tmp-*"))
+            taken[0].unlink()
+
+    monkeypatch.setattr(os, "fsync", sync_and_lose)
+    getattr(FileStore(tmp_path), verb)("k", b"whole")
+    assert len(taken) == 1 and (tmp_path / "k").read_bytes() == b"whole"
+    assert names(tmp_path) == ["k"]
+
+
+def claim_of(path: Path) -> Path:
+    return path.with_name(f".tmp-claim-{sha256_hex(path.name.encode())[:32]}")
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_writer_killed_where_there_are_no_links_leaves_no_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Killed before or after it renames, with its claim on the disk; the next writer goes on."""
+
+    class Killed(BaseException):
+        pass
+
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if at == "after":
+            rename(source, target)
+        raise Killed
+
+    store = FileStore(tmp_path, link=refuses)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        patched.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+        with pytest.raises(Killed):
+            store.create("c/plan.json", b"first")
+    assert claim_of(tmp_path / "c/plan.json").exists()
+    if at == "before":
+        assert list(store.list("")) == []
+        with pytest.raises(NotFound):
+            store.get("c/plan.json")
+        with surroundings.within(Unhurried()):
+            store.create("c/plan.json", b"second")
+        assert store.get("c/plan.json") == b"second"
+    else:
+        with surroundings.within(Unhurried()), pytest.raises(AlreadyExists):
+            store.create("c/plan.json", b"second")
+        assert store.get("c/plan.json") == b"first"
+    assert [info.key for info in store.list("")] == ["c/plan.json"]
+
+
+def test_a_claim_of_a_live_writer_is_not_taken(tmp_path: Path) -> None:
+    descriptor, waited = held(claim_of(tmp_path / "k")), Unhurried()
+    try:
+        with surroundings.within(waited), pytest.raises(StoreUnavailable, match=r"\.tmp-claim-"):
+            FileStore(tmp_path, link=refuses).create("k", b"1")
+    finally:
+        os.close(descriptor)
+    assert waited.slept_s > 1
+    assert names(tmp_path) == [claim_of(tmp_path / "k").name]
+
+
+def test_where_there_are_no_locks_either_a_new_claim_holds_and_an_old_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    store = FileStore(tmp_path, link=refuses)
+    store.create("k", b"1")
+    with pytest.raises(AlreadyExists):
+        store.create("k", b"2")
+    claim_of(tmp_path / "other").touch()
+    with surroundings.within(Unhurried()), pytest.raises(StoreUnavailable, match="remove it"):
+        store.create("other", b"1")
+
+
+def test_of_many_writers_without_links_one_wins_beside_a_dead_claim(tmp_path: Path) -> None:
+    store, start = FileStore(tmp_path, link=refuses), threading.Barrier(8)
+    claim_of(tmp_path / "k").touch()
+
+    def write(number: int) -> bool:
+        start.wait()
+        try:
+            with surroundings.within(Unhurried()):
+                store.create("k", b"writer %d" % number)
+        except (AlreadyExists, StoreUnavailable):
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(write, range(8)))
+    assert won.count(True) == 1
+    assert store.get("k") == b"writer %d" % won.index(True)
+    assert names(tmp_path) == ["k"]
+
+
+def test_a_copy_is_a_link_that_later_writes_do_not_reach(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/k", b"first")
+    store.copy("a/k", "b/k")
+    store.copy("a/k", "b/k")  # once more: two names of one file
+    assert (tmp_path / "a/k").stat().st_ino == (tmp_path / "b/k").stat().st_ino
+    assert names(tmp_path / "b") == ["k"]
+    store.put("a/k", b"second")
+    assert store.get("b/k") == b"first"
+    store.delete("b/k")
+    assert store.get("a/k") == b"second"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV])
+def test_a_copy_takes_room_where_there_is_no_link(tmp_path: Path, number: int) -> None:
+    def refused(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number), str(target))
+
+    store = FileStore(tmp_path, link=refused)
+    store.put("a/k", b"first")
+    store.copy("a/k", "b/k")
+    assert store.get("b/k") == b"first"
+    assert names(tmp_path / "b") == ["k"]
+
+
+def test_a_further_name_left_by_a_killed_copy_is_collected(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("k", b"1")
+    os.link(tmp_path / "k", tmp_path / LEFT)
+    list(store.list(""))
+    assert names(tmp_path) == ["k"] and store.get("k") == b"1"
+
+
+def test_a_folder_that_is_not_ours_is_listed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileStore(tmp_path).put("k", b"1")
+    (tmp_path / LEFT).write_bytes(b"half")
+    opened: Callable[..., int] = os.open
+
+    def refused(path: object, flags: int, *rest: int) -> int:
+        if Path(str(path)).name == LEFT:
+            raise PermissionError(errno.EACCES, "no", str(path))
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert [info.key for info in FileStore(tmp_path).list("")] == ["k"]
+    atomic.collect(tmp_path / LEFT)
+    assert names(tmp_path) == [LEFT, "k"]
