@@ -5,11 +5,10 @@ follows in a fixed order, so that equal content gives equal bytes. Names of earl
 something else than they do now are translated here and nowhere else.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 
 from collector.record import CaseRecord, ProfileStatistics
+from collector.table import table_bytes
 from collector.vocabulary import BASE_CELLS, COUNTERS, EP_SIZE, RUNTIME_PREFIX
 
 AVERAGE_DURATION = "Average Duration(us)"
@@ -19,6 +18,8 @@ PROFILING_STD = "Profiling Std Duration(us)"
 PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
 
 _MICROBENCH = "MicroBench "
+# Whether the repeats found their inputs in the caches: `warm`, or `cold`.
+CACHE = _MICROBENCH + "Cache"
 _PROFILING = "Profiling Average "
 
 # What a row of fused attention has besides, in msmodeling's order.
@@ -113,10 +114,14 @@ def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
     }
 
 
-def duration_cells(mean_us: float, counters: Iterable[tuple[str, float]]) -> dict[str, str]:
-    """The cells of a microbenchmark's mean duration and counters."""
+def duration_cells(
+    mean_us: float, counters: Iterable[tuple[str, float]], cache: str = ""
+) -> dict[str, str]:
+    """The cells of a microbenchmark's mean duration and counters, and of the state of the caches
+    that it was taken in, where that is known."""
     return {
         AVERAGE_DURATION: number_text(mean_us),
+        **({CACHE: cache} if cache else {}),
         **{microbench(name): number_text(value) for name, value in counters},
     }
 
@@ -127,12 +132,10 @@ def case_cells(record: CaseRecord) -> dict[str, str]:
 
 
 def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
-    """A CSV of the rows, UTF-8 without BOM, CRLF; a row without a cell has it empty."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(columns)
-    writer.writerows([row.get(name, "") for name in columns] for row in rows)
-    return out.getvalue().encode()
+    """A CSV of the rows, UTF-8 without BOM, CRLF; a row without a cell has it empty. Raises
+    BadInput, with the row and the column, for text that no table can hold."""
+    cells = ([row.get(name, "") for name in columns] for row in rows)
+    return table_bytes(columns, cells, line_end="\r\n")
 
 
 def _is_of_the_profile(columns: Sequence[str]) -> bool:

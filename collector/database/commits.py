@@ -1,32 +1,50 @@
 """The log of commits: numbered, create-only, and the only truth about what the database holds.
 
-A commit names a snapshot and the hash of its manifest. Whoever creates number n + 1 first has
-won it; the other computes anew on top. `HEAD.json` only saves steps: it may lag or be missing,
-and nothing is believed because it says so.
+A commit names a snapshot and the hash of its manifest, and its parent by number and hash, so that
+the newest commit answers for all before it. Whoever creates number n + 1 first has won it; the
+other computes anew on top.
+
+`HEAD.json` is a hint: it may lag, be missing or be nonsense, and no commit is believed because it
+says so. But it is written after a commit, so that a commit which it names and which is not there
+is a commit that was lost. Who reads is given what there is; who adds to the log is refused.
 """
 
-import json
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from collector import keys
-from collector.canonical import canonical_json, readable_json
+from collector.canonical import canonical_json, readable_json, sha256_hex, short_hash
+from collector.database.sealed import read_sealed
 from collector.database.state import MergedPlan
-from collector.errors import AlreadyExists, BadInput, NotFound, StoreError
+from collector.decoding import decode_object
+from collector.errors import (
+    AlreadyExists,
+    BadInput,
+    DamagedObject,
+    NotFound,
+    StoreError,
+    stored,
+)
+from collector.stack import Runtime
 from collector.store.base import Store, create_once
 
 logger = logging.getLogger(__name__)
 
+_WHAT = "a commit of the database"
+_SNAPSHOT = re.compile(r"[0-9]{8,}-[0-9a-f]{8}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`parent` is 0 for the first. `guard` says how exclusivity was got (create, lease,
-    single-writer); `time` is for people: nothing is decided by it."""
+    """`parent` is 0 for the first, and `parent_sha256` empty. `guard` says how exclusivity was got
+    (create, lease, single-writer); `time` is for people: nothing is decided by it."""
 
     number: int
     parent: int
+    parent_sha256: str  # of the parent's bytes
     snapshot: str
     manifest_sha256: str
     content_hash: str
@@ -35,50 +53,134 @@ class Commit:
     guard: str
     author: str
     time: str
-    runtime: str  # real | fake
+    runtime: Runtime
     counts: Mapping[str, int]
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes, which follow from what it says."""
+        return sha256_hex(commit_to_json(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The newest commit that is there, and in one line why nothing may be put on top of it."""
+
+    head: Commit | None
+    fault: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """The fault as every reader is told of it, who is given what there is nevertheless."""
+        return self.fault and f"warning: {self.fault}; `opmeter db verify` says more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """`seal` follows from the rest: a hint with a bit turned over accuses no commit."""
+
+    number: int
+    sha256: str
+    seal: str
+
+    @classmethod
+    def of(cls, commit: Commit) -> "_Hint":
+        return cls(commit.number, commit.sha256, _seal(commit.number, commit.sha256))
 
 
 def commit_to_json(commit: Commit) -> bytes:
     return readable_json(asdict(commit))
 
 
-def commit_from_json(data: bytes, *, key: str = "commit") -> Commit:
-    """Raises BadInput, naming the key, for anything but a commit of the database."""
-    try:
-        value: dict[str, Any] = json.loads(data)
-        value["plans"] = tuple(MergedPlan(**plan) for plan in value["plans"])
-        return Commit(**value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"a commit of the database is wanted: {error!r}", path=key) from error
-
-
-def read_commit(store: Store, number: int) -> Commit:
-    """Commit `number`; NotFound where there is none."""
-    key = keys.commit(number)
-    commit = commit_from_json(store.get(key), key=key)
-    if commit.number != number:
-        raise BadInput(f"it says that it is commit {commit.number}", path=key)
+def commit_from_json(data: bytes, *, key: str) -> Commit:
+    """Raises BadInput, naming the key, for anything but a commit that belongs there."""
+    commit = decode_object(Commit, data, what=_WHAT, key=key)
+    if wrong := _contradiction(commit, data, key):
+        raise BadInput(f"{_WHAT} is wanted: {wrong}", path=key)
     return commit
 
 
+def read_commit(store: Store, number: int) -> Commit:
+    """Commit `number`; NotFound where there is none, DamagedObject for anything else."""
+    key = keys.commit(number)
+    with stored():
+        return commit_from_json(store.get(key), key=key)
+
+
+def parent_of(store: Store, commit: Commit) -> Commit | None:
+    """None for the first. Raises DamagedObject, naming the key, where the parent is not there
+    or is not the commit that this one was put on top of."""
+    if not commit.parent:
+        return None
+    key = keys.commit(commit.parent)
+    data = read_sealed(store, key, commit.parent_sha256, named_by=keys.commit(commit.number))
+    with stored():
+        return commit_from_json(data, key=key)
+
+
+def read_log(store: Store) -> Log:
+    """The end of the log, and whether its newest commit is on top of the one that it names."""
+    log = end_of_log(store)
+    if log.head is not None and log.fault is None:
+        try:
+            parent_of(store, log.head)
+        except DamagedObject as error:
+            return Log(log.head, str(error))
+    return log
+
+
+def readable_log(store: Store) -> Log:
+    """The same for who can do without the newest commit: where that cannot be read, this is the
+    fault, and there is no head."""
+    try:
+        return read_log(store)
+    except DamagedObject as error:
+        return Log(None, str(error))
+
+
+def end_of_log(store: Store) -> Log:
+    """The end of the log, whatever its newest commit is on top of: by one listing and a few reads.
+
+    The hint is read first: it was written after the commit that it names. A listing may lag, so
+    that the number behind its end is asked for by its name. What lies beyond a free number is
+    either a commit, and then there is a hole, or a stray.
+    """
+    hint = _hint(store)
+    listed = {
+        n for info in store.list(keys.COMMITS) if (n := keys.number_of(info.key, keys.commit))
+    }
+    end = 0
+    while end + 1 in listed:
+        end += 1
+    head = read_commit(store, end) if end else None
+    while (following := _find(store, end + 1)) is not None:
+        head, end = following, end + 1
+    if (behind := _greatest_beyond(store, listed, end)) is not None:
+        return Log(behind, f"{keys.commit(end + 1)}: it is not there, and {_key(behind)} is")
+    return Log(head, _fault_by_hint(store, head, hint) if hint else None)
+
+
 def find_head(store: Store) -> Commit | None:
-    """The newest commit; None for an empty database."""
-    head = _find(store, _hinted_number(store))
-    if head is None:
-        head = _find(store, _greatest_listed(store))
-    following = _find(store, head.number + 1 if head else 1)
-    while following is not None:
-        head, following = following, _find(store, following.number + 1)
-    return head
+    """The newest commit, for who reads; None for an empty database."""
+    return end_of_log(store).head
+
+
+def head_to_extend(store: Store) -> Commit | None:
+    """The newest commit, for who puts another on top. Raises DamagedObject, naming the key,
+    where a commit is missing or is another than it was."""
+    log = read_log(store)
+    if log.fault is not None:
+        raise DamagedObject(f"{store.url}: {log.fault}; nothing is added to such a log")
+    return log.head
 
 
 def history(store: Store) -> Iterator[Commit]:
-    """Every commit from the newest to the first, along the parents."""
+    """Every commit from the newest to the first, along the parents; DamagedObject where one is not
+    what its child says."""
     commit = find_head(store)
     while commit is not None:
         yield commit
-        commit = read_commit(store, commit.parent) if commit.parent else None
+        commit = parent_of(store, commit)
 
 
 def try_commit(store: Store, commit: Commit) -> bool:
@@ -88,36 +190,107 @@ def try_commit(store: Store, commit: Commit) -> bool:
     so that equal bytes are a win.
     """
     try:
-        create_once(store, keys.commit(commit.number), commit_to_json(commit))
+        create_once(store, _key(commit), commit_to_json(commit))
     except AlreadyExists:
         return False
     return True
 
 
 def hint_head(store: Store, commit: Commit) -> None:
-    """Write HEAD.json, best effort."""
+    """Write HEAD.json, best effort, where it does not say as much already."""
     try:
-        store.put(keys.HEAD, canonical_json({"number": commit.number}))
+        hint = _hint(store)
+        if hint is None or hint.number < commit.number:
+            store.put(keys.HEAD, canonical_json(asdict(_Hint.of(commit))))
     except StoreError as error:
         logger.warning("%s was not written, which only costs time: %s", keys.HEAD, error)
 
 
-def _find(store: Store, number: int) -> Commit | None:
-    if number < 1:
+def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
+    """What in a commit cannot be of the commit of that key."""
+    if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
+        return f"it says that it is commit {commit.number}"
+    if commit.parent != commit.number - 1:
+        return f"its parent is {commit.parent}, not {commit.number - 1}"
+    if not _SHA256.fullmatch(commit.parent_sha256) if commit.parent else commit.parent_sha256:
+        return "its parent's sha256 is no such hash"
+    named = _SNAPSHOT.fullmatch(commit.snapshot)
+    if not named or not commit.snapshot.startswith(f"{commit.number:08d}-"):
+        return f"its snapshot {commit.snapshot!r} is none of commit {commit.number}"
+    if not _is_spelled(commit, data):
+        return "what it says is spelled in other bytes than ours"
+    return None
+
+
+def _is_spelled(commit: Commit, data: bytes) -> bool:
+    try:
+        return commit_to_json(commit) == data
+    except UnicodeEncodeError:  # half a character, as JSON can spell it
+        return False
+
+
+def _fault_by_hint(store: Store, head: Commit | None, hint: _Hint) -> str | None:
+    """What HEAD.json knows and the log does not."""
+    if head is None or hint.number > head.number:
+        gone = keys.commit(hint.number)
+        what = f"it is not there, and {keys.HEAD} names it (delete {keys.HEAD} to go back)"
+        return f"{gone}: {what}"
+    named = head if hint.number == head.number else read_commit(store, hint.number)
+    if named.sha256 != hint.sha256:
+        return f"{_key(named)}: it is not the commit that {keys.HEAD} names"
+    return None
+
+
+def _hint(store: Store) -> _Hint | None:
+    """What HEAD.json says; None where it says nothing that can be understood."""
+    try:
+        return _read_hint(store.get(keys.HEAD))
+    except NotFound:
         return None
+
+
+def is_hinted(store: Store, commit: Commit) -> bool | None:
+    """Whether HEAD.json names this very commit; None where it names another number, or nothing."""
+    hint = _hint(store)
+    return hint.sha256 == commit.sha256 if hint and hint.number == commit.number else None
+
+
+def is_hint_damaged(store: Store) -> bool:
+    """Whether HEAD.json is there and says nothing that can be understood."""
+    try:
+        return _read_hint(store.get(keys.HEAD)) is None
+    except NotFound:
+        return False
+
+
+def _read_hint(data: bytes) -> _Hint | None:
+    try:
+        hint = decode_object(_Hint, data, what="a hint", key=keys.HEAD)
+    except BadInput:
+        return None
+    return hint if hint.number > 0 and hint.seal == _seal(hint.number, hint.sha256) else None
+
+
+def _seal(number: int, sha256: str) -> str:
+    return short_hash([number, sha256])
+
+
+def _key(commit: Commit) -> str:
+    return keys.commit(commit.number)
+
+
+def _find(store: Store, number: int) -> Commit | None:
     try:
         return read_commit(store, number)
     except NotFound:
         return None
 
 
-def _hinted_number(store: Store) -> int:
-    try:
-        return int(json.loads(store.get(keys.HEAD))["number"])
-    except (NotFound, KeyError, TypeError, ValueError):
-        return 0
-
-
-def _greatest_listed(store: Store) -> int:
-    names = (info.key.rsplit("/", 1)[1].removesuffix(".json") for info in store.list(keys.COMMITS))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+def _greatest_beyond(store: Store, listed: Collection[int], end: int) -> Commit | None:
+    """The newest commit of those numbers behind a free one; None where all of them are strays."""
+    for number in sorted((n for n in listed if n > end), reverse=True):
+        try:
+            return read_commit(store, number)
+        except (BadInput, NotFound):
+            continue
+    return None

@@ -1,17 +1,29 @@
 """Where things lie in a tree: `{device}/vllm_ascend/{version}/{KernelType}.csv`.
 
 Every part that comes from data is checked before it becomes part of a path.
+
+Consumers read those files with pandas, to which `N/A` and an empty cell are no text but NaN. A row
+whose input shapes are that makes them fail at every row of its kernel type, as soon as it has a
+duration. Such rows lie in `{version}/unknown_inputs/{KernelType}.csv`, where only we look.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from collector.case import normal_kernel_type
 from collector.stack import Stack, version_name
+from collector.vocabulary import INPUT_SHAPES
 
+Row = TypeVar("Row", bound=Mapping[str, str])
+
+UNKNOWN_INPUTS = "unknown_inputs"
 OP_MAPPING = "op_mapping.yaml"
 COMMUNICATION_REPORT = "reports/communication.csv"
 
+# What pandas takes for NaN, as far as a profiler or a tool writes it.
+_NO_SHAPES = frozenset({"N/A", "NA", "NULL", "NONE", "NAN", "<NA>", "#N/A"})
 _VERSION_NAME = re.compile(r"vllm[A-Za-z0-9.+-]+_torch[A-Za-z0-9.+-]+_cann[A-Za-z0-9.+-]+")
 
 
@@ -39,6 +51,31 @@ def kernel_file_name(kernel_type: str) -> str:
     return f"{normal_kernel_type(kernel_type)}.csv"
 
 
+def by_file(kernel_type: str, rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows of a kernel type by the file of a version folder that they belong into, in their order:
+    those of unknown inputs, then the others. Whatever writes rows writes them where this says.
+    Raises BadInput for a kernel type that could not be a file name."""
+    name = kernel_file_name(kernel_type)
+    files: dict[str, list[Row]] = {f"{UNKNOWN_INPUTS}/{name}": [], name: []}
+    for row in rows:
+        files[name if _has_inputs(row) else f"{UNKNOWN_INPUTS}/{name}"].append(row)
+    return {file: found for file, found in files.items() if found}
+
+
+def _has_inputs(row: Mapping[str, str]) -> bool:
+    shapes = row.get(INPUT_SHAPES, "").strip()
+    return bool(shapes) and shapes.strip('"').strip().upper() not in _NO_SHAPES
+
+
+def is_kernel_file_name(name: str) -> bool:
+    """Whether a path inside a version folder is that of a kernel type's rows."""
+    file = name.removeprefix(f"{UNKNOWN_INPUTS}/")
+    return kernel_file_name(file.removesuffix(".csv")) == file
+
+
 def kernel_files(version: Path) -> list[Path]:
-    """The CSVs of a version folder in order of name; none where there is no such folder."""
-    return sorted(path for path in version.glob("*.csv") if not path.name.startswith("."))
+    """The CSVs of a version folder in order of name, those for rows of unknown inputs last; none
+    where there is no such folder."""
+    folders = (version, version / UNKNOWN_INPUTS)
+    files = (sorted(folder.glob("*.csv")) for folder in folders)
+    return [path for found in files for path in found if not path.name.startswith(".")]

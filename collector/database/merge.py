@@ -6,31 +6,37 @@ first, the set of what is new is computed again on top of it. Run twice, it does
 """
 
 import logging
-import random
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from collector import keys
-from collector.database.commits import Commit, find_head, hint_head, try_commit
-from collector.database.plan_state import PlanResults, plan_state
+from collector import keys, surroundings
+from collector.database.commits import (
+    Commit,
+    head_to_extend,
+    hint_head,
+    try_commit,
+)
+from collector.database.plan_state import Held, PlanResults, read_results
+from collector.database.plans import Damage, changed, read_plan
+from collector.database.query import held_shards
 from collector.database.snapshot import (
-    SnapshotManifest,
     load_state,
     read_manifest,
     write_snapshot,
 )
+from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import MergedPlan, State, join_all
 from collector.database.view import content_hash, render
 from collector.errors import BadInput, NotFound, OpmeterError
+from collector.stack import Runtime
 from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
-_LONGEST_PAUSE_S = 5.0
+# Who lost a race for a number waits a moment, twice as long each time: so several merges at once
+# come to an end.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 
 def _always() -> bool:
@@ -47,7 +53,7 @@ class Guard:
     """
 
     name: str
-    still_holds: Callable[[], bool] = _always
+    still_holds: Callable[[], bool] = _always  # asked last, right before the commit is created
 
 
 CREATE = Guard("create")
@@ -56,12 +62,12 @@ SINGLE_WRITER = Guard("single-writer")
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """`commit` is None where nothing was new, or where shards are missing and that was not
-    allowed; `head` is the newest commit either way. `missing` are (campaign, plan, shard)."""
+    """What a merge did."""
 
-    commit: Commit | None
-    head: Commit | None
-    missing: tuple[tuple[str, int, str], ...]
+    commit: Commit | None  # None where nothing was new, or shards are missing and may not be
+    head: Commit | None  # the newest commit, whoever made it
+    missing: tuple[tuple[str, int, str], ...]  # (campaign, plan, shard)
+    damaged: tuple[Damage, ...]  # what could not be read, and is in no version
     added_measurements: int
 
 
@@ -73,72 +79,117 @@ def merge(
     author: str,
     supersede_stack: bool = False,
     allow_missing: bool = False,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = surroundings.sleep,
 ) -> MergeResult:
-    """Publish what these plans (campaign, number) have committed.
+    """Publish what these plans (campaign, number) have committed and the head does not hold.
 
-    Without `allow_missing` nothing is published while a shard is missing. Raises BadInput for a
-    second stack in a version directory (unless `supersede_stack`), for measurements of a runtime
-    that the database does not hold, and for objects that are not what was committed.
+    Without `allow_missing` nothing is published while a shard is missing. A plan or shard that
+    cannot be read is told, and holds nothing else up. Raises BadInput for a plan that is not
+    there, for a second stack in a version directory (unless `supersede_stack`), and for
+    measurements of a runtime that the database does not hold.
     """
-    results = [plan_state(store, campaign, number) for campaign, number in plans]
+    # Phase 1: read the head, and what the plans bring beyond it.
+    base = _base(store)
+    results, damaged = _gather(store, plans, base)
     missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
     if missing and not allow_missing:
-        return MergeResult(None, find_head(store), missing, 0)
-    pause_s = 0.05
+        return MergeResult(None, base.head, missing, damaged, 0)
+    # Phase 2: join both, write the snapshot, create the commit. Where another merge takes the
+    # number first, do it again on top of that; what the plans bring stays the same.
+    pause_s = _FIRST_PAUSE_S
     while True:
-        step = _next_step(store, results, supersede_stack)
+        step = _next_step(base, results, supersede_stack)
         if step.is_nothing:
-            return MergeResult(None, step.head, missing, 0)
+            if base.head is not None:  # its merge may have been killed before it wrote the hint
+                hint_head(store, base.head)
+            return MergeResult(None, base.head, missing, damaged, 0)
         commit = _write(store, step, guard, author)
         if _publish(store, commit, guard):
             hint_head(store, commit)
-            return MergeResult(commit, commit, missing, step.added.num_rows)
+            return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
         logger.info("commit %d was made by another merge; computing again on top", commit.number)
-        sleep(pause_s * random.uniform(0.5, 1.5))
+        sleep(pause_s * surroundings.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        base = _base(store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a merge adds to."""
+
+    head: Commit | None  # None in an empty database, as is `manifest`
+    manifest: SnapshotManifest | None
+    state: State
+
+
+def _base(store: Store) -> _Base:
+    head = head_to_extend(store)
+    manifest = read_manifest(store, head) if head else None
+    return _Base(head, manifest, load_state(store, head, manifest))
+
+
+def _gather(
+    store: Store, plans: Sequence[tuple[str, int]], base: _Base
+) -> tuple[list[PlanResults], tuple[Damage, ...]]:
+    """What the plans bring beyond the head, and all that cannot be read of them."""
+    held = Held(base.state.plans, held_shards(base.state))
+    results, damaged = [], list[Damage]()
+    for campaign, number in plans:
+        try:
+            plan = read_plan(store, campaign, number)
+        except NotFound as error:
+            what = f"campaign {campaign!r} has no plan {number} at {store.url}"
+            raise BadInput(what) from error
+        except BadInput as error:
+            damaged.append(Damage(campaign, number, "", str(error)))
+            continue
+        if (other := changed(plan, held.plans)) is not None:
+            # Nothing of it can be bound to what was merged; what the head holds is not asked for.
+            if not all(held.has(plan, shard.shard_id) for shard in plan.shards):
+                damaged.append(other)
+            continue
+        result = read_results(store, plan, held)
+        results.append(result)
+        damaged += result.damaged
+    return results, tuple(damaged)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """What one try would turn the head into, with these plans."""
 
-    head: Commit | None
-    manifest: SnapshotManifest | None  # of the head
-    base: State
-    joined: State
-    added: pa.Table
-    runtime: str
-    plans: frozenset[MergedPlan]
+    base: _Base
+    joined: State  # the next version
+    added: pa.Table  # the measurements that the head does not hold
+    runtime: Runtime
+    plans: frozenset[MergedPlan]  # those of which something is in it
 
     @property
     def is_nothing(self) -> bool:
-        return self.joined == self.base
+        return self.joined == self.base.state
 
 
-def _next_step(store: Store, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:
-    head = find_head(store)
-    manifest = read_manifest(store, head) if head else None
-    base = load_state(store, head, manifest)
+def _next_step(base: _Base, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:
     gathered = join_all(result.state for result in results)
-    joined = base.join(gathered)
-    if not supersede_stack:
-        _check_stacks(base, results)
+    joined = base.state.join(gathered)
+    runtime = _runtime(base.head, gathered)
+    if supersede_stack:
+        _check_supersedes(base.state, joined, results)
+    else:
+        _check_stacks(base.state, results)
     return _Step(
-        head=head,
-        manifest=manifest,
         base=base,
         joined=joined,
-        added=joined.measurements_beyond(base),
-        runtime=_runtime(head, gathered),
+        added=joined.measurements_beyond(base.state),
+        runtime=runtime,
         plans=gathered.plans,
     )
 
 
-def _runtime(head: Commit | None, gathered: State) -> str:
+def _runtime(head: Commit | None, gathered: State) -> Runtime:
     """What this database holds, real or fake. The first commit decides it for ever."""
     runtimes = gathered.runtimes
-    held = head.runtime if head else min(runtimes, default="real")
+    held = head.runtime if head else min(runtimes, default=Runtime.REAL)
     if foreign := runtimes - {held}:
         what = "this database" if head else "a database"
         raise BadInput(
@@ -165,9 +216,29 @@ def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
             )
 
 
+def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]) -> None:
+    """Which of two stacks shows is the plans' rank to decide. Where the one that shows ranks higher
+    the word would change nothing, and what came would never be seen: that is said first."""
+    for result in results:
+        stack, path = result.plan.stack, result.plan.stack.version_path
+        if path not in base.versions or not result.state.measurements_beyond(base).num_rows:
+            continue
+        shown = joined.versions[path]
+        changes = shown.shown_stack.stack_id != base.versions[path].shown_stack.stack_id
+        if shown.shown_stack.stack_id != stack.stack_id and not changes:
+            plan = result.plan
+            raise BadInput(
+                f"--supersede-stack would change nothing: {path} shows stack "
+                f"{shown.shown_stack.stack_id} of a plan that was made at version "
+                f"{shown.stack.rank[0]}, and plan {plan.number} of {plan.campaign} was made at "
+                f"version {plan.head_commit}, before it; measure once more on top of what shows: "
+                "opmeter run CAMPAIGN --again --supersede-stack"
+            )
+
+
 def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
     """The snapshot, and the commit that would make it the next version."""
-    head = step.head
+    head, manifest = step.base.head, step.base.manifest
     number = head.number + 1 if head else 1
     tree = render(step.joined)
     written = write_snapshot(
@@ -178,19 +249,20 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
         content_hash=content_hash(step.joined, tree),
         runtime=step.runtime,
         added=step.added,
-        parent=(head, step.manifest) if head and step.manifest else None,
+        parent=(head, manifest) if head and manifest else None,
     )
     return Commit(
         number=number,
         parent=head.number if head else 0,
+        parent_sha256=head.sha256 if head else "",
         snapshot=written.name,
         manifest_sha256=written.manifest_sha256,
         content_hash=written.manifest.content_hash,
         plans=tuple(sorted(step.plans)),
-        nonce=uuid.uuid4().hex,
+        nonce=surroundings.token(32),
         guard=guard.name,
         author=author,
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        time=surroundings.utc_now().isoformat(timespec="seconds"),
         runtime=step.runtime,
         counts={
             "cases": step.joined.cases.num_rows,

@@ -1,13 +1,13 @@
 """What a plan has committed so far, as a state: the only way measurements enter the database.
 
 Every object is checked against the hash that the plan or the committed manifest gives, and every
-row against its own id, so that what a merge reads is what a worker wrote.
+row against its own id, so that what a merge reads is what a worker wrote. A shard that fails its
+checks is damaged: it is told, and nothing else waits for it.
 """
 
 import io
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,12 @@ import pyarrow.csv as pa_csv
 
 from collector import keys
 from collector.canonical import canonical_json
-from collector.database.sealed import read_sealed
+from collector.database.binding import BoundShard
+from collector.database.committed import CommittedAttempt, StoredShard, fetch
+from collector.database.plans import Damage, plan_reader
+from collector.database.plausible import with_implausible
+from collector.database.raw_records import RawRecord, records_named
+from collector.database.row_values import check_values
 from collector.database.state import (
     CASE_SCHEMA,
     PROFILE_SCHEMA,
@@ -25,83 +30,169 @@ from collector.database.state import (
     rank_of,
     version_of,
 )
-from collector.errors import BadInput, NotFound
-from collector.manifest import (
-    AttemptManifest,
-    commit_from_json,
-    manifest_from_json,
-)
-from collector.measurement import ROW_COLUMNS, Outcome, measurement_id_of
-from collector.plan import Plan, PlannedShard, plan_from_json
+from collector.errors import BadInput
+from collector.manifest import AttemptManifest
+from collector.measurement import ROW_COLUMNS, Outcome, Timing, measurement_id_of
+from collector.plan import Plan, PlannedShard
 from collector.record import CaseRecord, as_ran
 from collector.shard import read_shard
 from collector.store.base import Store
+from collector.surroundings import side_by_side
 from collector.vocabulary import BASE_CELLS
 
 _READERS = 8
-_WHOLE_NUMBERS = ("plan", "head_commit", "session", "n_expected", "n_observed", "n_accepted")
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+_TIMING = tuple(field.name for field in fields(Timing))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a database holds already: plans, and shards by campaign and id."""
+
+    plans: frozenset[MergedPlan] = frozenset()
+    shards: frozenset[tuple[str, str]] = frozenset()
+
+    def has(self, plan: Plan, shard_id: str) -> bool:
+        """Whether it has the measurements of a shard."""
+        return (plan.campaign, shard_id) in self.shards
+
+
+NOTHING = Held()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResults:
-    """A plan, the state that its committed shards make, and the shards that nobody committed."""
+    """A plan, the state that its committed shards make, the shards that nobody committed, those of
+    which something stored cannot be read, and what the profiler recorded of the others."""
 
     plan: Plan
     state: State
     missing: tuple[str, ...]
+    damaged: tuple[Damage, ...]
+    records: tuple[RawRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredShard:
-    """What lies in the store of one shard: the bytes, checked, and not yet read."""
-
-    shard_id: str
-    table: bytes
-    manifest: AttemptManifest | None  # None while nobody has committed it
-    manifest_key: str
-    parts: tuple[tuple[str, bytes], ...]
-
-
-def plan_state(store: Store, campaign: str, number: int) -> PlanResults:
-    """Read everything a plan has committed. With its first measurement every case of the plan is
-    in the state, measured or not; before it the state is empty. Raises BadInput, naming the key,
-    for an object that is not what was committed."""
-    plan = _read_plan(store, campaign, number)
-    with ThreadPoolExecutor(_READERS) as pool:
-        shards = list(pool.map(lambda shard: _fetch(store, plan, shard), plan.shards))
-    missing = tuple(shard.shard_id for shard in shards if shard.manifest is None)
-    cases, profiles, measurements = [], [], []
-    for shard in shards:
-        key = keys.shard(plan.campaign, shard.shard_id)
-        records = [case.record for case in read_shard(shard.table, path=key)]
-        cases.append(_case_rows(plan, records))
-        profiles.append(_profile_rows(plan, records))
-        if shard.manifest is not None:
-            table = _measurements(plan, shard, shard.manifest)
-            measurements.append(table)
-            cases.append(_case_rows(plan, records_that_ran(table, records, shard.manifest_key)))
-    # The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
-    # its shards are committed (those of kernels that ran in place of others follow from their
-    # measurements). So they are the same whenever they come, nothing is lost while they wait for
-    # the first measurement, and no version is made of a plan that measured nothing.
-    if not any(table.num_rows for table in measurements):
-        return PlanResults(plan, State.empty(), missing)
-    state = State.of_rows(
-        measurements=measurements,
-        cases=cases,
-        profiles=profiles,
-        versions={plan.stack.version_path: version_of(plan)},
-        plans=[MergedPlan(plan.campaign, plan.number, plan.plan_hash)],
+def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
+    """Read what a plan has committed and the database does not hold. With its first measurement
+    every case of the plan is in the state, measured or not; before it the state is empty."""
+    new = _shards_to_read(plan, held)
+    plan_of = plan_reader(store, plan.campaign)
+    shards = side_by_side(
+        lambda shard: fetch(
+            store,
+            plan,
+            shard,
+            with_answer=not held.has(plan, shard.shard_id),
+            plan_of=plan_of,
+        ),
+        new,
+        _READERS,
     )
-    return PlanResults(plan, state, missing)
+    rows = _Rows(plan, held)
+    for shard in shards:
+        rows.add(shard)
+    return PlanResults(
+        plan, rows.state(), tuple(rows.missing), tuple(rows.damaged), tuple(rows.records)
+    )
+
+
+def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
+    """Why a merge could not publish a stored shard; None where it could."""
+    rows = _Rows(plan, NOTHING)
+    rows.add(shard)
+    return rows.damaged[0] if rows.damaged else None
+
+
+def _shards_to_read(plan: Plan, held: Held) -> list[PlannedShard]:
+    """All, but of a plan that was merged before only those whose measurements are not there."""
+    if _merged(plan) not in held.plans:
+        return list(plan.shards)
+    return [shard for shard in plan.shards if not held.has(plan, shard.shard_id)]
+
+
+def _merged(plan: Plan) -> MergedPlan:
+    return MergedPlan(plan.campaign, plan.number, plan.plan_hash)
+
+
+class _Rows:
+    """What the shards of a plan add up to."""
+
+    def __init__(self, plan: Plan, held: Held):
+        self._plan, self._held = plan, held
+        self._cases: list[pa.Table] = []
+        self._profiles: list[pa.Table] = []
+        self._measurements: list[pa.Table] = []
+        self._is_measured = False
+        self.missing: list[str] = []
+        self.damaged: list[Damage] = []
+        self.records: list[RawRecord] = []
+
+    def add(self, shard: StoredShard) -> None:
+        """Take up what can be read of a shard."""
+        try:
+            self._add(shard)
+        except BadInput as error:
+            plan = self._plan
+            self.damaged.append(Damage(plan.campaign, plan.number, shard.shard_id, str(error)))
+
+    def _add(self, shard: StoredShard) -> None:
+        records = self._add_records(shard)
+        if shard.damage is not None:
+            raise shard.damage
+        if shard.answer is not None:
+            self._add_answer(shard.answer, records)
+        elif self._held.has(self._plan, shard.shard_id):
+            self._is_measured = True
+        else:
+            self.missing.append(shard.shard_id)
+
+    def _add_records(self, shard: StoredShard) -> list[CaseRecord]:
+        if shard.table is None:
+            return []
+        key = keys.shard(self._plan.campaign, shard.shard_id)
+        records = [case.record for case in read_shard(shard.table, path=key)]
+        self._cases.append(_case_rows(self._plan, records))
+        self._profiles.append(_profile_rows(self._plan, records))
+        return records
+
+    def _add_answer(self, answer: CommittedAttempt, records: list[CaseRecord]) -> None:
+        table = _measurements(self._plan, answer, records)
+        if not table.num_rows:
+            raise BadInput("none of its parts holds a row", path=answer.key)
+        ran = records_that_ran(table, records)
+        self._measurements.append(table)
+        self.records += records_named(answer.manifest, answer.key)
+        self._cases.append(_case_rows(self._plan, ran))
+        self._is_measured = True
+
+    def state(self) -> State:
+        """The records of a plan, its stack and its op_mapping follow from the plan alone, whichever
+        of its shards are committed (those of kernels that ran in place of others follow from their
+        measurements). So they are the same whenever they come, nothing is lost while they wait for
+        the first measurement, and no version is made of a plan that measured nothing."""
+        if not self._is_measured:
+            return State.empty()
+        return State.of_rows(
+            measurements=self._measurements,
+            cases=self._cases,
+            profiles=self._profiles,
+            versions={self._plan.stack.version_path: version_of(self._plan)},
+            plans=[_merged(self._plan)],
+        )
 
 
 def measurement_rows(data: bytes, *, key: str) -> pa.Table:
     """The rows of a part. Raises BadInput, naming the key, for anything else."""
+    # What worker.read_part reads row by row, read as columns: a merge moves 100,000s of rows.
+    if b"\0" in data:
+        raise BadInput("a part is wanted, and this holds NUL", path=key)
     try:
         table = pa_csv.read_csv(
             io.BytesIO(data),
-            read_options=pa_csv.ReadOptions(use_threads=False),
+            # One block, since a row longer than a block is refused.
+            read_options=pa_csv.ReadOptions(
+                use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
+            ),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(ROW_COLUMNS, TEXT), strings_can_be_null=False
@@ -118,87 +209,64 @@ def measurement_rows(data: bytes, *, key: str) -> pa.Table:
 def check_rows(table: pa.Table, key: str) -> None:
     """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
     not follow from its own row."""
+    check_values(table, key)
     try:
-        for name in _WHOLE_NUMBERS:
-            table[name].cast(pa.int64())
-        timed = table.filter(pc.not_equal(table["mean_us"], ""))
-        timed["mean_us"].cast(pa.float64())
-    except pa.ArrowInvalid as error:
+        _check_timings(table.filter(pc.not_equal(table["mean_us"], "")))
+    except (pa.ArrowInvalid, BadInput) as error:
         raise BadInput(f"a row is no measurement: {error}", path=key) from error
-    if unknown := set(pc.unique(table["outcome"]).to_pylist()) - set(Outcome):
-        raise BadInput(f"outcome {min(unknown)!r} is not known", path=key)
+    bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
+    if pc.any(bare).as_py():
+        raise BadInput("a row is ok and has no duration", path=key)
     if wrong := _wrong_ids(table):
         raise BadInput(f"measurement {wrong[0]!r} does not follow from its own row", path=key)
 
 
+def _check_timings(timed: pa.Table) -> None:
+    """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
+    for numbers in zip(*(timed[n].cast(pa.float64()).to_pylist() for n in _TIMING), strict=True):
+        Timing(*numbers)
+
+
 def _wrong_ids(table: pa.Table) -> list[str]:
     """The measurements whose id does not follow from their own row."""
-    names = ("shard", "attempt", "session", "case", "asked", "measurement")
+    names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
         measurement
-        for shard, attempt, session, case, asked, measurement in rows
-        if measurement_id_of(shard, attempt, int(session), case, asked) != measurement
+        for shard, attempt, session, case, runtime, asked, measurement in rows
+        if measurement_id_of(shard, attempt, int(session), case, runtime, asked) != measurement
     ]
 
 
-def _read_plan(store: Store, campaign: str, number: int) -> Plan:
-    key = keys.plan(campaign, number)
-    try:
-        return plan_from_json(store.get(key), key=key)
-    except NotFound as error:
-        raise BadInput(f"campaign {campaign!r} has no plan {number} at {store.url}") from error
-
-
-def _fetch(store: Store, plan: Plan, shard: PlannedShard) -> _StoredShard:
-    shard_id = shard.shard_id
-    table = read_sealed(
-        store,
-        keys.shard(plan.campaign, shard_id),
-        shard.sha256,
-        named_by=keys.plan(plan.campaign, plan.number),
-    )
-    key = keys.committed(plan.campaign, shard_id)
-    try:
-        commit = commit_from_json(store.get(key), key=key)
-    except NotFound:
-        return _StoredShard(shard_id, table, None, "", ())
-    stored = commit.manifest
-    data = read_sealed(store, stored.key, stored.sha256, named_by=key)
-    manifest = manifest_from_json(data, key=stored.key)
-    parts = tuple(
-        (part.key, read_sealed(store, part.key, part.sha256, named_by=stored.key))
-        for part in (entry.part for entry in manifest.parts)
-    )
-    return _StoredShard(shard_id, table, manifest, stored.key, parts)
-
-
-def _measurements(plan: Plan, shard: _StoredShard, manifest: AttemptManifest) -> pa.Table:
+def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Table:
     """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
-    if not shard.parts:
-        raise BadInput("it names no part, and a committed shard has one", path=shard.manifest_key)
-    parts = [measurement_rows(data, key=key) for key, data in shard.parts]
+    if not answer.parts:
+        raise BadInput("it names no part, and a committed shard has one", path=answer.key)
+    own = {record.case_id: record for record in records}
+    answer.bound.check_final(answer.manifest.final, own, answer.key)
+    parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
     table = pa.concat_tables(parts).combine_chunks()
-    _check_stack(table, plan, shard.manifest_key)
-    final = _final_flags(table, manifest, shard.manifest_key)
+    ran = records_that_ran(table, records)
+    table = with_implausible(table, (*records, *ran), plan)
+    final = _final_flags(table, answer.manifest, answer.key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     return table.append_column("final", final).append_column("version_path", path)
 
 
-def _check_stack(table: pa.Table, plan: Plan, key: str) -> None:
-    foreign = set(pc.unique(table["stack_id"]).to_pylist()) - {plan.stack.stack_id}
-    if foreign:
-        raise BadInput(
-            f"measurements of stack {min(foreign)} came for a plan of stack {plan.stack.stack_id}; "
-            "results of different stacks never mix",
-            path=key,
-        )
+def _part(bound: BoundShard, records: Mapping[str, CaseRecord], key: str, data: bytes) -> pa.Table:
+    table = measurement_rows(data, key=key)
+    bound.check_part(
+        lambda names: zip(*(table[name].to_pylist() for name in names), strict=True), records, key
+    )
+    return table
 
 
 def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Array:
     named = set(manifest.final.items())
-    rows = list(zip(table["case"].to_pylist(), table["measurement"].to_pylist(), strict=True))
-    if absent := named.difference(rows):
+    columns = (table[name].to_pylist() for name in ("case", "measurement", "asked"))
+    answers = list(zip(*columns, strict=True))
+    rows = [(case, measurement) for case, measurement, _ in answers]
+    if absent := named.difference((case, m) for case, m, asked in answers if not asked):
         case, measurement = min(absent)
         raise BadInput(
             f"it names {measurement} as final for case {case}, and none of its parts holds it",
@@ -217,26 +285,18 @@ def _filed_well(table: pa.Table) -> list[bool]:
     return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
 
 
-def records_that_ran(table: pa.Table, records: Sequence[CaseRecord], key: str) -> list[CaseRecord]:
-    """The records of the cases that ran in place of a shard's own: of the same tensors, under the
-    kernel type and the state that the profiler told. Raises BadInput, naming the key, where a row
-    does not follow from the case that it says was asked for."""
+def records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
+    """The records of the cases that ran in place of a shard's own, and were measured well: of the
+    same tensors, under the kernel type and the state that the profiler told. The rows are bound to
+    the shard, whose `records` these are."""
     shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
+    rows = shown.select(["asked", "kernel_type", "op_state", "core"]).to_pylist()
     asked_for = {record.case_id: record for record in records}
-    found = {}
-    for row in shown.select(["case", "asked", "kernel_type", "op_state", "core"]).to_pylist():
-        asked = asked_for.get(row["asked"])
-        if asked is None:
-            raise BadInput(f"a kernel ran for case {row['asked']}, which is none of it", path=key)
-        ran = as_ran(asked, row["kernel_type"], row["op_state"], row["core"])
-        if ran.case_id != row["case"]:
-            raise BadInput(
-                f"{row['kernel_type']} ran for case {row['asked']}, and that is not "
-                f"case {row['case']}",
-                path=key,
-            )
-        found[ran.case_id] = ran
-    return list(found.values())
+    found = [
+        as_ran(asked_for[row["asked"]], row["kernel_type"], row["op_state"], row["core"])
+        for row in rows
+    ]
+    return list({ran.case_id: ran for ran in found}.values())
 
 
 def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:

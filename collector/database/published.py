@@ -17,14 +17,18 @@ from collector import keys
 from collector.database.commits import Commit
 from collector.database.query import ANSWERING, Answered, answers_of, best_of, best_of_cases
 from collector.database.sealed import read_sealed
-from collector.database.snapshot import SnapshotManifest, read_manifest
-from collector.database.state import TEXT, Version
-from collector.errors import BadInput
+from collector.database.snapshot import read_manifest
+from collector.database.snapshot_manifest import SnapshotManifest
+from collector.database.state import TEXT, MergedPlan, Version
+from collector.errors import DamagedObject
 from collector.stack import Stack
 from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
-_KEPT = ("case", "outcome", "mean_us", "good", "head_commit", "plan", "plan_hash", "measurement")
+_KEPT = (
+    *("case", "outcome", "mean_us", "good", "warm"),
+    *("head_commit", "plan", "plan_hash", "measurement"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +79,29 @@ class HeldShards:
         self.store = store
         self._campaign = campaign
         self._of_file: dict[str, frozenset[str]] = {}
-        self._at: tuple[str, frozenset[str]] = ("", frozenset())
+        self._snapshot = ""
+        self._plans = frozenset[MergedPlan]()
+        self._held = frozenset[str]()
 
     def at(self, head: Commit | None) -> frozenset[str]:
         """Those that this head holds. An id is told of the one campaign only: two campaigns that
         plan the same cases have shards of one id."""
-        if head is None:
-            return frozenset()
-        if self._at[0] != head.snapshot:
-            manifest = read_manifest(self.store, head)
-            merged = any(plan.campaign == self._campaign for plan in manifest.plans)
-            files = manifest.measurements if merged else ()
-            self._at = (head.snapshot, frozenset[str]().union(*map(self._held_in, files)))
-        return self._at[1]
+        self._look(head)
+        return self._held if head else frozenset()
+
+    def plans_at(self, head: Commit | None) -> frozenset[MergedPlan]:
+        """The campaign's plans that they are of."""
+        self._look(head)
+        return self._plans if head else frozenset()
+
+    def _look(self, head: Commit | None) -> None:
+        if head is None or self._snapshot == head.snapshot:
+            return
+        manifest = read_manifest(self.store, head)
+        plans = frozenset(plan for plan in manifest.plans if plan.campaign == self._campaign)
+        files = manifest.measurements if plans else ()
+        self._held = frozenset[str]().union(*map(self._held_in, files))
+        self._snapshot, self._plans = head.snapshot, plans
 
     def _held_in(self, key: str) -> frozenset[str]:
         if key not in self._of_file:
@@ -100,13 +114,13 @@ class HeldShards:
 
 
 def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a file of measurements, these columns alone. Raises BadInput, naming the key,
-    where it is not what its name promises."""
+    """The rows of a file of measurements, these columns alone. Raises DamagedObject, naming
+    the key, where it is not what its name promises."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
-    data = read_sealed(store, key, sha256, named_by="its own name")
+    data = read_sealed(store, key, sha256, named_by=None)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
             yield pa.table(batch).select(list(columns))
-    except (pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise BadInput(f"a table of other columns is wanted: {error}", path=key) from error
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error

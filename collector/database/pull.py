@@ -4,12 +4,11 @@ The folder appears whole or not at all. It may take the place of an earlier pull
 nobody has put anything of their own into it.
 """
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from collector.canonical import readable_json, sha256_hex
@@ -17,10 +16,22 @@ from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.snapshot import load_state, read_file, read_manifest
 from collector.database.view import ViewFile, render
+from collector.decoding import decode_object
 from collector.errors import BadInput
+from collector.stack import Runtime
 from collector.store.base import Store
 
 MARKER = ".opmeter-pull.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """What a pull says of the folder that it wrote: its commit, and each file's hash."""
+
+    commit: int
+    content_hash: str
+    runtime: Runtime
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,8 @@ def pull(
 ) -> Pulled:
     """Write the tree of a commit to `target`, every file checked against the manifest.
 
-    `prune_empty` leaves out rows without a duration; `cache` shows the durations of that cache
-    state. Raises BadInput where `target` holds anything but an unchanged earlier pull.
+    `prune_empty` leaves out rows without a duration; `cache` keeps to the durations of that state
+    of the caches. Raises BadInput where `target` holds anything but an unchanged earlier pull.
     """
     _check_target(target)
     manifest = read_manifest(store, commit)
@@ -70,13 +81,10 @@ def pull(
 def check_is_real(version_dir: Path) -> None:
     """Raise BadInput where a version folder was pulled from a database of a fake runtime."""
     for folder in (version_dir, *version_dir.resolve().parents):
-        try:
-            runtime = json.loads((folder / MARKER).read_bytes()).get("runtime", "real")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if runtime != "real":
+        marker = _read_marker(folder)
+        if marker is not None and marker.runtime is not Runtime.REAL:
             raise BadInput(
-                f"a tree of a {runtime} runtime: its numbers are no device's, and answer nothing",
+                "a tree of a fake runtime: its numbers are no device's, and answer nothing",
                 path=version_dir,
             )
 
@@ -117,14 +125,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _marker(files: Mapping[str, ViewFile], commit: Commit) -> bytes:
-    return readable_json(
-        {
-            "commit": commit.number,
-            "content_hash": commit.content_hash,
-            "runtime": commit.runtime,
-            "files": {path: sha256_hex(file.data) for path, file in files.items()},
-        }
-    )
+    hashes = {path: sha256_hex(file.data) for path, file in files.items()}
+    marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
+    return readable_json(asdict(marker))
 
 
 def _check_target(target: Path) -> None:
@@ -146,14 +149,24 @@ def _check_target(target: Path) -> None:
 
 
 def _written_by_pull(target: Path) -> Mapping[str, str]:
-    try:
-        files = json.loads((target / MARKER).read_bytes())["files"]
-    except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
+    marker = _read_marker(target)
+    if marker is None:
         raise BadInput(
             "the folder is not empty, and no earlier pull made it; pull into another one",
             path=target,
-        ) from error
-    return dict(files)
+        )
+    return marker.files
+
+
+def _read_marker(folder: Path) -> _Marker | None:
+    """What a pull said of a folder; None where none made it. A marker that cannot be read is
+    refused: it may be that of a fake runtime."""
+    path = folder / MARKER
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return decode_object(_Marker, data, what="what a pull says of its folder", key=str(path))
 
 
 def _safe(path: str) -> PurePosixPath:

@@ -1,7 +1,8 @@
 """Questions to a state: what answers a case, and what changed between two states.
 
 The one rule of choice lives here: of everything measured of a case, a good measurement comes
-before a failed one, and then the highest rank decides.
+before a failed one, one of warm caches before one of cold ones, and then the highest rank decides.
+So what shows of a case is never blanked, and gives way to something better only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +21,9 @@ ANSWERING = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
     *("measurement", "final", "version_path"),
 )
+_WARM = "warm"
 _SHOWN = ("reason", "warnings", "counters")
-_RANK = ("good", "head_commit", "plan", "plan_hash", "measurement")
+_RANK = ("good", "warm", "head_commit", "plan", "plan_hash", "measurement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,16 @@ def best_of(
 ) -> pa.Table:
     """The same of any rows that have the columns ANSWERING.
 
-    Only final measurements of the version's stack compete, taken in the cache state that the
-    version shows, or in `cache`.
+    Only final measurements of the version's stack compete; with `cache` only those of that state
+    of the caches.
     """
     rows = rows.filter(rows["final"])
-    for name, wanted in (
-        ("version_path", version_path),
-        ("stack_id", version.shown_stack.stack_id),
-        ("cache", cache or version.cache.text),
-    ):
-        rows = rows.filter(pc.equal(rows[name], wanted))
+    wanted = {"version_path": version_path, "stack_id": version.shown_stack.stack_id}
+    for name, value in (wanted | ({"cache": cache} if cache else {})).items():
+        rows = rows.filter(pc.equal(rows[name], value))
     good = pc.and_(pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], ""))
     rows = rows.append_column("good", good)
+    rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     for name in ("head_commit", "plan"):
         at = rows.column_names.index(name)
         rows = rows.set_column(at, name, rows[name].cast(pa.int64()))

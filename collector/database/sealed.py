@@ -1,20 +1,55 @@
-"""Reading what was promised by hash: the one way an object enters the database or leaves it."""
+"""Reading what was promised by hash: the one way an object enters the database or leaves it.
+
+Where bytes and promise disagree, one of the two was changed after it was written. A changed object
+has a hash that shares with the one it had what chance gives: 4 of 64 digits. So a promise that
+agrees in most digits was changed itself, by a hand or by rot.
+"""
+
+import re
 
 from collector.canonical import sha256_hex
-from collector.errors import BadInput, NotFound
+from collector.errors import DamagedObject, NotFound
 from collector.store.base import Store
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST_DIGITS = 32
 
-def read_sealed(store: Store, key: str, sha256: str, *, named_by: str) -> bytes:
-    """The object's bytes. Raises BadInput, saying who promised them, where they are not those."""
+
+def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) -> bytes:
+    """The object's bytes; `named_by` is the key of who promised them, None for its own name.
+    DamagedObject, naming the key of the one of the two that was changed, where they are others."""
+    if named_by is not None and not _SHA256.fullmatch(sha256):
+        raise DamagedObject(
+            f"it names {key} by {sha256!r}, which is no sha256: it was changed after it was "
+            "written",
+            path=named_by,
+        )
     try:
         data = store.get(key)
     except NotFound as error:
-        raise BadInput(f"it is not there, and {named_by} names it", path=key) from error
-    if (came := sha256_hex(data)) != sha256:
-        raise BadInput(
-            f"sha256 {sha256} was promised by {named_by}, {came} came: "
-            "the object was changed after it was written",
-            path=key,
+        raise DamagedObject(
+            f"it is not there, and {_whose(named_by)} names it", path=key
+        ) from error
+    came = sha256_hex(data)
+    if came == sha256:
+        return data
+    if named_by is not None and is_slip(sha256, came):
+        raise DamagedObject(
+            f"it names {key} by sha256 {sha256}, which has {came}: so few digits apart, it is the "
+            "name that was changed after it was written",
+            path=named_by,
         )
-    return data
+    raise DamagedObject(
+        f"sha256 {sha256} was promised by {_whose(named_by)}, {came} came: it was changed after it "
+        "was written",
+        path=key,
+    )
+
+
+def is_slip(promised: str, came: str) -> bool:
+    """Whether a hash that was promised is, but for some digits, that of what came."""
+    return sum(a == b for a, b in zip(promised, came, strict=False)) > _MOST_DIGITS
+
+
+def _whose(named_by: str | None) -> str:
+    return named_by or "its own name"

@@ -9,63 +9,42 @@ Readers check the manifest against its commit, and every object against the mani
 """
 
 import io
-import json
-import secrets
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from collector import keys
-from collector.canonical import canonical_json, readable_json, sha256_hex
+from collector.canonical import sha256_hex
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.sealed import read_sealed
+from collector.database.snapshot_manifest import (
+    CASES,
+    PROFILES,
+    FileEntry,
+    SnapshotManifest,
+    manifest_from_json,
+    manifest_to_json,
+)
 from collector.database.state import (
     CASE_SCHEMA,
     MEASUREMENT_SCHEMA,
     PROFILE_SCHEMA,
-    MergedPlan,
     Ranked,
     State,
     Version,
 )
 from collector.database.view import ViewFile
-from collector.errors import BadInput
-from collector.store.base import Store, create_once
+from collector.errors import BadInput, DamagedObject, stored
+from collector.stack import Runtime
+from collector.store.base import Store, create_named
+from collector.surroundings import side_by_side, token
 
-CASES = "cases.parquet"
-PROFILES = "profiles.parquet"
-_TABLES = frozenset({CASES, PROFILES})
-_SCHEMA = 1
+_MAY_BE_NULL = frozenset({"std_us"})
 _THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    sha256: str
-    size_bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotManifest:
-    """`files` by their path inside the snapshot; `measurements` are keys of the store."""
-
-    runtime: str
-    content_hash: str
-    files: Mapping[str, FileEntry]
-    measurements: tuple[str, ...]
-    versions: Mapping[str, Version]
-    plans: tuple[MergedPlan, ...]
-
-    @property
-    def tree(self) -> dict[str, FileEntry]:
-        """The files that people read: all but the database's own tables."""
-        return {path: entry for path, entry in self.files.items() if path not in _TABLES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +61,13 @@ def write_snapshot(
     tree: Mapping[str, ViewFile],
     *,
     content_hash: str,
-    runtime: str,
+    runtime: Runtime,
     added: pa.Table,
     parent: tuple[Commit, SnapshotManifest] | None,
 ) -> WrittenSnapshot:
     """Write everything that a commit of `state` will name; `added` are the measurements that the
     parent lacks. Files that the parent has are copied inside the store."""
-    name = f"{number:08d}-{secrets.token_hex(4)}"
+    name = f"{number:08d}-{token(8)}"
     new = {path: (file.data, file.rows) for path, file in tree.items()}
     new[CASES] = (_parquet(state.cases), state.cases.num_rows)
     new[PROFILES] = (_parquet(state.profiles), state.profiles.num_rows)
@@ -98,15 +77,14 @@ def write_snapshot(
 
     def write(path: str) -> None:
         key = keys.snapshot(name) + path
-        if parent is not None and parent[1].files.get(path) == files[path]:
+        if parent is not None and _is_whole(store, *parent, path, files[path]):
             store.copy(keys.snapshot(parent[0].snapshot) + path, key)
         else:
             store.put(key, new[path][0])
 
     known = parent[1].measurements if parent is not None else ()
     measurements = (*known, *_write_measurements(store, added))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(write, sorted(new)))
+    side_by_side(write, sorted(new), _THREADS)
     plans = tuple(sorted(state.plans))
     manifest = SnapshotManifest(runtime, content_hash, files, measurements, state.versions, plans)
     data = manifest_to_json(manifest)
@@ -115,11 +93,26 @@ def write_snapshot(
 
 
 def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
-    """The manifest of a commit's snapshot, checked against the commit."""
+    """The manifest of a commit's snapshot. Raises DamagedObject where it is another than the commit
+    names, or says other things than the commit: then its hash is right, and the commit is named."""
     key = keys.snapshot_manifest(commit.snapshot)
     named_by = keys.commit(commit.number)
     data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
-    return manifest_from_json(data, key=key)
+    with stored():
+        manifest = manifest_from_json(data, key=key)
+    for name in ("runtime", "content_hash"):
+        said, claimed = getattr(manifest, name), getattr(commit, name)
+        if said != claimed:
+            what = f"its {name} is {claimed}, and {key}, as it names it, says {said}"
+            raise DamagedObject(f"{what}: it was changed after it was written", path=named_by)
+    if foreign := set(commit.plans).difference(manifest.plans):
+        plan = min(foreign)
+        raise DamagedObject(
+            f"it merged plan {plan.number} of {plan.campaign}, which {key}, as it names it, does "
+            "not hold: it was changed after it was written",
+            path=named_by,
+        )
+    return manifest
 
 
 def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> bytes:
@@ -129,6 +122,20 @@ def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> byte
     return read_sealed(store, key, entry.sha256, named_by=named_by)
 
 
+def _is_whole(
+    store: Store, commit: Commit, manifest: SnapshotManifest, path: str, wanted: FileEntry
+) -> bool:
+    """Whether a snapshot has this very file, with the bytes that its manifest promises: rot of an
+    older version is not handed on."""
+    if manifest.files.get(path) != wanted:
+        return False
+    try:
+        read_file(store, commit, path, wanted)
+    except BadInput:
+        return False
+    return True
+
+
 def load_state(
     store: Store, commit: Commit | None, manifest: SnapshotManifest | None = None
 ) -> State:
@@ -136,54 +143,42 @@ def load_state(
     if commit is None:
         return State.empty()
     manifest = manifest or read_manifest(store, commit)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        parts = list(pool.map(lambda key: read_measurements(store, key), manifest.measurements))
-    cases, profiles = (
-        _table(read_file(store, commit, path, manifest.files[path]), schema, path)
-        for path, schema in ((CASES, CASE_SCHEMA), (PROFILES, PROFILE_SCHEMA))
-    )
-    return State.of_rows(
-        measurements=parts,
-        cases=[cases],
-        profiles=[profiles],
+    parts = side_by_side(lambda key: read_measurements(store, key), manifest.measurements, _THREADS)
+    wanted = manifest.state_files
+    data = {path: read_file(store, commit, path, manifest.files[path]) for path in wanted}
+    return state_of(commit, manifest, data, parts)
+
+
+def state_of(
+    commit: Commit,
+    manifest: SnapshotManifest,
+    data: Mapping[str, bytes],
+    measurements: Iterable[pa.Table],
+) -> State:
+    """The state that a commit stands for, of the files and measurements that its manifest names.
+    Raises DamagedObject, naming the key, for tables that are none of it."""
+    place = keys.snapshot(commit.snapshot)
+    state = State.of_rows(
+        measurements=measurements,
+        cases=[_table(data[CASES], CASE_SCHEMA, place + CASES)],
+        profiles=[_table(data[PROFILES], PROFILE_SCHEMA, place + PROFILES)],
         versions={
-            path: _with_mapping(store, commit, manifest, path, version)
+            path: _with_mapping(version, data.get(f"{path}/{OP_MAPPING}"), place + path)
             for path, version in manifest.versions.items()
         },
         plans=manifest.plans,
     )
+    if foreign := set(pc.unique(state.measurements["runtime"]).to_pylist()) - {commit.runtime}:
+        what = f"measurements of runtime {ascii(min(foreign))} are among those of a "
+        raise DamagedObject(f"{what}{commit.runtime} database", path=keys.commit(commit.number))
+    return state
 
 
 def read_measurements(store: Store, key: str) -> pa.Table:
     """The rows of one file of measurements, which is named by its own hash."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
-    data = read_sealed(store, key, sha256, named_by="its own name")
+    data = read_sealed(store, key, sha256, named_by=None)
     return _table(data, MEASUREMENT_SCHEMA, key)
-
-
-def manifest_to_json(manifest: SnapshotManifest) -> bytes:
-    value = asdict(manifest)
-    value["schema"] = _SCHEMA
-    value["versions"] = {path: _version_json(v) for path, v in manifest.versions.items()}
-    return readable_json(value)
-
-
-def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifest:
-    """Raises BadInput, naming the key, for anything but a snapshot's manifest."""
-    try:
-        value: dict[str, Any] = json.loads(data)
-        if value["schema"] != _SCHEMA:
-            raise BadInput(f"schema {_SCHEMA} is wanted, {value['schema']} came", path=key)
-        return SnapshotManifest(
-            runtime=value["runtime"],
-            content_hash=value["content_hash"],
-            files={path: FileEntry(**entry) for path, entry in value["files"].items()},
-            measurements=tuple(value["measurements"]),
-            versions={path: _version(entry) for path, entry in value["versions"].items()},
-            plans=tuple(MergedPlan(**plan) for plan in value["plans"]),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"a snapshot's manifest is wanted: {error!r}", path=key) from error
 
 
 def _write_measurements(store: Store, added: pa.Table) -> Iterable[str]:
@@ -192,7 +187,7 @@ def _write_measurements(store: Store, added: pa.Table) -> Iterable[str]:
         return ()
     data = _parquet(added)
     key = keys.measurements(sha256_hex(data))
-    create_once(store, key, data)
+    create_named(store, key, data)
     return (key,)
 
 
@@ -204,41 +199,20 @@ def _parquet(table: pa.Table) -> bytes:
 
 def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     try:
-        return pq.ParquetFile(io.BytesIO(data)).read().cast(schema)
-    except (pa.ArrowInvalid, ValueError) as error:
-        raise BadInput(f"a table of other columns is wanted: {error}", path=key) from error
+        table = pq.ParquetFile(io.BytesIO(data)).read().cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error
+    if empty := [n for n in schema.names if n not in _MAY_BE_NULL and table[n].null_count]:
+        raise DamagedObject(f"column {empty[0]!r} has no cell in some row", path=key)
+    return table
 
 
-def _with_mapping(
-    store: Store, commit: Commit, manifest: SnapshotManifest, path: str, version: Version
-) -> Version:
+def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
     """The version with the text of its op_mapping, which the manifest leaves to the tree."""
-    if version.op_mapping is None:
+    if version.op_mapping is None or data is None:
         return version
-    file = f"{path}/{OP_MAPPING}"
-    text = read_file(store, commit, file, manifest.files[file]).decode()
-    return Version(version.stack, version.cache, Ranked(version.op_mapping.rank, text))
-
-
-def _version_json(version: Version) -> dict[str, object]:
-    return {
-        "stack": version.shown_stack.as_json(),
-        "stack_rank": version.stack.rank,
-        "cache": version.cache.text,
-        "cache_rank": version.cache.rank,
-        "op_mapping_rank": version.op_mapping.rank if version.op_mapping else None,
-    }
-
-
-def _version(value: Mapping[str, Any]) -> Version:
-    mapping = value["op_mapping_rank"]
-    return Version(
-        stack=_ranked(value["stack_rank"], canonical_json(value["stack"]).decode()),
-        cache=_ranked(value["cache_rank"], value["cache"]),
-        op_mapping=None if mapping is None else _ranked(mapping, ""),
-    )
-
-
-def _ranked(rank: list[Any], text: str) -> Ranked:
-    head_commit, plan, plan_hash = rank
-    return Ranked((int(head_commit), int(plan), str(plan_hash)), text)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedObject("text in UTF-8 is wanted", path=f"{place}/{OP_MAPPING}") from error
+    return replace(version, op_mapping=Ranked(version.op_mapping.rank, text))

@@ -7,7 +7,7 @@ people read are a view of a state (`view.py`).
     measurements  one row ever; only `final` can still turn true (its shard's manifest says so)
     cases         how a case is spelled in a version directory, by the plan of highest rank
     profiles      what a source run measured of it, on the stack that the run had
-    versions      what a version directory stands for: its stack, op_mapping and cache state
+    versions      what a version directory stands for: its stack and its op_mapping
     plans         the plans that were merged, wholly or in part
 
 Rows are Arrow tables of text, since a merge moves hundreds of thousands of them.
@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.canonical import canonical_json
-from collector.measurement import NO_RUNTIME, ROW_COLUMNS
+from collector.measurement import ROW_COLUMNS
 from collector.plan import Plan
-from collector.stack import Stack
+from collector.stack import Runtime, Stack
 from collector.vocabulary import BASE_CELLS
 
 TEXT = pa.large_string()
@@ -73,18 +73,15 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one version directory stands for. The stack and the op_mapping of the highest plan
-    show, the cache state of the lowest: a later plan adds to a version, it does not turn it."""
+    """What one version directory stands for: the stack and the op_mapping of the highest plan."""
 
     stack: Ranked  # canonical JSON of the stack
-    cache: Ranked
     op_mapping: Ranked | None
 
     def join(self, other: "Version") -> "Version":
         mappings = [m for m in (self.op_mapping, other.op_mapping) if m is not None]
         return Version(
             stack=max(self.stack, other.stack),
-            cache=min(self.cache, other.cache),
             op_mapping=max(mappings, default=None),
         )
 
@@ -98,7 +95,6 @@ def version_of(plan: Plan) -> Version:
     rank = rank_of(plan)
     return Version(
         stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
-        cache=Ranked(rank, plan.measure.cache),
         op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),
     )
 
@@ -166,10 +162,9 @@ class State:
         )
 
     @property
-    def runtimes(self) -> frozenset[str]:
-        """`real`, `fake`: what the measurements say of the devices they were taken on. Answers that
-        took no device say nothing of one."""
-        return frozenset(pc.unique(self.measurements["runtime"]).to_pylist()) - {NO_RUNTIME}
+    def runtimes(self) -> frozenset[Runtime]:
+        """What the measurements say of the devices that they are of."""
+        return frozenset(map(Runtime, pc.unique(self.measurements["runtime"]).to_pylist()))
 
 
 def join_all(states: Iterable[State]) -> State:
@@ -216,7 +211,8 @@ def _is_last_of_key(ordered: pa.Table, key: tuple[str, ...]) -> Any:
 
 
 def _identity_of_rows(measurements: pa.Table) -> Any:
-    """A row as the set of measurements knows it: its id, and whether it is final."""
+    """A row as the set of measurements knows it: its id, whether it is final, and its outcome,
+    which another version of this program may judge otherwise."""
     flags = pc.cast(measurements["final"], TEXT)
-    separator = pa.scalar(" ", TEXT)
-    return pc.binary_join_element_wise(measurements["measurement"], flags, separator)
+    columns = (measurements["measurement"], flags, measurements["outcome"])
+    return pc.binary_join_element_wise(*columns, pa.scalar(" ", TEXT))

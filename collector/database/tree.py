@@ -5,16 +5,16 @@ rows that nobody has measured. What is not ours to change is kept: cells as they
 order of rows and columns, and columns that nobody knows.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from collector.case import Case, case_from_cells
 from collector.database.columns import csv_bytes, inserted, present_names
+from collector.database.layout import UNKNOWN_INPUTS, by_file, kernel_file_name
 from collector.errors import BadInput
 from collector.profiles.rows import is_utf8_row, open_rows
-from collector.store.atomic import sync_folder, written_beside
+from collector.store.atomic import replace, write_beside
 from collector.vocabulary import BASE_CELLS, INPUT_SHAPES
 
 Cells = Mapping[str, str]
@@ -28,8 +28,21 @@ class KernelFile:
     columns: tuple[str, ...]
     rows: tuple[Cells, ...]
 
+    def of_rows(self, rows: Iterable[Cells]) -> "KernelFile":
+        """The same with other rows."""
+        return KernelFile(self.kernel_type, self.columns, tuple(rows))
+
     def as_bytes(self) -> bytes:
         return csv_bytes(self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFiles:
+    """The rows of one kernel type by the file that they belong into. `has_strays` says that some
+    lie in the other one yet: trees of other tools have rows of unknown inputs among the rest."""
+
+    files: Mapping[str, KernelFile]
+    has_strays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,20 @@ def read_kernel_file(path: Path) -> KernelFile:
     return KernelFile(path.stem, tuple(dict.fromkeys(now.values())), tuple(read))
 
 
+def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
+    """The files of a kernel type in a version folder; none where there is none."""
+    name = kernel_file_name(kernel_type)
+    aside = f"{UNKNOWN_INPUTS}/{name}"
+    there_is = [file for file in (aside, name) if (version / file).exists()]
+    files = {file: read_kernel_file(version / file) for file in there_is}
+    own = by_file(kernel_type, files[name].rows if name in files else ())
+    if aside not in own:
+        return KernelFiles(files, has_strays=False)
+    others = files.get(aside, files[name].of_rows(()))
+    files = {aside: upsert(others, own[aside]).file, name: files[name].of_rows(own.get(name, ()))}
+    return KernelFiles(files, has_strays=True)
+
+
 def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
     """Join rows into a file by the identity of their cases.
 
@@ -96,9 +123,7 @@ def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replace a file by another, or make it: at any moment it is the old one or the new one."""
-    with written_beside(path, data) as temporary:
-        os.replace(temporary, path)
-    sync_folder(path.parent)
+    write_beside(path, data, lambda temporary: replace(temporary, path))
 
 
 def _joined(old: Cells, new: Cells) -> Cells:

@@ -1,155 +1,223 @@
 """Whether a database is what its commits say: every promise is checked, and every break listed.
 
-Checked for each commit: its place in the chain, the manifest, every file's hash, size and rows,
-every measurement's id, the part each final measurement came from, and that the CSVs and the
-content hash follow from the state. Objects that several commits share are read once.
+Checked are the chain of commits; for each commit the manifest, every file's hash, size and rows,
+every measurement's id, and that the CSVs and the content hash follow from the state; and what the
+commits say of campaigns (`origins.py`), down to what the profiler recorded. Every object is read
+once, however many commits name it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 
 from collector import keys
-from collector.canonical import sha256_hex
-from collector.database.commits import Commit, read_commit
+from collector.counting import counted
+from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
+from collector.database.origins import Claims, origin_problems
 from collector.database.plan_state import check_rows
-from collector.database.snapshot import (
-    SnapshotManifest,
-    load_state,
-    read_file,
-    read_manifest,
-    read_measurements,
-)
+from collector.database.sealed import is_slip
+from collector.database.shown import Shown, shown_after
+from collector.database.snapshot import read_file, read_manifest, read_measurements, state_of
+from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import State
-from collector.database.view import content_hash, render
+from collector.database.view import content_hash_of
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken promise; `text` is a line for people, and names the object."""
+    """One broken promise, at the first commit that makes it; `text` is a line for people, which
+    begins with the object's key."""
 
     commit: int
     text: str
 
+    @property
+    def key(self) -> str:
+        return self.text.partition(": ")[0]
 
-def verify(store: Store, commits: Iterable[Commit] | None = None) -> list[Problem]:
-    """Check these commits, or all of them and their chain; an empty list says that all is well."""
+
+def verify(
+    store: Store, commits: Iterable[Commit] | None = None, *, with_raw: bool = True
+) -> list[Problem]:
+    """Check these commits, or all of them and their chain; an empty list says that all is well.
+    `with_raw` reads what the profiler recorded, too."""
     problems: list[Problem] = []
     if commits is None:
         commits, problems = _chain(store)
-    objects = _SharedObjects(store)
+    check = _Check(store)
     for commit in commits:
-        problems += [Problem(commit.number, text) for text in _commit_problems(objects, commit)]
-    return problems
-
-
-@dataclass(frozen=True, slots=True)
-class _SharedObjects:
-    """What was found of objects that many commits name."""
-
-    store: Store
-    measurements: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    parts: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
-
-    def of_measurements(self, key: str) -> tuple[str, ...]:
-        if key not in self.measurements:
-            self.measurements[key] = tuple(self._measurement_problems(key))
-        return self.measurements[key]
-
-    def _measurement_problems(self, key: str) -> Iterator[str]:
-        try:
-            table = read_measurements(self.store, key)
-            check_rows(table, key)
-        except BadInput as error:
-            yield str(error)
-            return
-        for campaign, shard, attempt, session in _origins_of_finals(table):
-            part = keys.part(campaign, shard, attempt, session)
-            if part not in self._stored_parts(campaign, shard):
-                yield f"{key}: a final measurement came from {part}, which is not there"
-
-    def _stored_parts(self, campaign: str, shard: str) -> frozenset[str]:
-        where = (campaign, shard)
-        if where not in self.parts:
-            listing = self.store.list(keys.attempts(campaign, shard))
-            self.parts[where] = frozenset(info.key for info in listing)
-        return self.parts[where]
+        problems += [Problem(commit.number, text) for text in check.commit(commit)]
+    origins = origin_problems(store, check.claims, with_raw=with_raw)
+    return problems + [Problem(*found) for found in origins]
 
 
 def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
     """Every commit that can be read, and what is wrong with their sequence."""
     commits: list[Commit] = []
     problems: list[Problem] = []
-    names = [info.key.rsplit("/", 1)[1] for info in store.list(keys.COMMITS)]
-    numbers = [int(name.removesuffix(".json")) for name in names]
-    for number in range(1, max(numbers, default=0) + 1):
+    end, fault = _end_of(store)
+    for number in range(1, end + 1):
         try:
             commit = read_commit(store, number)
-        except (BadInput, NotFound) as error:
-            problems.append(Problem(number, f"the commit cannot be read: {error}"))
+        except BadInput as error:
+            problems.append(Problem(number, str(error)))
             continue
-        if commit.parent != number - 1:
-            problems.append(Problem(number, f"its parent is {commit.parent}, not {number - 1}"))
-        if commits and commit.runtime != commits[0].runtime:
-            text = f"its runtime is {commit.runtime}, and the first commit's {commits[0].runtime}"
-            problems.append(Problem(number, text))
+        except NotFound:
+            problems.append(Problem(number, f"{keys.commit(number)}: it is missing"))
+            continue
         commits.append(commit)
-    return commits, problems
+    witnesses = _Witnesses(store, {commit.number: commit for commit in commits})
+    for before, commit in pairwise(commits):
+        problems += _breaks(before, commit, witnesses)
+    if fault is not None and not problems:
+        named = fault.partition(": ")[0]
+        problems.append(Problem(keys.number_of(named, keys.commit) or end, fault))
+    return commits, sorted(problems, key=lambda problem: problem.commit)
 
 
-def _commit_problems(objects: _SharedObjects, commit: Commit) -> Iterator[str]:
-    store = objects.store
+def _end_of(store: Store) -> tuple[int, str | None]:
+    """The number that the log goes up to, and what is wrong there."""
     try:
-        manifest = read_manifest(store, commit)
-    except BadInput as error:
-        yield str(error)
-        return
-    broken = list(_file_problems(store, commit, manifest))
-    for key in manifest.measurements:
-        broken += objects.of_measurements(key)
-    yield from broken
-    try:
-        state = load_state(store, commit, manifest)
-    except BadInput as error:
-        if not broken:
-            yield str(error)
-        return
-    yield from _view_problems(commit, manifest, state)
+        log = end_of_log(store)
+    except BadInput:  # the newest cannot be read
+        listed = (keys.number_of(info.key, keys.commit) for info in store.list(keys.COMMITS))
+        return max((number for number in listed if number is not None), default=0), None
+    return (log.head.number if log.head else 0), log.fault
 
 
-def _file_problems(store: Store, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
-    for path, entry in sorted(manifest.files.items()):
+@dataclass(frozen=True, slots=True)
+class _Witnesses:
+    """What names a commit by its hash: the one on top of it, else HEAD.json."""
+
+    store: Store
+    commits: Mapping[int, Commit]
+
+    def confirm(self, commit: Commit) -> bool | None:
+        """Whether a commit is as it was; None where nobody knows."""
+        if child := self.commits.get(commit.number + 1):
+            return child.parent_sha256 == commit.sha256
+        return is_hinted(self.store, commit)
+
+
+def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[Problem]:
+    """What in two commits does not follow from one another, and which of them was changed."""
+    key, parent = keys.commit(commit.number), keys.commit(before.number)
+    if commit.parent == before.number and commit.parent_sha256 != before.sha256:
+        is_whole = witnesses.confirm(commit)
+        slipped = is_slip(commit.parent_sha256, before.sha256)
+        if is_whole is False or (slipped and not is_whole):
+            what = f"the sha256 that it names {parent} by is not that one's: it was changed"
+            yield Problem(commit.number, f"{key}: {what} after it was written")
+        else:
+            what = f"it has not the sha256 that {key} names it by: it was changed"
+            yield Problem(before.number, f"{parent}: {what} after it was written")
+    if commit.runtime != before.runtime:
+        text = f"its runtime is {commit.runtime}, and that of {parent} {before.runtime}"
+        yield Problem(commit.number, f"{key}: {text}")
+
+
+@dataclass(slots=True)
+class _Check:
+    """What is known of the commits so far: files of measurements, None for what cannot be read,
+    what the last one showed, and what all of them say of campaigns."""
+
+    store: Store
+    tables: dict[str, pa.Table | None] = field(default_factory=dict)
+    shown: Shown | None = None
+    last: SnapshotManifest | None = None
+    claims: Claims = field(default_factory=Claims)
+
+    def commit(self, commit: Commit) -> Iterator[str]:
         try:
-            data = read_file(store, commit, path, entry)
+            manifest = read_manifest(self.store, commit)
         except BadInput as error:
             yield str(error)
-            continue
-        if len(data) != entry.size_bytes:
-            yield f"{path}: {entry.size_bytes} bytes were promised, {len(data)} came"
+            return
+        yield from self._lost(commit, manifest)
+        self.last = manifest
+        self.claims.add_plans(commit.number, manifest.plans)
+        broken = list(self._measurements(commit, manifest))
+        data: dict[str, bytes] = {}
+        broken += self._files(commit, manifest, data)
+        yield from broken
+        tables = {key: self.tables[key] for key in manifest.measurements}
+        whole = {key: table for key, table in tables.items() if table is not None}
+        if len(whole) < len(tables) or manifest.state_files - data.keys():
+            return
+        try:
+            yield from self._view(commit, manifest, whole, data)
+        except BadInput as error:
+            yield str(error)
+
+    def _lost(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
+        """What the commit before held, and this one does not."""
+        if self.last is None:
+            return
+        for name in ("measurements", "plans"):
+            if lost := set(getattr(self.last, name)).difference(getattr(manifest, name)):
+                what = f"{min(lost)} was in the version before, and is not here"
+                yield f"{keys.snapshot_manifest(commit.snapshot)}: {what}"
+
+    def _measurements(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
+        for key in manifest.measurements:
+            if key in self.tables:
+                continue
+            self.tables[key] = None
+            try:
+                table = read_measurements(self.store, key)
+                check_rows(table, key)
+            except BadInput as error:
+                yield str(error)
+                continue
+            self.tables[key] = table
+            self.claims.add_rows(commit.number, key, table)
+
+    def _files(
+        self, commit: Commit, manifest: SnapshotManifest, data: dict[str, bytes]
+    ) -> Iterator[str]:
+        """Read every file, and keep those that the state is made of."""
+        for path, entry in sorted(manifest.files.items()):
+            try:
+                found = read_file(self.store, commit, path, entry)
+            except BadInput as error:
+                yield str(error)
+                continue
+            if len(found) != entry.size_bytes:
+                what = f"{entry.size_bytes} bytes were promised, {len(found)} came"
+                yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
+            if path in manifest.state_files:
+                data[path] = found
+
+    def _view(
+        self,
+        commit: Commit,
+        manifest: SnapshotManifest,
+        tables: Mapping[str, pa.Table],
+        data: Mapping[str, bytes],
+    ) -> Iterator[str]:
+        state = state_of(commit, manifest, data, tables.values())
+        self.shown = shown_after(self.shown, state, tables)
+        yield from _view_problems(commit, manifest, state, self.shown)
 
 
-def _view_problems(commit: Commit, manifest: SnapshotManifest, state: State) -> Iterator[str]:
+def _view_problems(
+    commit: Commit, manifest: SnapshotManifest, state: State, shown: Shown
+) -> Iterator[str]:
     """Whether the tree is the one that the state shows."""
-    view, promised = render(state), manifest.tree
+    view, promised, place = shown.files, manifest.tree, keys.snapshot(commit.snapshot)
     for path in sorted({*view, *promised}):
         if path not in view or path not in promised:
             where = "the snapshot" if path in promised else "its state's view"
-            yield f"{commit.snapshot}: {path} is in {where} only"
-        elif sha256_hex(view[path].data) != promised[path].sha256:
-            yield f"{commit.snapshot}: {path} does not follow from the state"
+            yield f"{place}{path}: it is in {where} only"
+        elif view[path].sha256 != promised[path].sha256:
+            yield f"{place}{path}: it does not follow from the state"
         elif view[path].rows != promised[path].rows:
-            yield f"{commit.snapshot}: {path} has {view[path].rows} rows, not what is promised"
-    found = content_hash(state, view)
-    for name, claimed in (("commit", commit.content_hash), ("manifest", manifest.content_hash)):
-        if claimed != found:
-            yield f"{commit.snapshot}: the {name} claims content {claimed}, the state has {found}"
-
-
-def _origins_of_finals(table: pa.Table) -> Iterator[tuple[str, str, str, int]]:
-    """Campaign, shard, attempt and session of every final measurement, each once."""
-    finals = table.filter(table["final"]).select(["campaign", "shard", "attempt", "session"])
-    for row in finals.group_by(finals.column_names).aggregate([]).to_pylist():
-        yield row["campaign"], row["shard"], row["attempt"], int(row["session"])
+            yield f"{place}{path}: it has {counted(view[path].rows, 'row')}, not what is promised"
+    found = content_hash_of(state, {path: file.sha256 for path, file in view.items()})
+    if commit.content_hash != found:
+        what = f"it claims content {commit.content_hash}, the state has {found}"
+        yield f"{keys.commit(commit.number)}: {what}"

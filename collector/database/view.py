@@ -25,7 +25,7 @@ from collector.database.columns import (
     duration_cells,
     profile_cells,
 )
-from collector.database.layout import OP_MAPPING, kernel_file_name
+from collector.database.layout import OP_MAPPING, by_file
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State
 from collector.record import ProfileStatistics
@@ -46,16 +46,15 @@ class ViewFile:
 def render(
     state: State, *, cache: str | None = None, prune_empty: bool = False
 ) -> dict[str, ViewFile]:
-    """Every file of the tree by its path. `cache` shows that cache state instead of each
-    version's own; `prune_empty` leaves out the rows without a duration."""
+    """Every file of the tree by its path. `cache` shows what was measured in that state of the
+    caches alone; `prune_empty` leaves out the rows without a duration."""
     files: dict[str, ViewFile] = {}
     for path, version in sorted(state.versions.items()):
         for kernel, rows in _kernels(state, path, cache):
             shown = [row for row in rows if row.get(AVERAGE_DURATION) or not prune_empty]
-            columns = database_columns(set().union(*shown))
-            files[f"{path}/{kernel_file_name(kernel)}"] = ViewFile(
-                csv_bytes(columns, shown), len(shown)
-            )
+            for name, own in by_file(kernel, shown).items():
+                columns = database_columns(set().union(*own))
+                files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, own), len(own))
         if version.op_mapping is not None:
             files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
     return files
@@ -65,11 +64,16 @@ def content_hash(state: State, files: Mapping[str, ViewFile] | None = None) -> s
     """One hash of all that the database says: measurements by id, and the tree, whose rows are in
     a fixed order. `files` saves rendering it again."""
     shown = render(state) if files is None else files
+    return content_hash_of(state, {path: sha256_hex(file.data) for path, file in shown.items()})
+
+
+def content_hash_of(state: State, files: Mapping[str, str]) -> str:
+    """The same where the sha256 of each file of the tree is known."""
     return sha256_hex(
         canonical_json(
             {
                 "measurements": _digest(state.measurements),
-                "files": {path: sha256_hex(file.data) for path, file in shown.items()},
+                "files": dict(files),
                 "stacks": {path: v.shown_stack.as_json() for path, v in state.versions.items()},
             }
         )
@@ -95,13 +99,13 @@ def _kernels(state: State, path: str, cache: str | None) -> Iterator[tuple[str, 
 
 
 def _row(
-    extra: str, cells: list[str], measured: tuple[str, str] | None, profile: Cells | None
+    extra: str, cells: list[str], measured: tuple[str, str, str] | None, profile: Cells | None
 ) -> Cells:
     row = _extra_cells(extra)
     row.update(zip(BASE_CELLS, cells, strict=True))
     if measured is not None:
-        mean_us, counters = measured
-        row.update(duration_cells(float(mean_us), _pairs(counters)))
+        mean_us, counters, cache = measured
+        row.update(duration_cells(float(mean_us), _pairs(counters), cache))
     if profile is not None:
         row.update(profile)
     return row
@@ -119,12 +123,12 @@ def _extra_cells(extra: str) -> Cells:
     }
 
 
-def _measured(state: State, path: str, cache: str | None) -> dict[str, tuple[str, str]]:
-    """Mean and counters of every good measurement that shows, by case."""
+def _measured(state: State, path: str, cache: str | None) -> dict[str, tuple[str, str, str]]:
+    """Mean, counters and state of the caches of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache)
     best = best.filter(best["good"])
-    cases, means, counters = (best[n].to_pylist() for n in ("case", "mean_us", "counters"))
-    return dict(zip(cases, zip(means, counters, strict=True), strict=True))
+    cases, *facts = (best[n].to_pylist() for n in ("case", "mean_us", "counters", "cache"))
+    return dict(zip(cases, zip(*facts, strict=True), strict=True))
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:

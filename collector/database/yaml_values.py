@@ -11,6 +11,17 @@ from pathlib import Path
 import yaml
 
 from collector.errors import BadInput
+from collector.yaml_nodes import line_of, read_node, refusal_of
+
+# A message says of which kind a value is, never the value: who may name a file for this program to
+# read need not be who may read it. Keys are named, as columns of a CSV are.
+_KINDS = {
+    "null": "nothing",
+    "str": "a text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "a bool",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class Value:
         """The error to raise about this value, with file and line."""
         name = self.name if self.name.isprintable() else repr(self.name)
         return BadInput(
-            f"{name}: {message}" if name else message, path=self.path, line=_line(self.node)
+            f"{name}: {message}" if name else message, path=self.path, line=line_of(self.node)
         )
 
     def fields(self) -> dict[str, "Value"]:
@@ -64,7 +75,7 @@ class Value:
     def choice(self, allowed: Sequence[str]) -> str:
         text = self.text()
         if text not in allowed:
-            raise self.refusal(f"one of {', '.join(allowed)} is wanted, {text!r} came")
+            raise self.refusal(f"one of {', '.join(allowed)} is wanted, another text came")
         return text
 
     def flag(self) -> bool:
@@ -93,31 +104,24 @@ class Value:
             return "a mapping"
         if isinstance(self.node, yaml.SequenceNode):
             return "a list"
-        return "nothing" if self.is_a("null") else repr(self.node.value)
+        return _KINDS.get(self.node.tag.rpartition(":")[2], "another value")
 
 
 def read_values(text: str, path: Path | str) -> Value:
     """The one document of a text. Raises BadInput, with the line, where a loader would refuse
     it, and where a key stands twice, of which a loader would drop one."""
+    node = read_node(text, path)
+    _check_keys(node, path)
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            raise BadInput("the file is empty", path=path, line=1)
-        _check_keys(node, path)
         # Refuses tags and dates that do not load, and puts what `<<` brings where it belongs.
-        loader.construct_document(node)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise BadInput(f"not YAML: {error.reason}", path=path, line=line) from error
+        yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        problem = ", ".join(part for part in (error.context, error.problem) if part)
-        raise BadInput(f"not YAML: {problem}", path=path, line=line) from error
+        raise refusal_of(error, path) from error
     except (ValueError, LookupError, AttributeError) as error:
         # PyYAML's own, for a scalar that is not what its tag says, as 2026-02-30 and `!!bool 7`.
-        raise BadInput(f"a value cannot be loaded: {error}", path=path) from error
+        raise BadInput(
+            "a value cannot be loaded: it is not what its tag says", path=path
+        ) from error
     except RecursionError as error:
         raise BadInput("not YAML that can be read: nested too deeply", path=path) from error
     return Value("", node, path)
@@ -144,11 +148,5 @@ def _check_keys_of(mapping: yaml.MappingNode, path: Path | str) -> None:
         if not isinstance(node, yaml.ScalarNode):
             raise key.refusal("a key must be a plain word")
         if node.value in lines:
-            raise key.refusal(
-                f"the key {node.value!r} stands twice, first in line {lines[node.value]}"
-            )
-        lines[node.value] = _line(node)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+            raise key.refusal(f"a key stands here that stands in line {lines[node.value]} already")
+        lines[node.value] = line_of(node)

@@ -36,7 +36,7 @@ from collector.plan import (
 )
 from collector.record import CaseRecord, ProfileStatistics, as_ran
 from collector.shard import ShardCase, write_shard
-from collector.stack import Stack
+from collector.stack import Runtime, Stack, runtime_details
 from collector.store.base import Store, create_once
 from collector.vocabulary import (
     ACCELERATOR_CORE,
@@ -64,6 +64,8 @@ class Tried:
     cache: str | None = None  # the plan's own where it is not said
     ran: str = ""
     state: str = "dynamic"
+    core: str = "AI_VECTOR_CORE"
+    reason: str = 'it said "no",\nand nothing else'  # where there is no mean
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,19 @@ class MadePlan:
     stack: Stack = STACK
     cache: str = "warm"
     op_mapping: str | None = None
-    runtime: str = "real"
+    runtime: Runtime = Runtime.REAL
     attempt: str = "attempt-1"
+    raw: bytes = b""  # what the profiler recorded of each session, where it did
 
     @property
     def name(self) -> tuple[str, int]:
         return (self.campaign, self.number)
+
+    @property
+    def whole_stack(self) -> Stack:
+        """The stack, with what a fake runtime says of itself."""
+        details = (*self.stack.details, *runtime_details(self.runtime))
+        return replace(self.stack, details=tuple(sorted(details)))
 
 
 def add_record(rows: int, *, core: str = "AI_VECTOR_CORE", kernel: str = "Add") -> CaseRecord:
@@ -150,7 +159,7 @@ def plan_of(made: MadePlan) -> Plan:
         head_commit=made.head_commit,
         inputs_hash="made",
         round="",
-        stack=made.stack,
+        stack=made.whole_stack,
         backend="cpu",
         devices=1,
         operators=None,
@@ -184,7 +193,8 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
             if tried.ran and case in asked
         ]
         key = keys.part(made.campaign, shard.name, made.attempt, number)
-        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), (), NO_USAGE))
+        raw = _raw(store, made, shard.name, number)
+        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), raw, NO_USAGE))
     manifest = AttemptManifest(
         campaign=made.campaign,
         plan=made.number,
@@ -202,6 +212,12 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
     create_once(store, keys.committed(made.campaign, shard.name), commit_to_json(commit))
 
 
+def _raw(store: Store, made: MadePlan, shard: str, session: int) -> tuple[StoredObject, ...]:
+    where = (made.campaign, shard, made.attempt, session)
+    named = (keys.raw_summary(*where), keys.raw_journal(*where)) if made.raw else ()
+    return tuple(_stored(store, key, made.raw) for key in named)
+
+
 def measurement_of(
     made: MadePlan, plan: Plan, shard: str, session: int, case: str, kernel: str, tried: Tried
 ) -> Measurement:
@@ -211,7 +227,7 @@ def measurement_of(
         case_id=case,
         kernel_type=kernel,
         outcome=failure if mean_us is None else Outcome.OK,
-        reason="" if mean_us is not None else 'it said "no",\nand nothing else',
+        reason="" if mean_us is not None else tried.reason,
         provenance=Provenance(
             campaign=made.campaign,
             plan=made.number,
@@ -220,14 +236,16 @@ def measurement_of(
             shard=shard,
             attempt=made.attempt,
             session=session,
-            stack_id=made.stack.stack_id,
+            stack_id=made.whole_stack.stack_id,
             node="node-1",
             device_serial=None,
             rank=0,
             runtime=made.runtime,
             image_digest=None,
             collector_version="0",
-            raw_key=None,
+            raw_key=keys.raw_summary(made.campaign, shard, made.attempt, session)
+            if made.raw
+            else None,
         ),
         timing=None if mean_us is None else Timing(*[mean_us] * 7, 0.01),
         cache=tried.cache or made.cache,
@@ -239,11 +257,11 @@ def filed_of(
     made: MadePlan, plan: Plan, shard: str, session: int, asked: CaseRecord, tried: Tried
 ) -> Measurement:
     """What was measured of the kernel that ran instead."""
-    ran = as_ran(asked, tried.ran, tried.state, "AI_VECTOR_CORE")
+    ran = as_ran(asked, tried.ran, tried.state, tried.core)
     good = measurement_of(
         made, plan, shard, session, ran.case_id, tried.ran, replace(tried, ran="")
     )
-    return replace(good, asked=asked.case_id, op_state=tried.state, core="AI_VECTOR_CORE")
+    return replace(good, asked=asked.case_id, op_state=tried.state, core=tried.core)
 
 
 def part_bytes(measurements: Sequence[Measurement]) -> bytes:

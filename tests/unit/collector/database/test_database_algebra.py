@@ -1,18 +1,20 @@
 """Merging is idempotent, commutative and associative, whatever is measured how often."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.database.merge import CREATE, merge
-from collector.database.plan_state import plan_state
+from collector.database.plan_state import read_results
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.measurement import Outcome
+from collector.record import CaseRecord
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -22,8 +24,6 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
-
-pytestmark = pytest.mark.fast
 
 CASES = 4
 FAILURES = (Outcome.FAILED, Outcome.OOM, Outcome.HUNG, Outcome.GATED)
@@ -38,33 +38,40 @@ tries = (
 )
 sessions = st.lists(st.dictionaries(st.integers(0, CASES - 1), tries), min_size=1, max_size=2)
 heads = st.integers(0, 2)
+caches = st.sampled_from(["warm", "cold"])
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[MadePlan, ...]:
     """Three plans over the same cases, each spelling them in its own way."""
-    return tuple(_plan(n, draw(heads), [draw(sessions), draw(sessions)]) for n in (1, 2, 3))
+    return tuple(
+        _plan(n, draw(heads), draw(caches), [draw(sessions), draw(sessions)]) for n in (1, 2, 3)
+    )
 
 
-def _plan(number: int, head: int, shards: Sequence[Sequence[Mapping[int, Tried]]]) -> MadePlan:
+def _plan(
+    number: int, head: int, cache: str, shards: Sequence[Sequence[Mapping[int, Tried]]]
+) -> MadePlan:
     records = [add_record(rows, core=f"CORE_{number}") for rows in range(1, CASES + 1)]
     return MadePlan(
         number=number,
         head_commit=head,
-        cache=("warm", "cold", "warm")[number - 1],
+        cache=cache,
         op_mapping=(None, "first: 1\n", "second: 2\n")[number - 1],
         shards=[
-            MadeShard(
-                f"shard-{number}-{at}",
-                records[at * 2 :] if at else records,
-                [
-                    {records[case].case_id: tried for case, tried in session.items()}
-                    for session in tried_sessions
-                ],
-            )
+            _shard(f"shard-{number}-{at}", records[at * 2 :], tried_sessions)
             for at, tried_sessions in enumerate(shards)
         ],
     )
+
+
+def _shard(
+    name: str, records: Sequence[CaseRecord], sessions: Sequence[Mapping[int, Tried]]
+) -> MadeShard:
+    """A shard in whose sessions its own cases were tried."""
+    own = [record.case_id for record in records]
+    found = [{own[n % len(own)]: tried for n, tried in told.items()} for told in sessions]
+    return MadeShard(name, records, found)
 
 
 def _portion(made: MadePlan, committed: int) -> State:
@@ -74,8 +81,8 @@ def _portion(made: MadePlan, committed: int) -> State:
         MadeShard(shard.name, shard.records, shard.sessions, is_committed=at == committed)
         for at, shard in enumerate(made.shards)
     ]
-    write_campaign(store, MadePlan(**{**vars(made), "shards": shards}))
-    return plan_state(store, made.campaign, made.number).state
+    plan = write_campaign(store, MadePlan(**{**vars(made), "shards": shards}))
+    return read_results(store, plan).state
 
 
 @given(plans(), st.data())
@@ -121,30 +128,65 @@ def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
 
 @given(plans())
 @settings(max_examples=25)
-def test_the_good_final_measurement_of_highest_rank_shows(made: tuple[MadePlan, ...]) -> None:
-    states = [_portion(plan, shard) for plan in made for shard in (0, 1)]
-    shown = answers(join_all(states), PATH, cache="warm")
-    for case in {record.case_id for record in made[0].shards[0].records}:
-        durations = _good_finals(made, case)
-        if durations:
-            top = max(rank for rank, _ in durations)
-            assert shown[case].is_good
-            assert shown[case].mean_us in {us for rank, us in durations if rank == top}
-        elif case in shown:
-            assert shown[case].mean_us is None and not shown[case].is_good
+def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
+    made: tuple[MadePlan, ...],
+) -> None:
+    joined = join_all(_portion(plan, shard) for plan in made for shard in (0, 1))
+    for cache in (None, "warm", "cold"):
+        known = answers(joined, PATH, cache=cache)
+        for case in {record.case_id for record in made[0].shards[0].records}:
+            durations = _good_finals(made, case, cache)
+            if durations:
+                top = max(rank for rank, _ in durations)
+                assert known[case].is_good
+                assert known[case].mean_us in {us for rank, us in durations if rank == top}
+            elif case in known:
+                assert known[case].mean_us is None and not known[case].is_good
 
 
-def _good_finals(made: Sequence[MadePlan], case: str) -> list[tuple[tuple[int, int], float]]:
-    """Rank (without its tie-breaks) and duration of every good final measurement taken warm."""
+@given(plans(), st.data())
+@settings(max_examples=25)
+def test_what_is_published_is_blanked_by_nothing_that_comes_later(
+    made: tuple[MadePlan, ...], data: st.DataObject
+) -> None:
+    """Whatever comes in whatever order: a duration stays one, and a warm one stays warm."""
+    portions = [(plan, shard) for plan in (0, 1, 2) for shard in (0, 1)]
+    state, before = State.empty(), dict[str, str]()
+    for plan, shard in data.draw(st.permutations(portions), label="order"):
+        state = state.join(_portion(made[plan], shard))
+        now = _caches_shown(state)
+        for case, cache in before.items():
+            assert now.get(case) in ("warm", cache)
+        before = now
+
+
+def _caches_shown(state: State) -> dict[str, str]:
+    """The state of the caches of every row that shows a duration, by the row's other cells."""
+    found = {}
+    for path, file in render(state).items():
+        if path.endswith(".csv"):
+            for row in csv.DictReader(io.StringIO(file.data.decode())):
+                assert bool(row["Average Duration(us)"]) == bool(row.get("MicroBench Cache"))
+                if row["Average Duration(us)"]:
+                    found[f"{path} {row['Input Shapes']}"] = row["MicroBench Cache"]
+    return found
+
+
+def _good_finals(
+    made: Sequence[MadePlan], case: str, cache: str | None
+) -> list[tuple[tuple[bool, int, int], float]]:
+    """Rank (without its tie-breaks) and duration of every good final measurement taken in that
+    state of the caches, or in any."""
     found = []
     for plan in made:
         for shard in plan.shards:
             tried = [session[case] for session in shard.sessions if case in session]
             if (
-                plan.cache == "warm"
+                plan.cache == (cache or plan.cache)
                 and tried
                 and tried[-1].mean_us is not None
                 and not tried[-1].ran
             ):
-                found.append(((plan.head_commit, plan.number), tried[-1].mean_us))
+                rank = (plan.cache == "warm", plan.head_commit, plan.number)
+                found.append((rank, tried[-1].mean_us))
     return found

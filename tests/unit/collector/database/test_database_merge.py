@@ -1,5 +1,7 @@
 """What a merge publishes, refuses, and does when it is not alone."""
 
+import csv
+import io
 import logging
 import threading
 from dataclasses import replace
@@ -9,7 +11,6 @@ import pytest
 from collector import keys
 from collector.database.commits import find_head, history, read_commit
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge
-from collector.database.plan_state import measurement_rows, records_that_ran
 from collector.database.query import answers
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import verify
@@ -17,8 +18,7 @@ from collector.database.view import render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.measurement import Outcome
 from collector.record import as_ran
-from collector.shard import read_shard
-from collector.stack import Stack
+from collector.stack import Runtime, Stack
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -152,46 +152,13 @@ def test_two_stacks_in_one_merge_are_refused() -> None:
     assert find_head(store) is None
 
 
-@pytest.mark.parametrize(("first", "then"), [("real", "fake"), ("fake", "real")])
-def test_measurements_of_another_runtime_are_refused(first: str, then: str) -> None:
+@pytest.mark.parametrize(("first", "then"), [tuple(Runtime), tuple(reversed(Runtime))])
+def test_measurements_of_another_runtime_are_refused(first: Runtime, then: Runtime) -> None:
     store = MemoryStore()
     result = publish(store, made(runtime=first))
     assert result.commit is not None and result.commit.runtime == first
     with pytest.raises(BadInput, match=f"a {then} runtime came, and this database holds {first}"):
         publish(store, made(2, runtime=then))
-
-
-def test_measurements_of_another_stack_than_the_plans_are_refused() -> None:
-    store = MemoryStore()
-    record = RECORDS[0]
-    plan = MadePlan([MadeShard("s", [record], [answered([record], 1.0)])])
-    key = keys.plan("made", 1)
-    write_campaign(store, plan)
-    store.put(key, store.get(key).replace(b"avx2", b"avx9"))
-    with pytest.raises(BadInput, match="different stacks never mix"):
-        merge(store, [plan.name], guard=CREATE, author="test")
-
-
-@pytest.mark.parametrize("what", ["part-0.csv", "manifest.json"])
-def test_an_object_that_was_changed_after_its_commit_is_refused(what: str) -> None:
-    store = MemoryStore()
-    write_campaign(store, made())
-    [key] = [i.key for i in store.list("campaigns/made/attempts") if i.key.endswith(what)]
-    store.put(key, store.get(key).replace(b"node-1", b"node-2"))
-    with pytest.raises(BadInput, match=f"{what}: sha256 .* changed after it was written"):
-        merge(store, [("made", 1)], guard=CREATE, author="test")
-
-
-def test_a_shard_that_was_changed_after_it_was_planned_is_refused() -> None:
-    store = MemoryStore()
-    write_campaign(store, made())
-    key = keys.shard("made", "shard-1")
-    store.put(key, store.get(key).replace(b"AI_VECTOR_CORE", b"AI_CORE"))
-    with pytest.raises(BadInput, match=r"shard-1.csv: sha256 .* promised by .*plans/1.json"):
-        merge(store, [("made", 1)], guard=CREATE, author="test")
-    store.delete(key)
-    with pytest.raises(BadInput, match=r"it is not there, and .*plans/1.json names it"):
-        merge(store, [("made", 1)], guard=CREATE, author="test")
 
 
 def test_a_plan_that_is_not_there_is_named() -> None:
@@ -295,19 +262,85 @@ def test_the_hint_of_the_head_is_never_trusted() -> None:
         read_commit(store, 4)
 
 
-def test_the_cache_state_of_the_lowest_plan_shows_and_the_op_mapping_of_the_highest() -> None:
+def shown(store: Store) -> dict[str, tuple[str, str]]:
+    """Duration and state of the caches of each row of Add.csv, by its shapes."""
+    head = find_head(store)
+    assert head is not None
+    data = store.get(f"{keys.snapshot(head.snapshot)}{PATH}/Add.csv").decode()
+    rows = csv.DictReader(io.StringIO(data))
+    return {
+        row["Input Shapes"]: (row["Average Duration(us)"], row.get("MicroBench Cache", ""))
+        for row in rows
+    }
+
+
+@pytest.mark.parametrize(
+    "cold",
+    [
+        pytest.param(made(2, mean_us=50.0, cache="cold"), id="planned at the same head"),
+        pytest.param(made(1, mean_us=50.0, cache="cold", campaign="older"), id="an older plan"),
+        pytest.param(made(2, mean_us=50.0, head_commit=1, cache="cold"), id="a later plan"),
+    ],
+)
+def test_a_cold_campaign_blanks_nothing_that_is_warm(cold: MadePlan) -> None:
+    store, other = MemoryStore(), MemoryStore()
+    warm = made(3, head_commit=0, campaign="warm")
+    publish(store, warm)
+    before = shown(store)
+    assert {cache for _, cache in before.values()} == {"warm"}
+    publish(store, cold)
+    assert shown(store) == before
+    publish(other, cold)
+    assert {cache for _, cache in shown(other).values()} == {"cold"}
+    publish(other, warm)
+    assert shown(other) == before
+    assert find_head(store).content_hash == find_head(other).content_hash  # type: ignore[union-attr]
+
+
+def test_each_case_shows_warm_where_it_is_good_and_else_cold() -> None:
     store = MemoryStore()
-    cold = made(2, mean_us=50.0, head_commit=1, cache="cold", op_mapping="late: 1\n")
-    publish(store, made(1, op_mapping="early: 1\n"), cold)
+    failed = {r.case_id: Tried(outcome=Outcome.OOM) for r in RECORDS[:2]}
+    warm = MadeShard("warm", RECORDS[:3], [failed | answered(RECORDS[2:3], 10.0)])
+    cold = MadeShard("cold", RECORDS, [answered(RECORDS, 50.0)])
+    publish(store, MadePlan([warm]), MadePlan([cold], number=2, cache="cold", head_commit=1))
+    assert [cache for _, cache in shown(store).values()] == ["cold", "cold", "warm", "cold"]
+    state = load_state(store, find_head(store))
+    for cache, durations in (("warm", 1), ("cold", 4)):
+        data = render(state, cache=cache)[f"{PATH}/Add.csv"].data.decode()
+        rows = list(csv.DictReader(io.StringIO(data)))
+        assert sum(bool(row["Average Duration(us)"]) for row in rows) == durations
+        assert {row["MicroBench Cache"] for row in rows} <= {cache, ""}
+    known = answers(state, PATH)
+    assert all(answer.is_good for answer in known.values())
+
+
+def test_a_stack_that_could_not_show_is_refused_though_it_shall_supersede() -> None:
+    store = MemoryStore()
+    publish(store, made(1))
+    publish(store, made(2, head_commit=1))
+    other = replace(STACK, driver="25.1")
+    lower = made(3, mean_us=99.0, head_commit=0, stack=other)
+    with pytest.raises(BadInput, match="would change nothing: .* shows stack .* made at version 1"):
+        publish(store, lower, supersede_stack=True)
+    assert find_head(store).number == 2  # type: ignore[union-attr]
+    higher = made(4, mean_us=99.0, head_commit=2, stack=other)
+    assert publish(store, higher, supersede_stack=True).commit is not None
+    assert "99.000000" in {us for us, _ in shown(store).values()}
+    # Said again where it is done: nothing is new, and nothing is refused.
+    assert publish(store, higher, supersede_stack=True).commit is None
+
+
+def test_the_op_mapping_of_the_highest_plan_shows() -> None:
+    store = MemoryStore()
+    late = made(2, mean_us=50.0, head_commit=1, op_mapping="late: 1\n")
+    publish(store, late)
+    publish(store, made(1, op_mapping="early: 1\n"))
     head = find_head(store)
     assert head is not None
     version = load_state(store, head).versions[PATH]
-    assert version.cache.text == "warm"
     assert version.op_mapping is not None and version.op_mapping.text == "late: 1\n"
     snapshot = keys.snapshot(head.snapshot)
     assert store.get(f"{snapshot}{PATH}/op_mapping.yaml") == b"late: 1\n"
-    csv = store.get(f"{snapshot}{PATH}/Add.csv").decode()
-    assert "10.000000" in csv and "50.000000" not in csv
 
 
 def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others() -> None:
@@ -379,6 +412,17 @@ def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
     assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
 
 
+def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:
+    store = MemoryStore()
+    session = {RECORDS[0].case_id: Tried(750.0, ran="Add", core="AI_CPU")}
+    result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
+    state = load_state(store, result.commit)
+    ran = as_ran(RECORDS[0], "Add", "dynamic", "AI_CPU")
+    shown = answers(state, PATH)
+    assert shown[ran.case_id].mean_us == 750.0 and not shown[RECORDS[0].case_id].is_good
+    assert render(state)[f"{PATH}/Add.csv"].rows == 2 and verify(store) == []
+
+
 def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows() -> None:
     store = MemoryStore()
     later = substituting(2)
@@ -387,16 +431,3 @@ def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows()
     result = publish(store, substituting(), later)
     ran = as_ran(RECORDS[0], "AddAiCore", "dynamic", "AI_VECTOR_CORE")
     assert answers(load_state(store, result.commit), PATH)[ran.case_id].mean_us == 6.0
-
-
-def test_a_kernel_that_did_not_run_for_a_case_of_the_shard_is_refused() -> None:
-    store = MemoryStore()
-    write_campaign(store, substituting())
-    key = keys.part("made", "shard-1", "attempt-1", 0)
-    forged = store.get(key).replace(b"AddAiCore", b"AddOther")
-    part = measurement_rows(forged, key=key)
-    records = [case.record for case in read_shard(store.get(keys.shard("made", "shard-1")))]
-    with pytest.raises(BadInput, match="AddOther ran for case .*, and that is not case"):
-        records_that_ran(part, records, key)
-    with pytest.raises(BadInput, match="a kernel ran for case .*, which is none of it"):
-        records_that_ran(part, records[1:], key)

@@ -64,7 +64,7 @@ def test_each_way_to_an_answer_is_accepted_alone(lines: tuple[str, ...]) -> None
         (("notes: none of them",), 3, "zero_cost or accepted_miss is wanted, 'notes' came"),
         (("accepted_miss: ''",), 3, "is wanted, 'accepted_miss' came"),
         (("zero_cost: false",), 3, "is wanted, 'zero_cost' came"),
-        (("zero_cost: maybe",), 3, "aten.x.zero_cost: true or false is wanted, 'maybe' came"),
+        (("zero_cost: maybe",), 3, "aten.x.zero_cost: true or false is wanted, a text came"),
         (("zero_cost: true", "accepted_miss: why"), 3, "zero_cost and accepted_miss came"),
         (
             ("composite: true", "decomposer: true", "zero_cost: true"),
@@ -80,7 +80,7 @@ def test_each_way_to_an_answer_is_accepted_alone(lines: tuple[str, ...]) -> None
         (("kernel_type: Add", "category: comm"), 4, "one of compute, communication is wanted"),
         (("notes: a sum", "composite: true"), 4, "a list sub_kernels, or decomposer: true"),
         (("composite: true", "decomposer: false"), 3, "a list sub_kernels, or decomposer: true"),
-        (("composite: true", "sub_kernels: RmsNorm"), 4, "a list is wanted, 'RmsNorm' came"),
+        (("composite: true", "sub_kernels: RmsNorm"), 4, "a list is wanted, a text came"),
         (("composite: true", "sub_kernels: []"), 4, "the list is empty"),
         (("kernel_type: Add", "sub_kernels: [Mul]"), 4, "composite: true is wanted beside it"),
         (("composite: false", "kernel_type: A", "sub_kernels: [B]"), 5, "composite: true"),
@@ -152,13 +152,13 @@ def test_what_is_no_name_of_a_kernel_is_refused_wherever_it_stands(lines: tuple[
     [
         ("", 1, "the file is empty"),
         ("# nothing but this\n", 1, "the file is empty"),
-        ("a text", 1, "a mapping is wanted, 'a text' came"),
+        ("a text", 1, "a mapping is wanted, a text came"),
         ("- a\n- list\n", 1, "a mapping is wanted, a list came"),
         ("version: 1\n", 1, "the key 'operator_mappings' is missing"),
         ("version: 1\noperator_mappings:\n", 2, "a mapping is wanted, nothing came"),
         ("version: 1\noperator_mappings: {}\n", 2, "at least one operator is wanted"),
         ("version: 1\noperator_mappings: [a]\n", 2, "a mapping is wanted, a list came"),
-        ("operator_mappings:\n  aten.x: MatMulV2\n", 2, "aten.x: a mapping is wanted, 'MatMulV2'"),
+        ("operator_mappings:\n  aten.x: MatMulV2\n", 2, "aten.x: a mapping is wanted, a text"),
         ("a: 1\nb: [1,\n", 3, "not YAML: while parsing a flow"),
         ("a: 1\n\tb: 2\n", 2, "not YAML: "),
         ("a: 1\nb: \x00\n", 2, "not YAML: "),
@@ -166,8 +166,8 @@ def test_what_is_no_name_of_a_kernel_is_refused_wherever_it_stands(lines: tuple[
         ("a: 1\nb: !!python/name:os.system\n", 2, "not YAML: could not determine a constructor"),
         ("a: 1\n---\nb: 2\n", 2, "not YAML: expected a single document"),
         ("? [a]\n: 1\n", 1, "a key must be a plain word"),
-        ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", 5, "the key 'c' stands twice, first in line 3"),
-        ("a: 1\nb: [{c: 1, c: 2}]\n", 2, "the key 'c' stands twice, first in line 2"),
+        ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", 5, "stands in line 3 already"),
+        ("a: 1\nb: [{c: 1, c: 2}]\n", 2, "stands in line 2 already"),
     ],
 )
 def test_what_is_no_mapping_of_operators_is_refused(text: str, line: int, words: str) -> None:
@@ -179,7 +179,7 @@ def test_an_operator_that_stands_twice_is_refused() -> None:
     again = "  'aten.mm.default': {kernel_type: Add}\n\ntorch_npu_reference:"
     message = refused(RICH.replace("\ntorch_npu_reference:", again))
     first = RICH[: RICH.index('"aten.mm.default"')].count("\n") + 1
-    assert f"the key 'aten.mm.default' stands twice, first in line {first}" in message
+    assert f"a key stands here that stands in line {first}" in message
 
 
 @pytest.mark.parametrize("value", ["2026-02-30", "!!bool 7", "!!int ''", "!!timestamp soon"])

@@ -1,15 +1,20 @@
 """A pulled snapshot is a folder that consumers read by name, and that never replaces their work."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from collector import keys
 from collector.database.commits import Commit, find_head
+from collector.database.layout import UNKNOWN_INPUTS
 from collector.database.merge import CREATE, merge
-from collector.database.pull import MARKER, pull
+from collector.database.pull import MARKER, check_is_real, pull
+from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
+from collector.singlehost.tree_source import read_tree
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -21,6 +26,7 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.database.consumer import Consumer
 
 pytestmark = pytest.mark.fast
 
@@ -57,15 +63,60 @@ def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: 
     assert list(add["Input Shapes"]) == ['"1,64;1,64"', '"16"', '"2,64;2,64"']
     durations = add["Average Duration(us)"]
     assert durations[[0, 2]].tolist() == [5.0, 6.0] and durations.isna()[1]
-    assert len(add.columns) == 62
+    assert len(add.columns) == 63 and add.columns[62] == "MicroBench Cache"
+    assert add["MicroBench Cache"][[0, 2]].tolist() == ["warm", "warm"]
     assert (tmp_path / "tree" / PATH / "op_mapping.yaml").read_text() == "a: 1\n"
 
 
-def test_a_case_of_unknown_inputs_has_a_row(tmp_path: Path) -> None:
+def test_a_case_of_unknown_inputs_has_a_row_where_consumers_do_not_look(tmp_path: Path) -> None:
     store, head = database()
     pull(store, head, tmp_path)
-    text = (tmp_path / PATH / "Gelu.csv").read_text()
+    assert not (tmp_path / PATH / "Gelu.csv").exists()
+    text = (tmp_path / PATH / UNKNOWN_INPUTS / "Gelu.csv").read_text()
     assert text.splitlines()[1].startswith("dynamic,AI_VECTOR_CORE,N/A,DT_BF16")
+    assert sorted(r.case_id for r in read_tree(tmp_path / PATH)) == sorted(
+        r.case_id for r in RECORDS
+    )
+
+
+UNREADABLE = [
+    record_of_shapes("Add", shapes, '"8,8"') for shapes in ("N/A", '"N/A"', "", "NULL", " n/a ")
+]
+
+
+@pytest.mark.parametrize("kept", [{}, {"prune_empty": True}, {"cache": "warm"}])
+def test_a_consumer_reads_the_rows_beside_one_whose_inputs_are_unknown(
+    tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    records = [add_record(1), *UNREADABLE, add_record(2)]
+    store = MemoryStore()
+    shard = MadeShard("s", records, [answered(records, 5.0)])
+    write_campaign(store, MadePlan([shard]))
+    merge(store, [("made", 1)], guard=CREATE, author="test")
+    head = find_head(store)
+    assert head is not None
+    pulled = pull(store, head, tmp_path / "tree", **kept)
+    seen = Consumer(tmp_path / "tree" / PATH).everything()
+    assert seen == {"Add": {((1, 64), (1, 64)): 5.0, ((2, 64), (2, 64)): 5.0 + len(UNREADABLE) + 1}}
+    assert pulled.rows == len({r.case_id for r in records})
+    ids = {r.case_id for r in read_tree(tmp_path / "tree" / PATH)}
+    assert ids == {r.case_id for r in records}
+
+
+def test_cells_of_any_text_come_through_a_campaign_as_its_source_wrote_them(tmp_path: Path) -> None:
+    told = {"Runtime x": "a\rb", "Notes": 'l\r\n"2" \u2028, ', "Long": "x" * 200_000}
+    record = replace(add_record(1), extra=told)
+    store = MemoryStore()
+    shard = MadeShard("s", [record], [{record.case_id: Tried(5.0)}])
+    write_campaign(store, MadePlan([shard]))
+    merge(store, [("made", 1)], guard=CREATE, author="test")
+    head = find_head(store)
+    assert head is not None
+    pull(store, head, tmp_path / "tree")
+    path = tmp_path / "tree" / PATH / "Add.csv"
+    (row,) = read_kernel_file(path).rows
+    (seen,) = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    assert {name: row[name] for name in told} == {name: seen[name] for name in told} == told
 
 
 def test_a_missing_op_mapping_is_told(tmp_path: Path) -> None:
@@ -125,3 +176,17 @@ def test_a_damaged_snapshot_leaves_the_earlier_pull_untouched(tmp_path: Path) ->
         pull(store, head, tmp_path)
     assert read(tmp_path, "Add")["Average Duration(us)"][0] == 5.0
     assert (tmp_path / MARKER).exists()
+
+
+@pytest.mark.parametrize("marker", [b"", b"{}", b"[" * 100_000, b'{"runtime": "banana"}'])
+def test_a_marker_that_cannot_be_read_is_not_taken_for_that_of_a_real_runtime(
+    tmp_path: Path, marker: bytes
+) -> None:
+    version = tmp_path / "device" / "vllm_ascend" / "v"
+    version.mkdir(parents=True)
+    check_is_real(version)
+    (tmp_path / MARKER).write_bytes(marker)
+    with pytest.raises(BadInput, match=MARKER):
+        check_is_real(version)
+    with pytest.raises(BadInput, match=MARKER):
+        pull(*database(), tmp_path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.plan_state import plan_state
+from collector.database.plan_state import read_results
 from collector.database.query import Answered, answers, diff, held_shards
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
@@ -32,9 +32,8 @@ ONE, TWO, THREE = (add_record(rows) for rows in (1, 2, 3))
 
 def state_of(*plans: MadePlan) -> State:
     store = MemoryStore()
-    for plan in plans:
-        write_campaign(store, plan)
-    return join_all(plan_state(store, plan.campaign, plan.number).state for plan in plans)
+    written = [write_campaign(store, plan) for plan in plans]
+    return join_all(read_results(store, plan).state for plan in written)
 
 
 def plan(
@@ -59,12 +58,13 @@ def test_a_good_answer_stands_before_a_later_failure_and_a_failure_is_an_answer(
     assert answers(state_of(first), "another/vllm_ascend/version") == {}
 
 
-def test_answers_are_those_of_one_cache_state() -> None:
+def test_answers_are_warm_or_cold_unless_one_is_asked_for() -> None:
     state = state_of(
         plan(1, [ONE], answered([ONE], 5.0)),
         plan(2, [TWO], answered([TWO], 9.0), cache="cold"),
     )
-    assert set(answers(state, PATH)) == {ONE.case_id}
+    assert set(answers(state, PATH)) == {ONE.case_id, TWO.case_id}
+    assert set(answers(state, PATH, cache="warm")) == {ONE.case_id}
     assert answers(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
 
 

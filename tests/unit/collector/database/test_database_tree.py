@@ -143,7 +143,11 @@ GOOD = csv_bytes(BASE_CELLS, [cells(), cells('"16"')])
     [
         (GOOD + b"dynamic,AI_CORE\r\n", "8 cells are wanted, 2 came", 4),
         (GOOD + b"1,2,3,4,5,6,7,8,9\r\n", "8 cells are wanted, 9 came", 4),
-        (GOOD + csv_bytes(BASE_CELLS, [cells("FLOAT")]).split(b"\r\n", 1)[1], "shape 'FLOAT'", 4),
+        (
+            GOOD + csv_bytes(BASE_CELLS, [cells("FLOAT")]).split(b"\r\n", 1)[1],
+            "Input Shapes: a shape",
+            4,
+        ),
         (GOOD.replace(b"Output Formats", b"OP State"), "'OP State' comes twice", 1),
         (b"message_bytes,num_devices\r\n1,2\r\n", "a column 'Input Shapes' is wanted", 1),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull", None),

@@ -1,38 +1,58 @@
 """A database that is not what its commits say is found out, whatever was done to it."""
 
+import io
 import json
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from collector import keys
 from collector.canonical import readable_json, sha256_hex
-from collector.database.commits import Commit, commit_to_json, read_commit
+from collector.database.commits import Commit, commit_to_json, history, read_commit
 from collector.database.merge import CREATE, merge
-from collector.database.snapshot import read_manifest
+from collector.database.shown import Shown, shown_after
+from collector.database.snapshot import load_state, read_manifest, read_measurements
 from collector.database.verify import verify
+from collector.database.view import content_hash, content_hash_of, render
+from collector.manifest import (
+    StoredObject,
+    manifest_from_json,
+    manifest_to_json,
+)
+from collector.manifest import commit_from_json as shard_from_json
+from collector.manifest import commit_to_json as shard_to_json
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
     MadeShard,
+    Tried,
     add_record,
     answered,
     write_campaign,
 )
-
-pytestmark = pytest.mark.fast
+from tests.unit.collector.database.test_database_published import random_plan
+from tests.unit.collector.database.wrapped_stores import CountingStore
 
 Damage = Callable[[MemoryStore, Commit], None]
 
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """A database of two commits."""
+    return database()
+
+
+def database(second_us: float = 20.0) -> MemoryStore:
+    """A database of two commits; of the second the first case was tried twice."""
     store = MemoryStore()
-    for number, rows in ((1, 2), (2, 5)):
+    for number, rows, mean_us in ((1, 2, 10.0), (2, 5, second_us)):
         records = [add_record(n) for n in range(1, rows)]
-        shard = MadeShard(f"shard-{number}", records, [answered(records, 10.0 * number)])
+        sessions = [{records[0].case_id: Tried()}, answered(records, mean_us)]
+        shard = MadeShard(f"shard-{number}", records, sessions[2 - number :])
         plan = MadePlan([shard], number=number, head_commit=number - 1, op_mapping="a: 1\n")
         write_campaign(store, plan)
         merge(store, [plan.name], guard=CREATE, author="test")
@@ -119,10 +139,94 @@ def forge_manifest(store: MemoryStore, commit: Commit, key: str, data: bytes) ->
     manifest = json.loads(store.get(where))
     entry = {"sha256": sha256_hex(data), "size_bytes": len(data), "rows": 4}
     manifest["files"][f"{PATH}/Add.csv"] = entry
+    seal_manifest(store, commit, manifest)
+
+
+def seal_manifest(store: MemoryStore, commit: Commit, manifest: object) -> None:
+    where = keys.snapshot_manifest(commit.snapshot)
     store.put(where, readable_json(manifest))
     value = json.loads(commit_to_json(commit))
     value["manifest_sha256"] = sha256_hex(store.get(where))
     store.put(keys.commit(commit.number), readable_json(value))
+
+
+SHARD = ("made", "shard-2")
+
+
+def edit_a_part(store: MemoryStore, commit: Commit) -> None:
+    key = keys.part(*SHARD, "attempt-1", 1)
+    store.put(key, store.get(key).replace(b"node-1", b"node-2"))
+
+
+def edit_an_attempts_manifest(store: MemoryStore, commit: Commit) -> None:
+    key = keys.attempt_manifest(*SHARD, "attempt-1")
+    store.put(key, store.get(key).replace(b"node-1", b"node-2"))
+
+
+def commit_a_shard_anew(store: MemoryStore, commit: Commit) -> None:
+    """All hashes under `campaigns/` are right, and lead to other numbers than were published."""
+    part = keys.part(*SHARD, "attempt-1", 1)
+    data = store.get(part).replace(b"20.0", b"19.0")
+    store.put(part, data)
+    where = keys.attempt_manifest(*SHARD, "attempt-1")
+    manifest = manifest_from_json(store.get(where), key=where)
+    first, entry = manifest.parts
+    named = replace(entry, part=StoredObject(part, len(data), sha256_hex(data)))
+    edited = manifest_to_json(replace(manifest, parts=(first, named)))
+    store.put(where, edited)
+    key = keys.committed(*SHARD)
+    stored = StoredObject(where, len(edited), sha256_hex(edited))
+    store.put(
+        key, shard_to_json(replace(shard_from_json(store.get(key), key=key), manifest=stored))
+    )
+
+
+def take_a_shards_commit_away(store: MemoryStore, commit: Commit) -> None:
+    store.delete(keys.committed(*SHARD))
+
+
+def edit_a_plan(store: MemoryStore, commit: Commit) -> None:
+    key = keys.plan("made", 2)
+    store.put(key, store.get(key).replace(b'"devices": 1', b'"devices": 2'))
+
+
+def take_the_commit_away(store: MemoryStore, commit: Commit) -> None:
+    store.delete(keys.commit(2))
+
+
+def take_a_plan_away(store: MemoryStore, commit: Commit) -> None:
+    store.delete(keys.plan("made", 2))
+
+
+def publish_measurements_that_nobody_took(store: MemoryStore, commit: Commit) -> None:
+    """All of `db/` is that of other numbers, with every hash as it should be."""
+    forged = database(second_us=19.0)
+    for info in list(store.list("db/")):
+        store.delete(info.key)
+    for info in forged.list("db/"):
+        store.put(info.key, forged.get(info.key))
+
+
+def call_all_final(store: MemoryStore, commit: Commit) -> None:
+    """The first try of a case answers it too, by no manifest."""
+    where = keys.snapshot_manifest(commit.snapshot)
+    manifest = json.loads(store.get(where))
+    *others, own = manifest["measurements"]
+    table = read_measurements(store, own)
+    at = table.column_names.index("final")
+    out = io.BytesIO()
+    pq.write_table(table.set_column(at, "final", pa.array([True] * table.num_rows)), out)
+    forged = keys.measurements(sha256_hex(out.getvalue()))
+    store.put(forged, out.getvalue())
+    manifest["measurements"] = [*others, forged]
+    seal_manifest(store, commit, manifest)
+
+
+def forget_measurements(store: MemoryStore, commit: Commit) -> None:
+    where = keys.snapshot_manifest(commit.snapshot)
+    manifest = json.loads(store.get(where))
+    del manifest["measurements"][0]
+    seal_manifest(store, commit, manifest)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +238,23 @@ def forge_manifest(store: MemoryStore, commit: Commit, key: str, data: bytes) ->
         (delete_the_manifest, "manifest.json: it is not there"),
         (flip_a_byte_in_the_cases, "cases.parquet: sha256"),
         (delete_measurements, ".parquet: it is not there"),
-        (delete_a_part, "attempt-1/part-0.csv, which is not there"),
-        (tear_the_commit, "the commit cannot be read"),
+        (delete_a_part, "attempt-1/part-0.csv: it is not there"),
+        (edit_a_part, "attempt-1/part-1.csv: sha256"),
+        (edit_an_attempts_manifest, "attempt-1/manifest.json: sha256"),
+        (commit_a_shard_anew, "measurements are not what came from campaigns/made/attempts/sh"),
+        (take_a_shards_commit_away, "measurements are not what came from campaigns/made/attempts"),
+        (edit_a_plan, "campaigns/made/plans/2.json: plan "),
+        (take_the_commit_away, "db/commits/00000002.json: it is not there, and db/HEAD.json names"),
+        (take_a_plan_away, "campaigns/made/plans/2.json: it is missing"),
+        (publish_measurements_that_nobody_took, "4 of its measurements are not what came from"),
+        (call_all_final, "1 of its measurements are not what came from"),
+        (forget_measurements, ".parquet was in the version before, and is not here"),
+        (tear_the_commit, "db/commits/00000002.json: a commit of the database is wanted"),
         (claim_another_parent, "its parent is 0, not 1"),
-        (claim_another_content, "the commit claims content 000"),
+        (claim_another_content, "its content_hash is"),
         (claim_another_runtime, "its runtime is fake"),
-        (publish_a_number_nobody_measured, "Add.csv does not follow from the state"),
-        (hide_a_row, "Add.csv does not follow from the state"),
+        (publish_a_number_nobody_measured, "Add.csv: it does not follow from the state"),
+        (hide_a_row, "Add.csv: it does not follow from the state"),
     ],
 )
 def test_damage_is_found_where_it_is(store: MemoryStore, damage: Damage, told: str) -> None:
@@ -150,6 +264,128 @@ def test_damage_is_found_where_it_is(store: MemoryStore, damage: Damage, told: s
     assert {problem.commit for problem in problems} == {2}
 
 
+def test_a_plan_that_was_changed_is_told_once_whatever_shards_it_has(store: MemoryStore) -> None:
+    edit_a_plan(store, read_commit(store, 2))
+    assert [problem.key for problem in verify(store)] == [keys.plan("made", 2)]
+
+
 def test_a_commit_missing_in_the_middle_is_found(store: MemoryStore) -> None:
     store.delete(keys.commit(1))
-    assert [problem.commit for problem in verify(store)] == [1]
+    [problem] = verify(store)
+    assert (problem.commit, problem.text) == (1, "db/commits/00000001.json: it is missing")
+
+
+def of_another_author(store: MemoryStore, number: int) -> None:
+    key = keys.commit(number)
+    store.put(key, store.get(key).replace(b'"author": "test"', b'"author": "tess"'))
+
+
+def another_parent(store: MemoryStore, number: int) -> None:
+    """One digit."""
+    sha256 = read_commit(store, number).parent_sha256
+    other = ("1" if sha256[0] == "0" else "0") + sha256[1:]
+    key = keys.commit(number)
+    store.put(key, store.get(key).replace(sha256.encode(), other.encode()))
+
+
+@pytest.mark.parametrize("hint", ["there", "gone"])
+@pytest.mark.parametrize(
+    ("harm", "number", "told"),
+    [
+        (of_another_author, 1, "it has not the sha256 that db/commits/00000002.json names it by"),
+        (another_parent, 2, "the sha256 that it names db/commits/00000001.json by is not that"),
+    ],
+)
+def test_of_two_commits_that_do_not_follow_the_one_that_was_changed_is_named(
+    store: MemoryStore, hint: str, harm: Callable[[MemoryStore, int], None], number: int, told: str
+) -> None:
+    harm(store, number)
+    if hint == "gone":
+        store.delete(keys.HEAD)
+    [problem] = verify(store)
+    assert (problem.commit, problem.key) == (number, keys.commit(number))
+    assert told in problem.text and problem.text.endswith("was changed after it was written")
+
+
+def recorded() -> MemoryStore:
+    """A database whose raw records are there, published by two commits."""
+    store = MemoryStore()
+    for number in (1, 2):
+        records = [add_record(number)]
+        shard = MadeShard(f"shard-{number}", records, [answered(records, 5.0)])
+        made = MadePlan([shard], number=number, head_commit=number - 1, raw=b"recorded")
+        write_campaign(store, made)
+        merge(store, [made.name], guard=CREATE, author="test")
+    return store
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda store, key: store.put(key, b"other"), "it was changed after it was written"),
+        (lambda store, key: store.delete(key), "it is not there, and campaigns/made/attempts/"),
+    ],
+)
+@pytest.mark.parametrize("spell", [keys.raw_summary, keys.raw_journal])
+def test_what_the_profiler_recorded_is_read_unless_it_is_left_out(
+    harm: Callable[[MemoryStore, str], None], told: str, spell: Callable[..., str]
+) -> None:
+    store = recorded()
+    assert verify(store) == []
+    key = spell("made", "shard-2", "attempt-1", 0)
+    harm(store, key)
+    [problem] = verify(store)
+    assert (problem.commit, problem.key) == (2, key) and told in problem.text
+    assert verify(store, with_raw=False) == []
+
+
+def test_a_record_of_a_shard_that_is_not_published_is_nobodys_promise() -> None:
+    store = recorded()
+    records = [add_record(9)]
+    made = MadePlan(
+        [MadeShard("shard-9", records, [answered(records, 5.0)])], number=3, raw=b"recorded"
+    )
+    write_campaign(store, made)
+    store.put(keys.raw_summary("made", "shard-9", "attempt-1", 0), b"other")
+    assert verify(store) == []
+
+
+def test_every_object_is_read_once_however_many_commits_name_it(store: MemoryStore) -> None:
+    for number in (3, 4, 5):
+        records = [add_record(10 * number)]
+        made = MadePlan(
+            [MadeShard(f"shard-{number}", records, [answered(records, 1.0)])],
+            number=number,
+            head_commit=number - 1,
+        )
+        write_campaign(store, made)
+        merge(store, [made.name], guard=CREATE, author="test")
+    counting = CountingStore(store)
+    assert verify(counting) == []
+    read = [key for verb, key in counting.calls if verb == "get"]
+    again = {key for key in read if read.count(key) > 1}
+    assert again <= {keys.HEAD, keys.commit(5)}  # the end of the log is found before it is walked
+    assert {keys.part("made", f"shard-{n}", "attempt-1", 0) for n in (1, 2, 3, 4, 5)} <= set(read)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> None:
+    """Only what may have changed is rendered, and gives the same as to render everything."""
+    chance, store = random.Random(seed), MemoryStore()
+    for number in range(1, 6):
+        made = replace(random_plan(chance, number), op_mapping=f"a: {chance.randint(1, 2)}\n")
+        write_campaign(store, made)
+        merge(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
+    shown: Shown | None = None
+    for commit in reversed(list(history(store))):
+        manifest = read_manifest(store, commit)
+        state = load_state(store, commit, manifest)
+        tables = {key: read_measurements(store, key) for key in manifest.measurements}
+        shown = shown_after(shown, state, tables)
+        whole = render(state)
+        assert {p: (f.sha256, f.rows) for p, f in shown.files.items()} == {
+            p: (sha256_hex(f.data), f.rows) for p, f in whole.items()
+        }
+        hashes = {path: file.sha256 for path, file in shown.files.items()}
+        assert content_hash_of(state, hashes) == content_hash(state) == commit.content_hash
+    assert verify(store) == []

@@ -1,0 +1,174 @@
+"""What binds a committed object and its rows to the shard that they are of.
+
+A hash says that an object is the one that was named, and an id that a row was not changed: neither
+says whose they are. So whatever is stored of a shard must name it, its campaign, and the attempt
+and the session that its own key has; a row besides the stack and the runtime of the plan, and a
+case of the shard under that case's kernel type, or the case of a kernel that ran in its place.
+
+Plans of one campaign may share a shard, whose id follows from its cases and settings. Rows that
+were measured under the other plan say that plan's number, hash and head, by which they rank: so
+the campaign must have that very plan, of the same stack, and it must hold the shard.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from collector import keys
+from collector.case import normal_kernel_type
+from collector.errors import BadInput, NotFound
+from collector.manifest import AttemptManifest, PartEntry, ShardCommit, StoredObject
+from collector.plan import Plan
+from collector.record import CaseRecord, as_ran
+
+# The rows of a part, cut down to some columns.
+Columns = Callable[[Sequence[str]], Iterable[tuple[str, ...]]]
+_RANK = ("plan", "plan_hash", "head_commit")
+_CASE = ("case", "kernel_type", "asked", "op_state", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundShard:
+    """A shard of a plan. `plan_of` reads a plan of the campaign by its number; where there is none
+    it raises NotFound, and BadInput for one that cannot be read."""
+
+    plan: Plan
+    shard: str
+    plan_of: Callable[[int], Plan]
+
+    def check_commit(self, commit: ShardCommit, key: str) -> None:
+        """Raises BadInput, naming the key, for the commit of another shard, and for one that
+        points elsewhere than at a manifest of this one."""
+        self._check(commit.shard, self.shard, "shard", key)
+        try:
+            wanted = keys.attempt_manifest(self.plan.campaign, self.shard, commit.attempt)
+        except BadInput as error:
+            raise BadInput(str(error), path=key) from error
+        self._check(commit.manifest.key, wanted, "manifest", key)
+
+    def check_manifest(self, manifest: AttemptManifest, commit: ShardCommit) -> None:
+        """Raises BadInput, naming the manifest's key, for what another campaign, shard, attempt or
+        plan has left, and where it names anything but parts of this shard, each once; naming the
+        plan's key where that is not the plan any more which the manifest is of."""
+        key = commit.manifest.key
+        self._check(manifest.campaign, self.plan.campaign, "campaign", key)
+        self._check(manifest.shard, self.shard, "shard", key)
+        self._check(manifest.attempt, commit.attempt, "attempt", key)
+        plan = self._plan(manifest.plan, key)
+        if plan.plan_hash != manifest.plan_hash:
+            # The commit has the hash of the manifest, whose worker had read the plan by its hash.
+            raise BadInput(
+                f"{key} is of plan {manifest.plan_hash}, and this is {plan.plan_hash}: it was "
+                "changed after it was measured",
+                path=keys.plan(plan.campaign, plan.number),
+            )
+        named = [entry.part.key for entry in manifest.parts]
+        if len(set(named)) < len(named):
+            raise BadInput("it names a part twice", path=key)
+        for entry in manifest.parts:
+            self.check_entry(entry, key)
+
+    def check_entry(self, entry: PartEntry, key: str) -> None:
+        """Raises BadInput, naming the key, where it names anything but a part of this shard and
+        records of the same session."""
+        place = self._place(entry.part, ("part",), key)
+        for raw in entry.raw:
+            if self._place(raw, ("raw/op_summary", "raw/journal"), key) != place:
+                raise BadInput(f"it names {raw.key} as a record of {entry.part.key}", path=key)
+
+    def check_final(
+        self, final: Mapping[str, str], records: Mapping[str, CaseRecord], key: str
+    ) -> None:
+        """Raises BadInput, naming the key, where a case is answered that is not the shard's."""
+        if foreign := final.keys() - records.keys():
+            raise BadInput(f"it answers case {min(foreign)}, which is none of it", path=key)
+
+    def check_part(self, columns: Columns, records: Mapping[str, CaseRecord], key: str) -> None:
+        """Raises BadInput, naming the key, for rows that are not of this shard, or not of the
+        attempt and the session that the part's key names. `records` are the shard's, by case."""
+        found = keys.session_object(key, self.plan.campaign, self.shard)
+        if found is None or found.kind != "part":
+            raise BadInput(f"this is no part of shard {self.shard}", path=key)
+        where = (self.plan.campaign, self.shard, found.attempt, found.session)
+        for name, wanted in (
+            ("campaign", self.plan.campaign),
+            ("shard", self.shard),
+            ("attempt", found.attempt),
+            ("session", str(found.session)),
+            ("stack_id", self.plan.stack.stack_id),
+            ("runtime", self.plan.stack.runtime.value),
+        ):
+            for (said,) in set(columns((name,))):
+                self._check(said, wanted, name, key)
+        for (said,) in set(columns(("raw_key",))) - {("",)}:
+            self._check(said, keys.raw_summary(*where), "raw_key", key)
+        for number, plan_hash, head in set(columns(_RANK)):
+            plan = self._plan(_whole(number, "plan", key), key)
+            self._check(plan_hash, plan.plan_hash, f"plan {number}", key)
+            self._check(head, str(plan.head_commit), "head_commit", key)
+        _check_cases(columns(_CASE), records, key)
+
+    def _plan(self, number: int, key: str) -> Plan:
+        """The plan of a number that is said, where the campaign has it and it holds this shard."""
+        return self.plan if number == self.plan.number else self._other(number, key)
+
+    def _other(self, number: int, key: str) -> Plan:
+        try:
+            plan = self.plan_of(number)
+        except (BadInput, NotFound) as error:
+            raise BadInput(
+                f"it is of plan {number}, of which is known: {error}", path=key
+            ) from error
+        if self.shard not in {shard.shard_id for shard in plan.shards}:
+            raise BadInput(f"it is of plan {number}, which has no shard {self.shard}", path=key)
+        self._check(plan.stack.stack_id, self.plan.stack.stack_id, f"stack of plan {number}", key)
+        return plan
+
+    def _place(self, stored: StoredObject, kinds: Sequence[str], key: str) -> tuple[str, int]:
+        """The attempt and the session of an object that a manifest names."""
+        found = keys.session_object(stored.key, self.plan.campaign, self.shard)
+        if found is None or found.kind not in kinds:
+            raise BadInput(f"it names {stored.key}, which is not of shard {self.shard}", path=key)
+        return found.attempt, found.session
+
+    def _check(self, said: str, wanted: str, name: str, key: str) -> None:
+        if said != wanted:
+            raise BadInput(f"{name} {wanted} is wanted, {said or 'none'} came", path=key)
+
+
+def _check_cases(
+    rows: Iterable[tuple[str, ...]], records: Mapping[str, CaseRecord], key: str
+) -> None:
+    for case, kernel_type, asked, op_state, core in set(rows):
+        record = records.get(asked or case)
+        if record is None:
+            raise BadInput(f"a row is of case {asked or case}, which is none of it", path=key)
+        if asked:
+            _check_ran(record, (case, kernel_type, op_state, core), key)
+        elif not _is_name_of(kernel_type, record.kernel_type):
+            raise BadInput(
+                f"case {case} is of {record.kernel_type}, {kernel_type!r} came", path=key
+            )
+
+
+def _is_name_of(said: str, kernel_type: str) -> bool:
+    """Whether a kernel type is said as its source wrote it, or as identity has it."""
+    return said == kernel_type or said == normal_kernel_type(kernel_type)
+
+
+def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
+    """That a kernel which ran in place of a case's own is filed under what it makes of the case."""
+    case, kernel_type, op_state, core = told
+    try:
+        ran = as_ran(record, kernel_type, op_state, core).case_id
+    except BadInput as error:
+        raise BadInput(str(error), path=key) from error
+    if ran != case:
+        raise BadInput(
+            f"{kernel_type} ran for case {record.case_id}, and that is not case {case}", path=key
+        )
+
+
+def _whole(text: str, name: str, key: str) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 18:
+        raise BadInput(f"{name} {text!r} is no number", path=key)
+    return int(text)

@@ -1,0 +1,73 @@
+"""The plans of a campaign as they lie in a store, and what of them cannot be read.
+
+What is damaged stops nothing else: it is told in a line that names its key, and its cases are
+planned anew.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache, partial
+
+from collector import keys
+from collector.database.state import MergedPlan
+from collector.errors import DamagedObject, stored
+from collector.plan import Plan, plan_from_json
+from collector.store.base import Store
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damage:
+    """What is stored of a shard and cannot be read; of the whole plan where `shard` is empty.
+    `reason` is a line that names the key."""
+
+    campaign: str
+    plan: int
+    shard: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"damaged     {self._of}: {self.reason}"
+
+    @property
+    def short(self) -> str:
+        """What is damaged and the key where that was seen, without how."""
+        return f"{self._of} ({self.key})"
+
+    @property
+    def key(self) -> str:
+        return self.reason.partition(": ")[0]
+
+    @property
+    def _of(self) -> str:
+        return f"shard {self.shard} of plan {self.plan}" if self.shard else f"plan {self.plan}"
+
+
+def read_plan(store: Store, campaign: str, number: int) -> Plan:
+    """One plan. NotFound where there is none; DamagedObject, naming the key, for anything
+    else."""
+    key = keys.plan(campaign, number)
+    with stored():
+        plan = plan_from_json(store.get(key), key=key)
+    if (plan.campaign, plan.number) != (campaign, number):
+        raise DamagedObject(f"it says that it is plan {plan.number} of {plan.campaign}", path=key)
+    return plan
+
+
+def changed(plan: Plan, merged: Collection[MergedPlan]) -> Damage | None:
+    """What is wrong with a plan where versions were merged from another one of its number."""
+    hashes = {
+        one.plan_hash
+        for one in merged
+        if (one.campaign, one.number) == (plan.campaign, plan.number)
+    }
+    if not hashes or plan.plan_hash in hashes:
+        return None
+    key = keys.plan(plan.campaign, plan.number)
+    what = f"{key}: plan {min(hashes)} was merged, and this is {plan.plan_hash}: it was changed"
+    return Damage(plan.campaign, plan.number, "", f"{what} after it was written")
+
+
+def plan_reader(store: Store, campaign: str) -> Callable[[int], Plan]:
+    """What reads the plans of a campaign by number, each once: of thousands of shards many may be
+    of another plan. Raises what read_plan raises."""
+    return cache(partial(read_plan, store, campaign))

@@ -1,0 +1,98 @@
+"""What the commits of a log must show, one after the other, each computed from its state.
+
+A commit changes few files of the tree. Only those are rendered that follow from rows which the
+commit before did not have: of the kernel types of the cases that they speak of, and of version
+directories that stand for something else since. The others follow from the same rows as before.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.canonical import sha256_hex
+from collector.database.layout import OP_MAPPING, kernel_file_name
+from collector.database.row_sets import beyond, identities, is_among
+from collector.database.state import TEXT, State
+from collector.database.view import render
+
+_CASE = ("version_path", "case")
+_KERNEL = ("version_path", "kernel_type")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFile:
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The tree that a state shows, and the files of measurements that the state was read from."""
+
+    state: State
+    measurements: Mapping[str, pa.Table]
+    files: Mapping[str, ShownFile]
+
+
+def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
+    """The tree of a state, given that of another. `measurements` are by key; a file of one key
+    is the same in both."""
+    if before is None or not before.measurements.keys() <= measurements.keys():
+        return Shown(state, measurements, _rendered(state))
+    added = [table for key, table in measurements.items() if key not in before.measurements]
+    touched = _touched(before.state, state, added)
+    both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
+    gone = {_file(*pair) for pair in _pairs(both.filter(is_among(both, _KERNEL, touched)))}
+    kept = {
+        path: file
+        for path, file in before.files.items()
+        if path not in gone and path.rpartition("/")[2] != OP_MAPPING
+    }
+    return Shown(state, measurements, {**kept, **_rendered(_of_kernels(state, touched))})
+
+
+def _touched(before: State, state: State, added: Iterable[pa.Table]) -> pa.Array:
+    """The kernel types, as identities, whose rows may show otherwise than before."""
+    new = [table.select(_CASE) for table in added]
+    for name in ("cases", "profiles"):
+        old, now = getattr(before, name), getattr(state, name)
+        new += [beyond(old, now).select(_CASE), beyond(now, old).select(_CASE)]
+    cases = pa.concat_tables([before.cases, state.cases]).select((*_CASE, "kernel_type"))
+    other = [
+        path
+        for path in {*before.versions, *state.versions}
+        if _stands_for(before, path) != _stands_for(state, path)
+    ]
+    is_new = is_among(cases, _CASE, identities(pa.concat_tables(new), _CASE))
+    is_other = pc.is_in(cases["version_path"], value_set=pa.array(other, TEXT))
+    return identities(cases.filter(pc.or_(is_new, is_other)), _KERNEL)
+
+
+def _stands_for(state: State, path: str) -> str | None:
+    """What of a version decides which rows show: its stack, whichever plan it comes from."""
+    version = state.versions.get(path)
+    return version.stack.text if version is not None else None
+
+
+def _of_kernels(state: State, kernels: pa.Array) -> State:
+    """The part of a state that the files of these kernel types follow from."""
+    cases = state.cases.filter(is_among(state.cases, _KERNEL, kernels))
+    known = identities(cases, _CASE)
+    measurements = state.measurements.filter(is_among(state.measurements, _CASE, known))
+    return replace(state, cases=cases, measurements=measurements)
+
+
+def _rendered(state: State) -> dict[str, ShownFile]:
+    files = render(state)
+    return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
+
+
+def _pairs(kernels: pa.Table) -> set[tuple[str, str]]:
+    found = kernels.group_by(list(_KERNEL)).aggregate([]).to_pydict()
+    return set(zip(found["version_path"], found["kernel_type"], strict=True))
+
+
+def _file(path: str, kernel: str) -> str:
+    return f"{path}/{kernel_file_name(kernel)}"

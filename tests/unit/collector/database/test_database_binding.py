@@ -1,0 +1,339 @@
+"""Whose a committed object is: what is sealed well and says something else than its plan, its shard
+or its own key is refused by the key that says so."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import measurement_rows
+from collector.database.snapshot import load_state
+from collector.errors import BadInput
+from collector.manifest import (
+    AttemptManifest,
+    StoredObject,
+    commit_from_json,
+    commit_to_json,
+    manifest_from_json,
+    manifest_to_json,
+)
+from collector.measurement import (
+    ROW_COLUMNS,
+    Companion,
+    DeviceState,
+    Measurement,
+    from_row,
+    to_row,
+)
+from collector.plan import plan_from_json, plan_to_json
+from collector.stack import Runtime
+from collector.store.memory import MemoryStore
+from collector.table import table_bytes, table_rows
+from collector.worker.attempt import part_bytes, read_part
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    commit_shard,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 5)]
+OTHERS = [add_record(rows) for rows in range(5, 8)]
+SHARD = MadeShard("s1", RECORDS, [answered(RECORDS, 10.0)])
+PLAN = MadePlan([SHARD, MadeShard("s2", OTHERS, [answered(OTHERS, 20.0)])])
+PART = keys.part("made", "s1", "attempt-1", 0)
+MANIFEST = keys.attempt_manifest("made", "s1", "attempt-1")
+COMMITTED = keys.committed("made", "s1")
+
+
+@pytest.fixture
+def store():
+    found = MemoryStore()
+    write_campaign(found, PLAN)
+    return found
+
+
+def publish(store, *plans):
+    result = merge(store, plans or (("made", 1),), guard=CREATE, author="test")
+    assert not result.damaged
+    return result.commit
+
+
+def seal_commit(store, **changes):
+    commit = commit_from_json(store.get(COMMITTED))
+    store.put(COMMITTED, commit_to_json(replace(commit, **changes)))
+
+
+def seal_manifest(store, **changes):
+    """Another manifest, and a commit that says it is right."""
+    data = manifest_to_json(replace(manifest_from_json(store.get(MANIFEST)), **changes))
+    store.put(MANIFEST, data)
+    seal_commit(store, manifest=StoredObject(MANIFEST, len(data), sha256_hex(data)))
+
+
+def seal_part(store, data):
+    """Another part, with all that leads to it."""
+    store.put(PART, data)
+    manifest = manifest_from_json(store.get(MANIFEST))
+    stored = StoredObject(PART, len(data), sha256_hex(data))
+    final = {m.case_id: m.measurement_id for m in rows_of(data) if not m.is_filed}
+    seal_manifest(store, parts=(replace(manifest.parts[0], part=stored),), final=final)
+
+
+def rows_of(data):
+    """The measurements of a part; none where it holds none."""
+    try:
+        return read_part(data, key=PART)
+    except BadInput:
+        return ()
+
+
+def forge(store, **changes):
+    """Every row of the part changed, its ids made anew, and all of it sealed."""
+    names = Measurement.__dataclass_fields__
+    own = {name: value for name, value in changes.items() if name in names}
+    told = {name: value for name, value in changes.items() if name not in names}
+    seal_part(
+        store,
+        part_bytes(
+            replace(m, provenance=replace(m.provenance, **told), **own)
+            for m in read_part(store.get(PART), key=PART)
+        ),
+    )
+
+
+def refused(store, key, words=""):
+    """A merge does not publish the shard, and says so in a line that names the key."""
+    result = merge(store, [("made", 1)], guard=CREATE, author="test")
+    [reason] = [damage.reason for damage in result.damaged if damage.shard == "s1"]
+    assert re.match(f"{re.escape(key)}.*{words}", reason) and "\n" not in reason
+    assert "s1" not in set(load_state(store, result.head).measurements["shard"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"campaign": "other"},
+        {"shard": "s2"},
+        {"attempt": "attempt-9"},
+        {"session": 3},
+        {"stack_id": "0" * 16},
+        {"runtime": Runtime.FAKE},
+        {"plan": 2},
+        {"plan_hash": "0" * 16},
+        {"head_commit": 99},
+        {"raw_key": "campaigns/other/attempts/s1/a/raw/op_summary-0.csv.zst"},
+        {"kernel_type": "Mul"},
+        {"case_id": OTHERS[0].case_id},
+        {"case_id": OTHERS[0].case_id, "asked": RECORDS[0].case_id},
+        {"asked": OTHERS[0].case_id},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_rows_that_say_something_else_than_their_key_and_plan_are_refused(store, changes):
+    forge(store, **changes)
+    # Answers to cases that are none of the shard's are seen before any row.
+    refused(store, MANIFEST if changes.keys() == {"case_id"} else PART)
+
+
+def test_what_ran_in_place_of_a_case_is_bound_to_it_good_or_not():
+    store = MemoryStore()
+    session = {RECORDS[0].case_id: Tried(5.0, ran="AddAiCore")}
+    write_campaign(store, MadePlan([MadeShard("s1", RECORDS[:1], [session])]))
+    for old, new in ((b"AddAiCore", b"AddOther"), (b",ok,", b",hung,")):
+        seal_part(store, store.get(PART).replace(old, new))
+    refused(store, PART, "AddOther ran for case .*, and that is not case")
+
+
+def test_a_filed_row_answers_nothing():
+    store = MemoryStore()
+    session = {RECORDS[0].case_id: Tried(5.0, ran="AddAiCore")}
+    write_campaign(store, MadePlan([MadeShard("s1", RECORDS[:1], [session])]))
+    filed = next(m for m in read_part(store.get(PART), key=PART) if m.is_filed)
+    seal_manifest(store, final={RECORDS[0].case_id: filed.measurement_id})
+    refused(store, MANIFEST, "none of its parts holds it")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"campaign": "other"},
+        {"shard": "s2"},
+        {"attempt": "attempt-9"},
+        {"plan": 2},
+        {"final": {OTHERS[0].case_id: "0" * 24}},
+        {"parts": ()},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_manifest_that_is_not_the_shards_is_refused(store, changes):
+    seal_manifest(store, **changes)
+    refused(store, MANIFEST)
+
+
+def test_a_manifest_of_another_plan_of_that_number_is_refused(store):
+    seal_manifest(store, plan_hash="0" * 16)
+    refused(store, keys.plan("made", 1), f"{MANIFEST} is of plan {'0' * 16}")
+
+
+def elsewhere(store, key) -> AttemptManifest:
+    """The shard's manifest, its part at another key."""
+    manifest = manifest_from_json(store.get(MANIFEST))
+    data = store.get(PART)
+    store.put(key, data)
+    stored = StoredObject(key, len(data), sha256_hex(data))
+    return replace(manifest, parts=(replace(manifest.parts[0], part=stored),))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        keys.part("made", "s2", "attempt-1", 7),
+        keys.part("other", "s1", "attempt-1", 0),
+        keys.session_cases("made", "s1", "attempt-1", 0),
+        "db/measurements/part-0.csv",
+        "campaigns/made/attempts/s1/attempt-1/part-00.csv",
+    ],
+)
+def test_a_part_that_lies_elsewhere_is_refused(store, key):
+    seal_manifest(store, parts=elsewhere(store, key).parts)
+    refused(store, MANIFEST, "is not of shard s1")
+
+
+def test_a_part_may_not_count_twice_nor_have_records_of_another_session(store):
+    entry = manifest_from_json(store.get(MANIFEST)).parts[0]
+    raw = StoredObject(keys.raw_summary("made", "s1", "attempt-1", 5), 1, "0" * 64)
+    seal_manifest(store, parts=(replace(entry, raw=(raw,)),))
+    refused(store, MANIFEST, "as a record of")
+    seal_manifest(store, parts=(entry, entry))
+    refused(store, MANIFEST, "twice")
+
+
+def test_a_commit_that_points_at_another_campaign_or_shard_is_refused(store):
+    write_campaign(store, replace(PLAN, campaign="other"))
+    own = commit_from_json(store.get(COMMITTED))
+    for campaign, shard in (("other", "s1"), ("made", "s2")):
+        commit = commit_from_json(store.get(keys.committed(campaign, shard)))
+        store.put(COMMITTED, commit_to_json(replace(commit, shard="s1")))
+        refused(store, COMMITTED, "manifest")
+        store.put(COMMITTED, commit_to_json(commit))
+        refused(store, COMMITTED)
+    for attempt in ("attempt-9", "../x", ""):
+        store.put(COMMITTED, commit_to_json(replace(own, attempt=attempt)))
+        refused(store, COMMITTED)
+
+
+def test_a_plan_edited_under_way_is_refused(store):
+    key = keys.plan("made", 1)
+    store.put(key, store.get(key).replace(b"avx2", b"avx9"))
+    refused(store, key, "s1/attempt-1/manifest.json is of plan .*, and this is")
+
+
+def shared(store, **changes):
+    """A second plan of the campaign that has shard s1 too, and how it differs from the first."""
+    first = plan_from_json(store.get(keys.plan("made", 1)))
+    second = replace(first, number=2, inputs_hash="another", **changes)
+    store.put(keys.plan("made", 2), plan_to_json(second))
+    return second
+
+
+def test_plans_that_share_a_shard_take_each_others_rows_whoever_measured_them(store):
+    shared(store, head_commit=3)
+    assert publish(store, ("made", 2)).counts["measurements"] == 7
+    assert {m.provenance.plan for m in read_part(store.get(PART), key=PART)} == {1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"shards": ()}, {"head_commit": 5}, {"campaign": "made", "round": "x"}],
+    ids=["another shard", "another head", "another hash"],
+)
+def test_rows_cannot_be_of_a_plan_that_does_not_hold_them(store, changes):
+    """A rank is a plan's: rows have a later one's only where it is there, and theirs."""
+    second = shared(store, **changes)
+    forge(store, plan=2, plan_hash=second.plan_hash, head_commit=7)
+    refused(store, PART)
+    forge(store, plan=2, plan_hash="f" * 16, head_commit=second.head_commit)
+    refused(store, PART)
+
+
+def test_a_commit_of_the_same_shard_by_two_plans_is_one(store):
+    other = MemoryStore()
+    plan = write_campaign(other, replace(PLAN, number=2))
+    commit = replace(PLAN, number=2, attempt="attempt-2")
+    store.put(keys.plan("made", 2), plan_to_json(plan))
+    store.delete(COMMITTED)
+    commit_shard(store, commit, plan, SHARD)
+    assert publish(store, ("made", 1), ("made", 2)).counts["measurements"] == 7
+
+
+ODD = {
+    "counters": ["{}", '[["x"]]', '[["x","y"]]', "[[1,2.0]]", '[["x",1e999]]', '[["x",NaN]]', "["],
+    "companions": ['[["Add",1]]', '[["Add",1.5,2.0]]', "[[1,1,2.0]]", "x", '[["Add",1,1e999]]'],
+    "warnings": ["x", "[1]", "{}", '"a"', "[null]"],
+    "n_expected": ["-1", "1.5", "", "x", "+1", "01", "1e3", "9" * 20, "١"],
+    "n_observed": ["-1", "x"],
+    "n_accepted": ["-1", "x"],
+    "rank": ["-1", "", "x"],
+    "plan": ["01", "+1", "", "x"],
+    "head_commit": ["00", "-0", "x"],
+    "session": ["00", "", "x"],
+    "opened_clock_mhz": ["x", "nan", "inf", "1e999"],
+    "closed_temperature_c": ["x", "nan", "-inf"],
+    "cache": ["", "lukewarm"],
+    "outcome": ["", "well"],
+    "runtime": ["", "none", "banana"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in ODD.items() for t in texts])
+def test_cells_that_are_no_such_thing_are_refused_by_merge_and_worker(store, name, text):
+    ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
+    row = dict(zip(ROW_COLUMNS, cells, strict=True)) | {name: text}
+    data = table_bytes(ROW_COLUMNS, [list(row.values())])
+    with pytest.raises(BadInput, match=f"^{PART}"):
+        measurement_rows(data, key=PART)
+    with pytest.raises(BadInput):
+        from_row(row)
+
+
+def test_a_measurement_that_is_there_twice_is_refused(store):
+    data = store.get(PART)
+    seal_part(store, data + data.split(b"\n", 1)[1])
+    refused(store, PART, "twice")
+
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    counters=st.lists(st.tuples(names, finite | st.integers(-(10**15), 10**15)), max_size=4),
+    companions=st.lists(st.builds(Companion, names, st.integers(0, 99), finite), max_size=2),
+    warnings=st.lists(names, max_size=2),
+    state=st.builds(DeviceState, st.none() | finite, st.none() | finite),
+)
+@settings(max_examples=200)
+def test_whatever_a_worker_can_write_a_merge_takes_in(counters, companions, warnings, state):
+    store = MemoryStore()
+    write_campaign(store, PLAN)
+    measured = replace(
+        read_part(store.get(PART), key=PART)[0],
+        counters=tuple(counters),
+        companions=tuple(companions),
+        warnings=tuple(warnings),
+        opened=state,
+    )
+    data = part_bytes([measured])
+    assert measurement_rows(data, key=PART).num_rows == 1
+    assert read_part(data, key=PART) == (from_row(to_row(measured)),) == (measured,)

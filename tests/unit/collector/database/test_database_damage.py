@@ -1,0 +1,224 @@
+"""What cannot be read is told in one line, and holds nothing else up."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, MergeResult, merge
+from collector.database.plans import Damage
+from collector.database.query import held_shards
+from collector.database.snapshot import load_state
+from collector.database.verify import verify
+from collector.database.view import render
+from collector.errors import BadInput
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+from tests.unit.collector.database.wrapped_stores import CountingStore
+
+RECORDS = [add_record(rows) for rows in range(1, 5)]
+PART = keys.part("made", "bad", "attempt-1", 0)
+MANIFEST = keys.attempt_manifest("made", "bad", "attempt-1")
+COMMITTED = keys.committed("made", "bad")
+TABLE = keys.shard("made", "bad")
+
+
+def shard(name: str, *records: int, is_committed: bool = True) -> MadeShard:
+    chosen = [RECORDS[at] for at in records]
+    return MadeShard(name, chosen, [answered(chosen, 10.0)], is_committed=is_committed)
+
+
+def publish(store: Store, *numbers: int, **options: object) -> MergeResult:
+    names = [("made", number) for number in numbers]
+    return merge(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
+
+
+def published(store: Store) -> frozenset[str]:
+    return frozenset(name for _, name in held_shards(load_state(store, find_head(store))))
+
+
+@pytest.mark.parametrize("key", [PART, MANIFEST, COMMITTED, TABLE])
+@pytest.mark.parametrize("harm", ["bytes", "nothing", "deep", "another"])
+def test_a_damaged_shard_is_named_and_all_others_are_published(key: str, harm: str) -> None:
+    store = MemoryStore()
+    write_campaign(store, MadePlan([shard("good", 0, 1), shard("bad", 2, 3)]))
+    other = key.replace("bad", "good")
+    harmed = {
+        "bytes": b"\xff\xfe\x00" + store.get(key)[3:],
+        "nothing": b"",
+        "deep": b"[" * 100_000,
+        "another": store.get(other),
+    }
+    store.put(key, harmed[harm])
+    result = publish(store, 1)
+    assert result.commit is not None and published(store) == {"good"}
+    [damage] = result.damaged
+    assert (damage.campaign, damage.plan, damage.shard) == ("made", 1, "bad")
+    assert "campaigns/made/" in damage.reason and "\n" not in str(damage)
+    assert result.missing == ()
+    assert verify(store) == []
+    rows = render(load_state(store, result.commit))[f"{PATH}/Add.csv"].rows
+    assert rows == (2 if key == TABLE else 4)  # the cases of a table that can be read have a row
+
+
+def slip(text: bytes) -> bytes:
+    """A hash, its first digit another."""
+    return (b"1" if text[:1] == b"0" else b"0") + text[1:]
+
+
+@pytest.mark.parametrize(
+    ("named", "by", "edit"),
+    [
+        (MANIFEST, COMMITTED, slip),
+        (PART, MANIFEST, slip),
+        (TABLE, keys.plan("made", 1), slip),
+        (MANIFEST, COMMITTED, lambda text: text[:-1] + b"O"),
+        (MANIFEST, COMMITTED, lambda text: text[:-1]),
+    ],
+)
+def test_of_a_hash_and_its_object_the_one_that_was_changed_is_blamed(
+    named: str, by: str, edit: Callable[[bytes], bytes]
+) -> None:
+    store = MemoryStore()
+    write_campaign(store, MadePlan([shard("good", 0), shard("bad", 1)]))
+    promised = sha256_hex(store.get(named)).encode()
+    whole = {key: store.get(key) for key in (by, MANIFEST, COMMITTED)}
+    store.put(by, store.get(by).replace(promised, edit(promised)))
+    if by == MANIFEST:  # else its own hash tells first
+        resealed = sha256_hex(store.get(MANIFEST)).encode()
+        old = sha256_hex(whole[MANIFEST]).encode()
+        store.put(COMMITTED, store.get(COMMITTED).replace(old, resealed))
+    [damage] = [damage for damage in publish(store, 1).damaged if damage.shard == "bad"]
+    assert damage.reason.startswith(f"{by}: it names {named} by "), damage
+    assert "was changed after it was written" in damage.reason
+    for key, data in whole.items():
+        store.put(key, data)
+    store.put(named, store.get(named) + b" ")
+    [damage] = [damage for damage in publish(store, 1).damaged if damage.shard == "bad"]
+    assert damage.reason.startswith(f"{named}: sha256 ")
+    assert damage.reason.endswith("it was changed after it was written")
+
+
+@pytest.mark.parametrize("key", [PART, MANIFEST, TABLE])
+def test_an_object_that_is_gone_is_damage_and_a_commit_that_is_gone_is_a_shard_to_measure(
+    key: str,
+) -> None:
+    store = MemoryStore()
+    write_campaign(store, MadePlan([shard("good", 0), shard("bad", 1)]))
+    store.delete(key)
+    [damage] = publish(store, 1).damaged
+    assert damage.reason.startswith(f"{key}: it is not there") and published(store) == {"good"}
+    again = MemoryStore()
+    write_campaign(again, MadePlan([shard("good", 0), shard("bad", 1)]))
+    again.delete(COMMITTED)
+    result = publish(again, 1)
+    assert (result.damaged, result.missing) == ((), (("made", 1, "bad"),))
+
+
+def test_measurements_of_a_plan_that_was_edited_since_are_damage() -> None:
+    store = MemoryStore()
+    write_campaign(store, MadePlan([shard("bad", 0)]))
+    key = keys.plan("made", 1)
+    store.put(key, store.get(key).replace(b"avx2", b"avx9"))
+    result = publish(store, 1)
+    assert result.commit is None
+    told = result.damaged[0].reason
+    assert told.startswith(f"{key}: {MANIFEST} is of plan ")
+    assert told.endswith("it was changed after it was measured")
+
+
+def test_a_plan_that_cannot_be_read_is_named_and_others_go_on() -> None:
+    store = MemoryStore()
+    for number in (1, 2, 3):
+        write_campaign(store, MadePlan([shard(f"s{number}", number)], number=number))
+    store.put(keys.plan("made", 1), b"{}")
+    store.put(keys.plan("made", 2), store.get(keys.plan("made", 3)))
+    result = publish(store, 1, 2, 3)
+    assert published(store) == {"s3"}
+    assert [(d.plan, d.shard) for d in result.damaged] == [(1, ""), (2, "")]
+    assert "plans/1.json" in result.damaged[0].reason
+    assert "plans/2.json: it says that it is plan 3 of made" in result.damaged[1].reason
+    with pytest.raises(BadInput, match="has no plan 7"):
+        publish(store, 7)
+
+
+def test_what_the_head_holds_is_not_read_again_and_its_rot_stops_nothing() -> None:
+    store = CountingStore(MemoryStore())
+    write_campaign(store, MadePlan([shard("bad", 0), shard("late", 1, is_committed=False)]))
+    publish(store, 1, allow_missing=True)
+    for key in (PART, MANIFEST, COMMITTED, TABLE):
+        store.put(key, b"rot")
+    late = MadePlan([shard("bad", 0), shard("late", 1)])
+    other = MemoryStore()
+    write_campaign(other, late)
+    for info in other.list("campaigns/"):
+        if "late" in info.key:
+            store.put(info.key, other.get(info.key))
+    store.calls.clear()
+    result = publish(store, 1)
+    assert (result.damaged, result.missing, result.added_measurements) == ((), (), 1)
+    assert published(store) == {"bad", "late"}
+    assert not [key for _, key in store.calls if "/bad" in key]
+    store.calls.clear()
+    assert publish(store, 1).commit is None
+    read = [key for verb, key in store.calls if verb == "get" and key.startswith("campaigns/")]
+    assert read == [keys.plan("made", 1)]
+
+
+def test_a_shard_that_is_mended_is_published_by_the_next_merge() -> None:
+    store = MemoryStore()
+    write_campaign(store, MadePlan([shard("good", 0), shard("bad", 1)]))
+    kept = store.get(PART)
+    store.put(PART, kept[:-1])
+    assert publish(store, 1).damaged and publish(store, 1).damaged
+    store.put(PART, kept)
+    result = publish(store, 1)
+    assert result.damaged == () and published(store) == {"good", "bad"}
+    whole = MemoryStore()
+    write_campaign(whole, MadePlan([shard("good", 0), shard("bad", 1)]))
+    clean = publish(whole, 1)
+    assert result.head is not None and clean.head is not None
+    assert result.head.content_hash == clean.head.content_hash
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_is_damaged_the_rest_is_published_as_it_is(data: st.DataObject) -> None:
+    """Any byte range of any object of one shard, or none of it: others are as in a whole store."""
+    store, clean = MemoryStore(), MemoryStore()
+    plan = MadePlan([shard("good", 0, 1), shard("bad", 2, 3)])
+    for each in (store, clean):
+        write_campaign(each, plan)
+    key = data.draw(st.sampled_from([PART, MANIFEST, COMMITTED, TABLE]))
+    old = store.get(key)
+    at = data.draw(st.integers(0, len(old) - 1))
+    length = data.draw(st.integers(1, 40))
+    new = data.draw(st.binary(max_size=40))
+    store.put(key, old[:at] + new + old[at + length :])
+    result = publish(store, 1)
+    publish(clean, 1)
+    wanted = answers_of(clean)
+    for case, answer in answers_of(store).items():
+        assert answer == wanted[case]
+    good = {RECORDS[0].case_id, RECORDS[1].case_id}
+    assert good <= set(answers_of(store))
+    for damage in result.damaged:
+        assert damage == Damage("made", 1, "bad", damage.reason)
+    assert bool(result.damaged) == ("bad" not in published(store))
+
+
+def answers_of(store: Store) -> dict[str, object]:
+    rows = load_state(store, find_head(store)).measurements.to_pylist()
+    return {row["case"]: row for row in rows}

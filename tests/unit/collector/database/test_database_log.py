@@ -1,0 +1,363 @@
+"""A log with a hole, a fork or another end than it had is not built on, and is still readable."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector import keys
+from collector.canonical import readable_json, sha256_hex, short_hash
+from collector.database.commits import (
+    Commit,
+    commit_from_json,
+    commit_to_json,
+    find_head,
+    head_to_extend,
+    history,
+    read_commit,
+    read_log,
+)
+from collector.database.merge import CREATE, MergeResult, merge
+from collector.database.snapshot import load_state, read_manifest
+from collector.database.verify import verify
+from collector.errors import BadInput
+from collector.stack import Runtime
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    record_of_shapes,
+    write_campaign,
+)
+from tests.unit.collector.database.wrapped_stores import WrappedStore
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 4)]
+
+
+def plan(number: int) -> MadePlan:
+    shard = MadeShard(f"shard-{number}", RECORDS, [answered(RECORDS, 10.0 + number)])
+    return MadePlan([shard], number=number, head_commit=number - 1)
+
+
+def publish(store: Store, number: int) -> MergeResult:
+    write_campaign(store, plan(number))
+    return merge(store, [("made", number)], guard=CREATE, author="test")
+
+
+def database(commits: int) -> MemoryStore:
+    store = MemoryStore()
+    for number in range(1, commits + 1):
+        publish(store, number)
+    return store
+
+
+def edit(store: Store, number: int, **changes: object) -> None:
+    """A commit as somebody with an editor leaves it."""
+    key = keys.commit(number)
+    store.put(key, readable_json(json.loads(store.get(key)) | changes))
+
+
+def objects(store: Store) -> Mapping[str, bytes]:
+    return {info.key: store.get(info.key) for info in store.list("db/")}
+
+
+def lag(store: Store, number: int) -> None:
+    """HEAD.json as it was when this commit was the newest."""
+    store.put(keys.HEAD, readable_json(hint_of(store, number)))
+
+
+def hint_of(store: Store, number: int) -> Mapping[str, object]:
+    sha256 = sha256_hex(store.get(keys.commit(number)))
+    return {"number": number, "sha256": sha256, "seal": short_hash([number, sha256])}
+
+
+def test_a_commit_names_its_parent_by_number_and_hash() -> None:
+    store = database(2)
+    first, second = read_commit(store, 1), read_commit(store, 2)
+    assert (first.parent, first.parent_sha256) == (0, "")
+    assert (second.parent, second.parent_sha256) == (1, sha256_hex(store.get(keys.commit(1))))
+    assert json.loads(store.get(keys.HEAD)) == hint_of(store, 2)
+
+
+@pytest.mark.parametrize("hint", [1, 3, None])
+def test_a_hole_is_not_filled_and_what_lies_behind_it_is_read(hint: int | None) -> None:
+    """HEAD.json may lag behind the hole, know the newest commit, or be gone."""
+    store = database(3)
+    lag(store, hint) if hint else store.delete(keys.HEAD)
+    newest = read_commit(store, 3)
+    store.delete(keys.commit(2))
+    before = objects(store)
+    with pytest.raises(BadInput, match=r"commits/00000002.json: it is not there, and .*00000003"):
+        publish(store, 4)
+    assert objects(store) == before
+    assert find_head(store) == newest
+    assert load_state(store, newest).measurements.num_rows == 9
+
+
+def test_a_newest_commit_that_is_gone_is_missed() -> None:
+    store = database(3)
+    store.delete(keys.commit(3))
+    before = objects(store)
+    with pytest.raises(
+        BadInput, match=r"db/commits/00000003.json: it is not there, and db/HEAD.json names it"
+    ):
+        publish(store, 4)
+    assert objects(store) == before
+    head = find_head(store)
+    assert head is not None and head.number == 2
+    store.delete(keys.HEAD)  # the user goes back on purpose
+    assert publish(store, 4).head == read_commit(store, 3)
+
+
+def test_a_log_of_which_nothing_is_left_is_missed() -> None:
+    store = database(1)
+    store.delete(keys.commit(1))
+    with pytest.raises(BadInput, match="it is not there, and db/HEAD.json names it"):
+        publish(store, 2)
+    assert find_head(store) is None
+
+
+def test_what_was_measured_comes_back_with_the_next_merge() -> None:
+    """Where nothing is left that knows of the newest commit, its plan still is."""
+    store = database(3)
+    lag(store, 2)
+    wanted = read_commit(store, 3).content_hash
+    store.delete(keys.commit(3))
+    again = merge(store, [("made", 3)], guard=CREATE, author="test")
+    assert again.commit is not None and again.commit.content_hash == wanted
+
+
+def repoint(store: Store, number: int) -> None:
+    """A commit that names the snapshot of another of its number, with the right hashes."""
+    commit = read_commit(store, number)
+    name = f"{number:08d}-01234567"
+    for info in list(store.list(keys.snapshot(commit.snapshot))):
+        rest = info.key.removeprefix(keys.snapshot(commit.snapshot))
+        store.put(keys.snapshot(name) + rest, store.get(info.key))
+    edit(store, number, snapshot=name)
+
+
+def test_a_parent_that_was_repointed_is_noticed() -> None:
+    store = database(3)
+    repoint(store, 2)
+    with pytest.raises(BadInput, match=r"commits/00000002.json: sha256 .* was promised by .*003"):
+        publish(store, 4)
+    with pytest.raises(BadInput, match=r"commits/00000002.json: sha256"):
+        list(history(store))
+    assert find_head(store) == read_commit(store, 3)
+
+
+@pytest.mark.parametrize("hint", [2, 3])
+def test_a_newest_commit_that_was_repointed_is_noticed(hint: int) -> None:
+    store = database(3)
+    lag(store, hint)
+    repoint(store, hint)
+    with pytest.raises(
+        BadInput, match=f"commits/0000000{hint}.json: it is not the commit that db/HEA"
+    ):
+        publish(store, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"number": 3}, "it says that it is commit 3"),
+        ({"number": "2"}, "number must be a whole number, '2' came"),
+        ({"parent": 0}, "its parent is 0, not 1"),
+        ({"parent_sha256": ""}, "its parent's sha256 is no such hash"),
+        ({"snapshot": "00000001-01234567"}, "is none of commit 2"),
+        ({"snapshot": "00000002-../../x"}, "is none of commit 2"),
+        ({"author": "\ud800"}, "half of a surrogate pair"),
+        ({"author": "\u00e9"}, "spelled in other bytes"),
+        ({"runtime": "banana"}, "runtime must be real or fake, 'banana' came"),
+        ({"extra": 1}, "'extra' is not known"),
+        ({"plans": [{"campaign": "made"}]}, "is missing"),
+        ({"counts": {"cases": 1e999}}, "counts.cases must be a whole number"),
+    ],
+)
+def test_a_commit_that_contradicts_itself_is_refused(
+    changes: Mapping[str, object], told: str
+) -> None:
+    store = database(2)
+    value = json.loads(store.get(keys.commit(2))) | changes
+    store.put(keys.commit(2), json.dumps(value, indent=1, sort_keys=True).encode())
+    for call in (find_head, head_to_extend, lambda store: read_commit(store, 2)):
+        with pytest.raises(BadInput, match=r"db/commits/00000002\.json: ") as raised:
+            call(store)
+        assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"runtime": "fake"}, "its runtime is fake, and db/snapshots/00000002-"),
+        ({"content_hash": "0" * 64}, "its content_hash is"),
+        (
+            {"plans": [{"campaign": "x", "number": 1, "plan_hash": "0"}]},
+            "merged plan 1 of x, which",
+        ),
+    ],
+)
+def test_a_commit_that_disagrees_with_the_manifest_that_it_names_by_hash_is_refused(
+    changes: Mapping[str, object], told: str
+) -> None:
+    store = database(2)
+    edit(store, 2, **changes)
+    store.delete(keys.HEAD)
+    for call in (lambda: read_manifest(store, read_commit(store, 2)), lambda: publish(store, 3)):
+        with pytest.raises(BadInput, match=r"db/commits/00000002.json: ") as raised:
+            call()
+        assert told in str(raised.value)
+
+
+def test_measurements_of_another_runtime_than_the_commit_s_are_refused() -> None:
+    """The forger turns the commit and the manifest: the rows still say what they are."""
+    store = database(1)
+    commit = read_commit(store, 1)
+    where = keys.snapshot_manifest(commit.snapshot)
+    store.put(where, store.get(where).replace(b'"runtime": "real"', b'"runtime": "fake"'))
+    edit(store, 1, runtime="fake", manifest_sha256=sha256_hex(store.get(where)))
+    with pytest.raises(BadInput, match="runtime 'real' are among those of a fake database"):
+        load_state(store, read_commit(store, 1))
+
+
+def test_strays_are_neither_commits_nor_holes() -> None:
+    store = database(2)
+    strays = ["00000002.json~", ".DS_Store", "99999999.json", "3.json", "00000000.json", "x/y.json"]
+    for name in strays:
+        store.put(keys.COMMITS + name, b"")
+    store.put(keys.commit(5), store.get(keys.commit(2)))  # a copy is no commit 5
+    head = find_head(store)
+    assert head is not None and head.number == 2
+    assert publish(store, 3).commit == find_head(store) == read_commit(store, 3)
+    assert [commit.number for commit in history(store)] == [3, 2, 1]
+
+
+HINTS = [
+    *(b"", b"1e999", b"null", b"[]", b'"x"', b'{"number":1e999,"sha256":"x"}', b"[" * 100_000),
+    *(b'{"number":9}', b'{"number":9,"sha256":"x"}', b'{"number":-1,"sha256":"x"}', b"\xff"),
+    b'{"number":true,"sha256":"' + b"0" * 64 + b'"}',
+]
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_a_hint_that_is_nonsense_says_nothing_and_is_written_anew(hint: bytes) -> None:
+    store = database(2)
+    wanted = store.get(keys.HEAD)
+    store.put(keys.HEAD, hint)
+    assert read_log(store).fault is None and find_head(store) == read_commit(store, 2)
+    assert merge(store, [("made", 2)], guard=CREATE, author="test").commit is None
+    assert store.get(keys.HEAD) == wanted
+
+
+def test_a_hint_with_a_bit_turned_over_accuses_no_commit() -> None:
+    store = database(2)
+    wanted = store.get(keys.HEAD)
+    for place in range(len(wanted)):
+        for bit in range(8):
+            turned = bytes([wanted[place] ^ (1 << bit)])
+            store.put(keys.HEAD, wanted[:place] + turned + wanted[place + 1 :])
+            assert read_log(store).fault is None, store.get(keys.HEAD)
+
+
+class LaggingLists(WrappedStore):
+    """A listing of commits is as it was some commits ago."""
+
+    unseen = 0
+
+    def _call(self, verb: str, key: str, call: Callable[[], object]) -> object:  # type: ignore[override]
+        answer = call()
+        if verb == "list" and key == keys.COMMITS and self.unseen:
+            assert isinstance(answer, tuple)
+            return answer[: -self.unseen]
+        return answer
+
+
+@pytest.mark.parametrize("unseen", [1, 2, 3])
+def test_a_listing_that_lags_hides_no_commit(unseen: int) -> None:
+    store = LaggingLists(database(3))
+    store.unseen = unseen
+    head = find_head(store)
+    assert head is not None and head.number == 3
+    assert publish(store, 4).head == read_commit(store, 4)
+
+
+def test_the_end_of_the_log_takes_five_requests() -> None:
+    class Counting(WrappedStore):
+        calls = 0
+
+        def _call(self, verb: str, key: str, call: Callable[[], object]) -> object:  # type: ignore[override]
+            self.calls += 1
+            return call()
+
+    store = Counting(database(4))
+    assert head_to_extend(store) == read_commit(store.store, 4)
+    assert store.calls == 5  # the hint, a listing, the newest, none behind it, its parent
+
+
+@given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 200))
+def test_any_bytes_are_a_commit_or_one_line_that_names_the_key(
+    noise: bytes, at: int, length: int
+) -> None:
+    whole = commit_to_json(COMMIT)
+    at %= len(whole)
+    data = whole[:at] + noise + whole[at + length :]
+    try:
+        found = commit_from_json(data, key=keys.commit(2))
+    except BadInput as error:
+        assert str(error).startswith("db/commits/00000002.json: ")
+    else:
+        assert commit_to_json(found) == data
+
+
+COMMIT = Commit(
+    number=2,
+    parent=1,
+    parent_sha256="0" * 64,
+    snapshot="00000002-0123abcd",
+    manifest_sha256="1" * 64,
+    content_hash="2" * 64,
+    plans=(),
+    nonce="n",
+    guard="create",
+    author="ü",
+    time="",
+    runtime=Runtime.REAL,
+    counts={"cases": 1},
+)
+
+
+def test_a_commit_is_given_back_as_it_was() -> None:
+    changed = replace(COMMIT, counts={"cases": 2})
+    assert commit_from_json(commit_to_json(COMMIT), key=keys.commit(2)) == COMMIT
+    assert changed.sha256 == sha256_hex(commit_to_json(changed)) != COMMIT.sha256
+
+
+def test_a_damaged_leftover_of_a_killed_merge_is_written_anew() -> None:
+    """A file of measurements is named by its hash, and a merge that is run again makes the same."""
+    [left] = [info.key for info in database(1).list(keys.MEASUREMENTS)]
+    store = MemoryStore()
+    store.put(left, b"PAR1 and no more")
+    assert publish(store, 1).commit is not None
+    assert verify(store) == []
+
+
+def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
+    store = database(1)
+    rotten = keys.snapshot(read_commit(store, 1).snapshot) + f"{PATH}/Add.csv"
+    store.put(rotten, store.get(rotten).replace(b"11.0", b"12.0"))
+    mul = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
+    made = MadePlan([MadeShard("mul", mul, [answered(mul, 3.0)])], number=2, head_commit=1)
+    write_campaign(store, made)
+    second = merge(store, [made.name], guard=CREATE, author="test").commit
+    assert second is not None and verify(store, [second]) == []
+    assert {problem.commit for problem in verify(store)} == {1}

@@ -1,0 +1,111 @@
+"""What no device can have done is kept and counted, and never shown."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import measurement_rows
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.view import render
+from collector.errors import BadInput
+from collector.measurement import Outcome
+from collector.record import as_ran
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    record_of_shapes,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+PRODUCT = record_of_shapes("MatMulV2", "4096,4096;4096,4096", "4096,4096")
+ADD = add_record(8)
+
+
+def plan_of(product: Tried, number: int = 1) -> MadePlan:
+    session = {PRODUCT.case_id: product, ADD.case_id: Tried(2.0)}
+    shard = MadeShard(f"shard-{number}", [PRODUCT, ADD], [session])
+    return MadePlan([shard], number=number)
+
+
+def publish(store: MemoryStore, *plans: MadePlan):
+    for plan in plans:
+        write_campaign(store, plan)
+    commit = merge(store, [p.name for p in plans], guard=CREATE, author="test").commit
+    assert commit is not None
+    return load_state(store, commit)
+
+
+@pytest.mark.parametrize(
+    ("mean_us", "reason"), [(0.001, "below the physical floor"), (1e9, "above the limit")]
+)
+def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us, reason):
+    state = publish(MemoryStore(), plan_of(Tried(mean_us)))
+    rows = {row["case"]: row for row in state.measurements.to_pylist()}
+    assert rows[PRODUCT.case_id]["outcome"] == Outcome.IMPLAUSIBLE
+    assert reason in rows[PRODUCT.case_id]["reason"]
+    assert float(rows[PRODUCT.case_id]["mean_us"]) == mean_us
+    assert rows[ADD.case_id]["outcome"] == Outcome.OK
+    known = answers(state, PATH)
+    assert not known[PRODUCT.case_id].is_good and known[ADD.case_id].mean_us == 2.0
+    shown = render(state)[f"{PATH}/MatMulV2.csv"].data.decode()
+    assert "4096,4096" in shown and str(mean_us) not in shown
+
+
+def test_it_displaces_nothing_good_whatever_its_rank():
+    good, bad = plan_of(Tried(9e5)), plan_of(Tried(0.001), number=2)
+    orders = []
+    for first, second in ((good, bad), (bad, good)):
+        store = MemoryStore()
+        publish(store, first)
+        orders.append(publish(store, second))
+    assert orders[0] == orders[1]
+    assert answers(orders[0], PATH)[PRODUCT.case_id].mean_us == 9e5
+
+
+def test_a_merge_of_it_again_makes_no_commit():
+    store = MemoryStore()
+    publish(store, plan_of(Tried(0.001)))
+    again = merge(store, [("made", 1)], guard=CREATE, author="test")
+    assert again.commit is None
+
+
+def test_a_kernel_that_ran_instead_is_asked_too_and_is_no_case_of_its_own():
+    ran = as_ran(PRODUCT, "MatMulV3", "dynamic", "AI_VECTOR_CORE")
+    state = publish(MemoryStore(), plan_of(Tried(0.001, ran="MatMulV3")))
+    (filed,) = (r for r in state.measurements.to_pylist() if r["case"] == ran.case_id)
+    assert filed["outcome"] == Outcome.IMPLAUSIBLE and not filed["final"]
+    assert f"{PATH}/MatMulV3.csv" not in render(state)
+
+
+def test_the_device_decides():
+    """What a cpu of two threads cannot do, a device that nobody knows may."""
+    tried = Tried(5_000.0)
+    known = replace(STACK, details=(("flags", "avx2"), ("threads", "2")))
+    slow, fast = (replace(plan_of(tried), stack=s) for s in (known, replace(STACK, device="X")))
+    outcomes = [
+        {row["case"]: row["outcome"] for row in publish(MemoryStore(), p).measurements.to_pylist()}
+        for p in (slow, fast)
+    ]
+    assert outcomes[0][PRODUCT.case_id] == Outcome.IMPLAUSIBLE
+    assert outcomes[1][PRODUCT.case_id] == Outcome.OK
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0.0", "-2.0", "1.0,9.0,0.5", ""])
+def test_a_part_with_numbers_that_are_no_timing_is_named(text):
+    store = MemoryStore()
+    write_campaign(store, plan_of(Tried(9e5)))
+    key = keys.part("made", "shard-1", "attempt-1", 0)
+    numbers = (text + ",2.0" * 7).split(",")[:7] if "," in text else [text] * 7
+    damaged = store.get(key).replace(",".join(["2.0"] * 7).encode(), ",".join(numbers).encode())
+    with pytest.raises(BadInput, match=key):
+        measurement_rows(damaged, key=key)

@@ -1,0 +1,75 @@
+"""Numbers of a fake runtime are never taken for a device's: it is one of two words, part of the
+stack and of every id."""
+
+import json
+
+import pytest
+
+from collector import keys
+from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import measurement_rows
+from collector.database.snapshot import manifest_from_json
+from collector.errors import BadInput
+from collector.plan import plan_from_json
+from collector.stack import Runtime
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 4)]
+PART = keys.part("made", "s1", "attempt-1", 0)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """A campaign on a fake runtime, measured and not yet merged."""
+    found = MemoryStore()
+    shard = MadeShard("s1", RECORDS, [answered(RECORDS, 10.0)])
+    write_campaign(found, MadePlan([shard], runtime=Runtime.FAKE))
+    return found
+
+
+def published(store: MemoryStore) -> Commit:
+    merge(store, [("made", 1)], guard=CREATE, author="test")
+    return read_commit(store, 1)
+
+
+def test_a_fake_stack_is_another_one_and_says_so_in_its_plan(store):
+    plan = plan_from_json(store.get(keys.plan("made", 1)))
+    assert plan.stack.runtime is Runtime.FAKE
+    assert published(store).runtime is Runtime.FAKE
+
+
+@pytest.mark.parametrize("runtime", ["real", "none", "banana", ""])
+def test_rows_edited_to_another_runtime_are_refused(store, runtime):
+    edited = store.get(PART).replace(b",fake,", f",{runtime},".encode())
+    assert edited != store.get(PART)
+    with pytest.raises(BadInput, match=PART):
+        measurement_rows(edited, key=PART)
+
+
+@pytest.mark.parametrize("runtime", ["none", "banana", "", None, 1, ["real"]])
+def test_a_commit_or_a_manifest_of_no_runtime_is_refused(store, runtime):
+    commit = published(store)
+    told = json.loads(commit_to_json(commit)) | {"runtime": runtime}
+    with pytest.raises(BadInput, match="db/commits/1"):
+        commit_from_json(json.dumps(told).encode(), key="db/commits/1")
+    key = keys.snapshot_manifest(commit.snapshot)
+    told = json.loads(store.get(key)) | {"runtime": runtime}
+    with pytest.raises(BadInput, match=key):
+        manifest_from_json(json.dumps(told).encode(), key=key)
+
+
+def test_a_plan_for_a_stack_of_no_runtime_is_refused(store):
+    key = keys.plan("made", 1)
+    edited = store.get(key).replace(b'"runtime": "fake"', b'"runtime": "banana"')
+    with pytest.raises(BadInput, match=f"{key}.*banana"):
+        plan_from_json(edited, key=key)
