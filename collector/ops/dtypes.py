@@ -10,6 +10,11 @@ from collector.ops.spec import Constraint
 from collector.vocabulary import Dtype, dtype_of
 
 
+def spelling(slot: Slot | None) -> str:
+    """`INT8` for INT8 and DT_INT8; empty for no slot, and for what torch has no dtype for."""
+    return slot.known_dtype.spelling if slot and slot.known_dtype else ""
+
+
 def one_dtype(inputs: tuple[int, ...], outputs: tuple[int, ...] = (0,)) -> Constraint:
     """The slots at these positions share a dtype."""
     return Constraint(

@@ -1,7 +1,7 @@
 """Which operators this project can replay: the one place that walks the catalogue.
 
-Every module of `catalog/` holds exactly one `OP`; those whose name starts with `_` hold what
-several declarations share.
+Every module of a family, `catalog/{family}/`, holds exactly one `OP`; those whose name starts with
+`_` hold what several declarations of the family share.
 A declaration with twins stands for each of them.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from collector.ops import catalog
 from collector.ops.spec import OpSpec
@@ -40,8 +40,13 @@ def _with_twins(op: OpSpec) -> list[OpSpec]:
 
 
 def _modules() -> list[str]:
-    names = (module.name for module in pkgutil.iter_modules(catalog.__path__))
-    return [f"{catalog.__name__}.{name}" for name in names if not name.startswith("_")]
+    families = (import_module(name) for name in _names(catalog))
+    modules = (name for family in families for name in _names(family))
+    return [name for name in modules if not name.rpartition(".")[2].startswith("_")]
+
+
+def _names(package: ModuleType) -> list[str]:
+    return [m.name for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
 
 
 def _declaration(name: str) -> OpSpec:

@@ -1,4 +1,5 @@
-"""What a declaration of an operator says. One file in `catalog/` holds one `OP = OpSpec(...)`.
+"""What a declaration of an operator says. One file in a family of `catalog/` holds one
+`OP = OpSpec(...)`.
 
 A declaration is data and a few small functions that receive torch, never import it, so that a
 laptop without torch can list, plan and check operators.
@@ -161,7 +162,7 @@ class OpSpec:
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         complaint = complaint or next(broken, "")
         if complaint:
-            raise CaseRejected(f"{case.describe()}: {complaint}")
+            raise CaseRejected(f"{complaint}: {case.describe()}")
 
     def _slots_complaint(self, case: Case) -> str:
         """What is wrong with the slots themselves; the constraints may then rely on them."""

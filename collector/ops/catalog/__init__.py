@@ -1,0 +1,1 @@
+"""The operators, one a file, in families that do not know each other."""

@@ -53,6 +53,12 @@ class CpuMaker:
         return tensor
 
 
+def gradients(torch, function, inputs, upstream):
+    """What autograd says of a function of several tensors."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    return torch.autograd.grad(function(*leaves), leaves, upstream)
+
+
 def _case(kernel, inputs, input_dtypes, outputs, output_dtypes, input_formats=""):
     formats = [
         ";".join("ND" for _ in dtypes.split(";")) for dtypes in (input_dtypes, output_dtypes)

@@ -82,6 +82,15 @@ def costs(case):
         (("EmbeddingDenseGradV2", "1,12,6;12;12", "FLOAT;INT32;INT32", "20,6", "FLOAT"), 72, 672),
         # 16 numbers, a product and a sum each; 3 * 8 in, 16 * 4 out
         (("Range", ";;", "DOUBLE;DOUBLE;DOUBLE", "16", "FLOAT"), 32, 88),
+        # 2 * 10 * 32 * 6; (320 + 192) + 6 * 4 + 10 * 4 in, 60 * 2 out
+        (
+            (
+                *("QuantBatchMatmulV3", "10,32;32,6;6;;;10"),
+                *("INT8;INT8;FLOAT;DT_UNDEFINED;DT_UNDEFINED;FLOAT", "10,6", "DT_BF16"),
+            ),
+            3840,
+            696,
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

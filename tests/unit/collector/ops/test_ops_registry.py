@@ -1,5 +1,6 @@
 """The catalogue is complete, consistent, and read without torch."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,12 +10,16 @@ import pytest
 
 from collector.ops import catalog
 from collector.ops.registry import all_ops, find
-from tests.fixtures.op_rows import all_rows
+from tests.fixtures.op_rows import FOLDER, rows_of
+
+CATALOGUE = Path(catalog.__file__).parent
+EACH = pytest.mark.parametrize("kernel", [op.kernel for op in all_ops()])
 
 
 def modules():
-    files = Path(catalog.__file__).parent.glob("*.py")
-    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+    """The operators: what no `_` hides in a family."""
+    names = sorted(path.stem for path in CATALOGUE.glob("*/*.py"))
+    return [name for name in names if not name.startswith("_")]
 
 
 def snake_case(kernel):
@@ -23,10 +28,41 @@ def snake_case(kernel):
 
 
 @pytest.mark.fast
-def test_a_file_is_named_after_its_kernel():
-    families = {snake_case(op.kernel) for op in all_ops()}
-    assert families >= set(modules())
-    assert all(any(snake_case(k) in modules() for k in op.family) for op in all_ops())
+@EACH
+def test_a_file_is_named_after_its_kernel(kernel):
+    names = sorted(map(snake_case, find(kernel).family))
+    wanted = f"{' or '.join(f'{name}.py' for name in names)} in a family of collector/ops/catalog"
+    assert set(names) & set(modules()), wanted
+
+
+@pytest.mark.fast
+def test_a_file_bears_no_other_name():
+    kernels = {snake_case(op.kernel) for op in all_ops()}
+    assert set(modules()) - kernels == set(), "files that are not named after their kernel"
+
+
+@pytest.mark.fast
+def test_every_operator_lies_in_a_family_and_in_one_only():
+    assert [path.name for path in CATALOGUE.glob("*.py")] == ["__init__.py"]
+    assert len(set(modules())) == len(modules())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("path", sorted(CATALOGUE.glob("*/*.py")), ids=lambda path: path.stem)
+def test_nobody_imports_an_operator(path):
+    """What two of them share lies beside them in a file with `_`, or in `parts`."""
+    assert not imported(path) & {catalog_name(other) for other in CATALOGUE.glob("*/[!_]*.py")}
+
+
+def catalog_name(path):
+    return f"{catalog.__name__}.{path.parent.name}.{path.stem}"
+
+
+def imported(path):
+    """The full name of all that a file imports, module or not."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    names = {f"{node.module}.{name.name}" for node in nodes for name in node.names}
+    return names | {node.module for node in nodes}
 
 
 @pytest.mark.fast
@@ -38,8 +74,24 @@ def test_kernels_are_unique_sorted_and_found():
 
 
 @pytest.mark.fast
-def test_every_operator_has_fixture_rows():
-    assert {record.kernel_type for record in all_rows()} == {op.kernel for op in all_ops()}
+@EACH
+def test_every_operator_has_fixture_rows(kernel):
+    files = [f"tests/fixtures/ops/{name}.csv" for name in sorted(find(kernel).family)]
+    assert any(map(rows_of, find(kernel).family)), f"rows of {kernel} in {' or '.join(files)}"
+    assert {row.kernel_type for row in rows_of(kernel)} <= {kernel}
+
+
+@pytest.mark.fast
+def test_every_fixture_is_of_an_operator():
+    strange = {path.stem for path in FOLDER.glob("*.csv")} - {op.kernel for op in all_ops()}
+    assert not strange, "tables in tests/fixtures/ops/ of kernel types that no file declares"
+
+
+@pytest.mark.fast
+def test_the_readme_tells_how_many_kernel_types_are_declared():
+    text = (CATALOGUE.parents[2] / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"^(\d+) kernel types are declared", text, re.MULTILINE)
+    assert said == [str(len(all_ops()))], "correct the number in README.md, Measuring on an NPU"
 
 
 @pytest.mark.fast

@@ -1,0 +1,98 @@
+"""Attention in plain torch, in blocks of rows and heads: scores, forward pass, layouts.
+
+Inside, queries are (batch * key heads, group, sequence, head size), a group being the heads that
+share keys; so every product is one batched matrix product. Products run in the tensors' dtype,
+the softmax in float32.
+"""
+
+from typing import Any
+
+from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention, Block
+from collector.ops.spec import TensorMaker
+
+
+def make_mask(make: TensorMaker, dtype: str = "BOOL") -> Any:
+    """The compressed causal mask: true above the diagonal, where keys are hidden."""
+    return make.full((MASK_SIDE, MASK_SIDE), dtype, 1).triu_(1)
+
+
+def split(tensor: Any, sizes: Attention) -> Any:
+    """A query or key tensor by heads of keys, group, sequence, head size."""
+    if tensor.dim() == 3:
+        tensor = tensor.unflatten(2, (-1, sizes.head_size))
+    return _grouped(tensor.permute(sizes.to_heads), sizes)
+
+
+def join(grouped: Any, sizes: Attention, like: Any) -> Any:
+    """What `split` took apart, in the shape and dtype of `like`."""
+    by_heads = grouped.reshape(sizes.batch, -1, *grouped.shape[2:])
+    back = [sizes.to_heads.index(axis) for axis in range(4)]
+    return by_heads.permute(back).reshape(like.shape).to(like.dtype)
+
+
+def split_statistics(tensor: Any, sizes: Attention) -> Any:
+    """A softmax maximum or sum beside the queries: one number a row."""
+    return _grouped(tensor, sizes)[..., :1]
+
+
+def rows_of(tensor: Any, block: Block) -> Any:
+    """The block's part of a query-like tensor: (heads, group * rows, ...)."""
+    return tensor[block.heads, :, block.start : block.stop].flatten(1, 2)
+
+
+def put_rows(tensor: Any, block: Block, rows: Any) -> None:
+    """Writes where `rows_of` reads."""
+    part = tensor[block.heads, :, block.start : block.stop]
+    part.copy_(rows.view(part.shape))
+
+
+def keys_of(tensor: Any, block: Block) -> Any:
+    """The block's part of a key-like tensor: (heads, keys, head size)."""
+    return tensor[block.heads, 0, : block.keys]
+
+
+def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block: Block) -> Any:
+    """Scaled scores in float32, (heads, group * rows, keys), -inf where hidden."""
+    product = torch.bmm(rows_of(query, block), keys_of(key, block).transpose(1, 2))
+    scaled = product.float().mul_(sizes.scale)
+    if mask is not None:
+        rows = block.stop - block.start
+        diagonal = scaled.unflatten(1, (-1, rows))[..., block.keys - rows :]
+        diagonal.masked_fill_(mask[:rows, :rows], float("-inf"))
+    return scaled
+
+
+def attend(
+    torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention
+) -> tuple[Any, Any, Any]:
+    """The attention, and the softmax's maximum and sum, of tensors that `split` gave. Values may
+    be of another size than keys."""
+    out = query.new_empty((*query.shape[:3], value.shape[-1]))
+    peaks = torch.empty(*query.shape[:3], 1, dtype=torch.float32, device=query.device)
+    sums = torch.empty_like(peaks)
+    for block in sizes.blocks():
+        weights = scores(torch, query, key, mask, sizes, block)
+        peak = weights.amax(-1, keepdim=True)
+        total = weights.sub_(peak).exp_().sum(-1, keepdim=True)
+        rows = torch.bmm(weights.to(value.dtype), keys_of(value, block)).div_(total)
+        for tensor, part in ((out, rows), (peaks, peak), (sums, total)):
+            put_rows(tensor, block, part)
+    return out, peaks, sums
+
+
+def forward(torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention) -> Any:
+    """The softmax's maximum and sum, each eight times over, and the attention."""
+    q, k, v = (split(tensor, sizes) for tensor in (query, key, value))
+    out, peaks, sums = attend(torch, q, k, v, mask, sizes)
+    statistics = (t.view(*_rows_shape(sizes), 1).expand(-1, -1, -1, 8) for t in (peaks, sums))
+    maximum, total = (tensor.contiguous() for tensor in statistics)
+    return maximum, total, join(out, sizes, query)
+
+
+def _grouped(by_heads: Any, sizes: Attention) -> Any:
+    """(batch, heads, ...) -> (batch * key heads, group, ...)."""
+    return by_heads.reshape(sizes.batch * sizes.kv_heads, -1, *by_heads.shape[2:])
+
+
+def _rows_shape(sizes: Attention) -> tuple[int, int, int]:
+    return sizes.batch, sizes.heads, sizes.queries

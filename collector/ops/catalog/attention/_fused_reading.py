@@ -1,0 +1,292 @@
+"""Reads a row of fused attention: the one reading that build, reference, costs, constraints and
+Runtime columns rely on.
+
+A profile tells shapes. Heads of a flat cache, layouts that differ in two letters, and above all
+the lengths of requests are told by `Runtime ...` columns, or else are taken as the likeliest:
+the first layout that fits; queries and unpaged keys in equal parts; and of a paged cache one page
+a request, or as many keys as queries where those are more.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from collector.case import Case
+from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall, Misfit, Rule
+from collector.ops.catalog.attention._layouts import (
+    LAYOUTS,
+    MLA_LAYOUTS,
+    letters_in,
+    letters_out,
+    shape_of,
+    sizes_by_letter,
+)
+from collector.ops.catalog.attention._lengths import (
+    NoNumber,
+    Pages,
+    each,
+    named,
+    number,
+    numbers,
+    paged_keys,
+)
+from collector.ops.catalog.attention._sizes import MASK_SIDE, named_output
+from collector.ops.parts.shares import even
+from collector.ops.slots import Shape, agrees, given, input_shape
+from collector.vocabulary import RUNTIME_PREFIX
+
+QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
+TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
+
+
+@lru_cache(maxsize=256)
+def read_call(case: Case) -> FusedCall | Rule:
+    """The sizes of the call, or the rule that the row breaks."""
+    raw = case.attribute(RUNTIME_PREFIX + "operator_input_shapes_raw")
+    if raw is not None and not _is_row(raw, case):
+        return Rule.RAW
+    name = case.attribute(RUNTIME_PREFIX + "input_layout")
+    layouts: tuple[str, ...] = MLA_LAYOUTS if given(case, QUERY_ROPE) else LAYOUTS
+    if name is not None:
+        layouts = (name,) if name in LAYOUTS else ()
+    broken = Rule.LAYOUT
+    for layout in layouts:
+        try:
+            return _Reading(case, layout).call()
+        except NoNumber:
+            return Rule.NUMBERS
+        except Misfit as misfit:
+            broken = max(broken, misfit.rule, key=list(Rule).index)
+    return broken
+
+
+def columns(case: Case) -> dict[str, str]:
+    """The `Runtime ...` columns on which the launch depends, with the values that it uses."""
+    call = read_call(case)
+    if isinstance(call, Rule):
+        return {}
+    queries, keys = call.sent_queries, call.sent_keys
+    return named(
+        case,
+        {
+            "actual_seq_lengths_shape": len(queries) if queries else None,
+            "actual_seq_lengths_values": queries,
+            "actual_seq_lengths_kv_shape": len(keys) if keys else None,
+            "actual_seq_lengths_kv_values": keys,
+            "avg_seq_len": f"{sum(call.keys) / len(call.keys):.6f}",
+            "block_table_shape": (call.batch, call.pages.width) if call.pages else None,
+            "block_table_valid_blocks": call.pages.valid if call.pages else None,
+            "num_heads": call.heads,
+            "num_key_value_heads": call.kv_heads,
+            "sparse_mode": call.sparse_mode,
+            "input_layout": call.layout,
+            "block_size": call.pages.block_size if call.pages else 0,
+        },
+    )
+
+
+class _Reading:
+    """Reads a row in one layout; raises Misfit or NoNumber."""
+
+    def __init__(self, case: Case, layout: str):
+        self.case = case
+        self.layout = layout
+
+    def call(self) -> FusedCall:
+        query = sizes_by_letter(letters_in(self.layout), input_shape(self.case, QUERY))
+        if query is None:
+            raise Misfit(Rule.LAYOUT)
+        heads, size = self._heads(query)
+        pages = self._pages(size)
+        keys = self._key_sizes(query, size, pages)
+        kv_heads, value_size = keys["N"], keys["V"]
+        if number(self.case, "num_key_value_heads") not in (None, kv_heads) or heads % kv_heads:
+            raise Misfit(Rule.KV_HEADS)
+        call = FusedCall(
+            layout=self.layout,
+            batch=query.get("B", 0),
+            heads=heads,
+            kv_heads=kv_heads,
+            size=size,
+            value_size=value_size,
+            rope_size=self._rope_size(heads, kv_heads, pages),
+            queries=(),
+            keys=(),
+            sends_queries=self._names(QUERY_LENGTHS, "actual_seq_lengths_values", query),
+            sends_keys=self._names(KEY_LENGTHS, "actual_seq_lengths_kv_values", query)
+            or pages is not None,
+            sparse_mode=self._sparse_mode(),
+            pages=pages,
+            wants_lse=named_output(self.case, 1) is not None,
+        )
+        call = self._with_lengths(call, query, keys)
+        self._check_output(call, query)
+        return call
+
+    def _heads(self, query: dict[str, int]) -> tuple[int, int]:
+        """Heads and the size of one."""
+        told = number(self.case, "num_heads")
+        if "N" in query:
+            heads, size = query["N"], query["D"]
+        else:
+            lse = named_output(self.case, 1) or ()
+            heads = told or (lse[1] if len(lse) == 4 else 0)
+            size = query["H"] // heads if heads > 0 else 0
+            if heads * size != query["H"]:
+                raise Misfit(Rule.HEADS)
+        if told not in (None, heads):
+            raise Misfit(Rule.HEADS)
+        return heads, size
+
+    def _pages(self, size: int) -> Pages | None:
+        """The pool of pages, before it is known which are used; None without a block table."""
+        told = number(self.case, "block_size")
+        if given(self.case, TABLE) is None:
+            if told not in (None, 0):
+                raise Misfit(Rule.BLOCK_SIZE)
+            return None
+        table, key = input_shape(self.case, TABLE), input_shape(self.case, KEY)
+        if len(table) != 2 or len(key) not in (3, 4) or not all((*table, *key)):
+            raise Misfit(Rule.KEYS)
+        pages = Pages(key[0], key[-2], table[1], (), is_flat=len(key) == 3)
+        if told not in (None, pages.block_size):
+            raise Misfit(Rule.BLOCK_SIZE)
+        return pages
+
+    def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
+        """Sizes of the keys by letter, N being their heads, and V the size of a value."""
+        key, value = input_shape(self.case, KEY), input_shape(self.case, VALUE)
+        letters = ("XYH" if pages.is_flat else "XNYD") if pages else letters_in(self.layout)
+        keys, values = sizes_by_letter(letters, key), sizes_by_letter(letters, value)
+        if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
+            raise Misfit(Rule.KEYS)
+        heads = keys["N"] if "N" in keys else keys["H"] // size
+        sizes = {**keys, "N": heads, "D": keys.get("D", size), "V": values.get("D", size)}
+        # Only unpaged TND was seen with values of another size than keys.
+        fits = key == value or (letters == "TND" and key[:-1] == value[:-1])
+        if (
+            not fits
+            or not heads
+            or sizes["D"] != size
+            or keys.get("H", size * heads) != (size * heads)
+        ):
+            raise Misfit(Rule.KEYS)
+        return sizes
+
+    def _rope_size(self, heads: int, kv_heads: int, pages: Pages | None) -> int:
+        """Numbers of a head's rope part; 0 without."""
+        query, key = given(self.case, QUERY_ROPE), given(self.case, KEY_ROPE)
+        if query is None and key is None:
+            return 0
+        flat_query = letters_in(self.layout) == "BSH"
+        flat_key = pages.is_flat if pages else flat_query
+        sizes = [
+            _last(input_shape(self.case, rope), input_shape(self.case, whole), many)
+            for rope, whole, many in (
+                (QUERY_ROPE, QUERY, heads if flat_query else 1),
+                (KEY_ROPE, KEY, kv_heads if flat_key else 1),
+            )
+        ]
+        if sizes[0] != sizes[1] or not sizes[0]:
+            raise Misfit(Rule.ROPE)
+        return sizes[0]
+
+    def _sparse_mode(self) -> int:
+        told, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
+        shape = mask.shape or () if mask else ()
+        is_causal = len(shape) in (2, 3, 4) and shape == (1,) * (len(shape) - 2) + (MASK_SIDE,) * 2
+        mode = RIGHT_DOWN_CAUSAL if is_causal else 0
+        if bool(mask) != is_causal or told not in (None, mode):
+            raise Misfit(Rule.MASK)
+        return mode
+
+    def _names(self, slot: int, column: str, query: dict[str, int]) -> bool:
+        """Whether lengths are passed: TND wants them, else a slot or a column tells."""
+        return (
+            "T" in query or given(self.case, slot) is not None or bool(numbers(self.case, column))
+        )
+
+    def _with_lengths(
+        self, call: FusedCall, query: dict[str, int], keys: dict[str, int]
+    ) -> FusedCall:
+        queries = self._queries(query)
+        held, pages = self._keys(call, queries, query, keys)
+        counts = {
+            QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries),
+            KEY_LENGTHS: (Rule.KEY_LENGTHS, held),
+        }
+        for slot, (rule, lengths) in counts.items():
+            if given(self.case, slot) and input_shape(self.case, slot) != (len(lengths),):
+                raise Misfit(rule)
+        if pages and (not pages.fit or _too_few(pages, held)):
+            raise Misfit(Rule.PAGES)
+        if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
+            raise Misfit(Rule.CAUSAL)
+        return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
+
+    def _queries(self, query: dict[str, int]) -> Shape:
+        told = numbers(self.case, "actual_seq_lengths_values")
+        if "T" in query:
+            batch = len(told) if told else self._batch_of_slots()
+            lengths = each(told) if told else even(query["T"], batch) if batch else ()
+            fits = sum(lengths) == query["T"]
+        else:
+            lengths = told or (query["S"],) * query["B"]
+            fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
+        table = input_shape(self.case, TABLE)
+        if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
+            raise Misfit(Rule.QUERY_LENGTHS)
+        return lengths
+
+    def _batch_of_slots(self) -> int:
+        """How many requests the slots of lengths and the block table are for."""
+        for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
+            if given(self.case, slot) and input_shape(self.case, slot):
+                return input_shape(self.case, slot)[0]
+        return 0
+
+    def _keys(
+        self, call: FusedCall, queries: Shape, query: dict[str, int], keys: dict[str, int]
+    ) -> tuple[Shape, Pages | None]:
+        if call.pages:
+            unnamed = tuple(max(length, call.pages.block_size) for length in queries)
+            held, valid = paged_keys(self.case, queries, call.pages, unnamed)
+            fits, pages = True, replace(call.pages, valid=valid)
+        else:
+            told, pages = numbers(self.case, "actual_seq_lengths_kv_values"), None
+            if "T" in keys:
+                same = queries if keys["T"] == query["T"] else even(keys["T"], len(queries))
+                held = each(told) if told else same
+                fits = sum(held) == keys["T"]
+            else:
+                held = told or (keys["S"],) * keys["B"]
+                fits = max(held) <= keys["S"]
+        if not fits or len(held) != len(queries) or min(held) < 1:
+            raise Misfit(Rule.KEY_LENGTHS)
+        return held, pages
+
+    def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
+        sizes = {**query, "N": call.heads, "D": call.value_size}
+        out = shape_of(letters_out(self.layout), sizes)
+        lse = shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
+        if not agrees(self.case, 0, out) or (call.wants_lse and not agrees(self.case, 1, lse)):
+            raise Misfit(Rule.OUTPUT)
+
+
+def _last(shape: Shape, like: Shape, many: int) -> int:
+    """What is left of the last dimension for each of `many`; 0 where the others differ."""
+    return shape[-1] // many if shape[:-1] == like[:-1] and not shape[-1] % many else 0
+
+
+def _too_few(pages: Pages, keys: Shape) -> bool:
+    """Whether a request has fewer pages than its keys take."""
+    held = zip(pages.valid, keys, strict=False)
+    return len(pages.valid) != len(keys) or any(v * pages.block_size < k for v, k in held)
+
+
+def _is_row(raw: str, case: Case) -> bool:
+    """Whether these are the shapes of the row's inputs."""
+    shapes = [part.strip().strip("()") for part in raw.strip().strip('"').split(";")]
+    row = [",".join(map(str, slot.shape or ())) for slot in case.inputs or ()]
+    width = max(len(shapes), len(row))
+    padded = [side + [""] * (width - len(side)) for side in (shapes, row)]
+    return padded[0] == padded[1]

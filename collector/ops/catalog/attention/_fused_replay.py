@@ -1,0 +1,122 @@
+"""A row of fused attention as a call: its tensors, what they give in plain torch, and its costs."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.attention._blocks import attend, make_mask
+from collector.ops.catalog.attention._fused import FusedCall, Rule
+from collector.ops.catalog.attention._fused_reading import (
+    KEY,
+    KEY_ROPE,
+    MASK,
+    QUERY,
+    QUERY_ROPE,
+    VALUE,
+    read_call,
+)
+from collector.ops.catalog.attention._fused_rules import NUMBERS
+from collector.ops.catalog.attention._layouts import Request, letters_in, letters_out, part_of
+from collector.ops.catalog.attention._pages import held_keys, make_table
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, TensorMaker
+from collector.vocabulary import dtype_of
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    """The tensors of the call, in the function's order, and its sizes."""
+    call: Any = read_call(case)
+    slots = case.inputs or ()
+    tensors = {
+        i: make.normal(input_shape(case, i), slots[i].dtype)
+        for i in NUMBERS
+        if given(case, i) and not (i == VALUE and call.is_latent)
+    }
+    key, ropes = tensors[KEY], (tensors.get(QUERY_ROPE), tensors.get(KEY_ROPE))
+    mask = given(case, MASK)
+    masks = make_mask(make, mask.dtype).view(mask.shape) if mask else None
+    table = make_table(make, call.pages) if call.pages else None
+    return Call(
+        (tensors[QUERY], key, tensors.get(VALUE, key), masks, table, *ropes), {"call": call}
+    )
+
+
+def reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    table: Any,
+    query_rope: Any,
+    key_rope: Any,
+    *,
+    call: FusedCall,
+) -> Any:
+    """The attention, request by request, and the log-sum-exp where the row has one."""
+    read, write = letters_in(call.layout), letters_out(call.layout)
+    visible = None if mask is None else mask.view(torch.bool).view(mask.shape[-2:])
+    out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
+    lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
+    for request in call.requests():
+        q = part_of(query, read, request, call.heads)
+        k, v = (_keys(tensor, table, request, call) for tensor in (key, value))
+        if query_rope is not None:
+            q = torch.cat((q, part_of(query_rope, read, request, call.heads)), -1)
+            k = torch.cat((k, _keys(key_rope, table, request, call)), -1)
+        grouped = q.unflatten(0, (call.kv_heads, -1))
+        attention, peaks, sums = attend(
+            *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1), visible, call.one(request))
+        )
+        part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
+        if call.wants_lse:
+            rows = part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
+            rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
+    return out, lse if call.wants_lse else None
+
+
+def flops(case: Case) -> int:
+    """Two products for each pair of a query and a key that it sees."""
+    call = read_call(case)
+    if isinstance(call, Rule):
+        return 0
+    return 2 * (call.size + call.rope_size + call.value_size) * call.pairs
+
+
+def traffic(case: Case) -> int:
+    """Queries and outputs, and of the caches what the requests hold. Of the mask, the same for
+    all, no more than a corner may be read: it counts nothing."""
+    call = read_call(case)
+    if isinstance(call, Rule):
+        return 0
+    slots = case.inputs or ()
+    item = getattr(dtype_of(slots[QUERY].dtype), "item_bytes", 0)
+    values = 0 if call.is_latent else call.value_size
+    numbers = call.kv_heads * (call.size + values + call.rope_size)
+    read = sum(slots[i].size_bytes for i in (QUERY, QUERY_ROPE) if given(case, i))
+    written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
+    pages = 4 * sum(call.pages.valid) if call.pages else 0
+    return read + sum(call.keys) * numbers * item + pages + written
+
+
+def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
+    """Keys or values of a request: (heads of keys, keys, size)."""
+    if call.pages:
+        return held_keys(tensor, table, call.pages, request.index, request.keys, call.kv_heads)
+    start = sum(call.keys[: request.index])
+    place = Request(request.index, start, request.keys, request.keys)
+    return part_of(tensor, letters_in(call.layout), place, call.kv_heads)
+
+
+def _output_shape(query: Any, call: FusedCall) -> list[int]:
+    """The shape of the output for this query."""
+    shape, letters = list(query.shape), letters_in(call.layout)
+    sizes = dict(zip(letters, shape, strict=True))
+    sizes |= {"N": call.heads, "D": call.value_size, "H": call.heads * call.value_size}
+    return [sizes[letter] for letter in letters_out(call.layout)]
+
+
+def _lse_shape(query: Any, call: FusedCall) -> list[int]:
+    if call.is_ragged:
+        return [query.shape[0], call.heads, 1]
+    letters = letters_in(call.layout)
+    return [query.shape[0], call.heads, query.shape[letters.index("S")], 1]

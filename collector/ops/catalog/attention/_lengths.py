@@ -1,0 +1,134 @@
+"""Lengths and head counts of attention: what a row's `Runtime ...` columns say of them, and what
+is taken where they say nothing.
+
+There is one reading of a row: what a column names is used as it stands, so that a row whose
+columns were filled in from a reading reads the same again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from collector.case import Case
+from collector.ops.parts.shares import even, running
+from collector.ops.slots import Shape
+from collector.vocabulary import RUNTIME_PREFIX
+
+_NO_LENGTH = 1 << 40
+_BETWEEN = re.compile(r"[;,\s]+")
+
+
+class NoNumber(ValueError):
+    """A column does not hold the numbers that are wanted there."""
+
+
+def number(case: Case, name: str) -> int | None:
+    """The whole number in `Runtime {name}`, also where a table wrote it as 16.0; None without
+    one. Raises NoNumber."""
+    text = case.attribute(RUNTIME_PREFIX + name)
+    return None if text is None else _whole(text)
+
+
+def numbers(case: Case, name: str) -> Shape | None:
+    """The whole numbers in `Runtime {name}`, between `,` or `;`; None without any."""
+    text = case.attribute(RUNTIME_PREFIX + name)
+    parts = [part for part in _BETWEEN.split((text or "").strip("[]() ")) if part]
+    return tuple(map(_whole, parts)) or None
+
+
+def mean(case: Case) -> float | None:
+    """`Runtime avg_seq_len`: the mean length of the keys of a request; None without one."""
+    text = case.attribute(RUNTIME_PREFIX + "avg_seq_len")
+    try:
+        value = None if text is None else float(text)
+    except ValueError as error:
+        raise NoNumber(text) from error
+    if value is not None and not 0 <= value < _NO_LENGTH:
+        raise NoNumber(text)
+    return value
+
+
+def each(ends: Sequence[int]) -> Shape:
+    """The lengths of requests that end there."""
+    return tuple(stop - start for start, stop in pairwise((0, *ends)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A pool of pages that hold keys, and which part of it the requests use.
+
+    width   pages that a row of the block table has place for
+    valid   pages of each request that hold keys
+    is_flat a page is (tokens, heads * size), else (heads, tokens, size)
+    """
+
+    blocks: int
+    block_size: int
+    width: int
+    valid: Shape
+    is_flat: bool = True
+
+    @property
+    def fit(self) -> bool:
+        """No page belongs to two requests, and each request's fit its row."""
+        return sum(self.valid) <= self.blocks and max(self.valid, default=0) <= self.width
+
+    def places(self) -> list[list[int]]:
+        """For each row of the block table, which pages of a shuffled pool it names: its own one
+        behind the other, then any."""
+        starts = (0, *running(self.valid))
+        return [
+            [start + i if i < count else 0 for i in range(self.width)]
+            for start, count in zip(starts, self.valid, strict=False)
+        ]
+
+
+def pages_of(length: int, block_size: int) -> int:
+    """The pages that a length takes."""
+    return -(-length // block_size)
+
+
+def paged_keys(
+    case: Case, queries: Shape, pages: Pages, unnamed: Sequence[int]
+) -> tuple[Shape, Shape]:
+    """The keys of each request, and the pages that hold them.
+
+    Lengths count first, then their mean, then the number of pages in use; `unnamed` is taken
+    where a row names none of them.
+    """
+    keys = numbers(case, "actual_seq_lengths_kv_values")
+    valid = numbers(case, "block_table_valid_blocks")
+    average = mean(case)
+    if keys is None and average is not None:
+        keys = even(round(average * len(queries)), len(queries))
+    if keys is None and valid is not None:
+        keys = tuple(count * pages.block_size for count in valid)
+    keys = tuple(unnamed) if keys is None else keys
+    return keys, valid or tuple(pages_of(length, pages.block_size) for length in keys)
+
+
+def named(case: Case, columns: Mapping[str, object]) -> dict[str, str]:
+    """`Runtime ...` columns with what the row itself says, or else with these values; one
+    without a value is left out."""
+    texts = {
+        RUNTIME_PREFIX + name: case.attribute(RUNTIME_PREFIX + name) or _text(value)
+        for name, value in columns.items()
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _whole(text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise NoNumber(text) from error
+    if not value.is_integer():
+        raise NoNumber(text)
+    return int(value)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,164 @@
+"""What the shapes of FlashAttentionScore and its gradient tell: sizes, layout, mask.
+
+Shapes tell everything but the mask's meaning. A softmax maximum (B, N, S, 8) beside the query
+says which layout was used. A compressed mask (2048, 2048) means causal, aligned to the last
+key, whatever the lengths; no mask means that every query sees every key.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod, sqrt
+
+from collector.case import Case, Slot
+from collector.ops.dtypes import spelling
+from collector.ops.slots import Shape, given, output_slot
+from collector.ops.spec import Constraint
+
+MASK_SIDE = 2048
+_STATISTICS_WIDTH = 8
+# Scores of one block in float32; about 4 times as much lives at once. On two cores the gradient
+# of 4096 tokens took 0.7 to 1 s with blocks of 8 to 128 MiB; but where other programs compete for
+# the cores, few large operators lose less time than many small ones.
+_BLOCK_BYTES = 64 << 20
+_BLOCK_ROWS = 512
+
+# Where batch, heads, sequence and head size lie once H is unfolded into heads and head size.
+_TO_HEADS = {
+    "SBH": (1, 2, 0, 3),
+    "BSH": (0, 2, 1, 3),
+    "BNSD": (0, 1, 2, 3),
+    "BSND": (0, 2, 1, 3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some heads of keys, and the rows [start, stop) of queries that see their first `keys`."""
+
+    heads: slice
+    start: int
+    stop: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The sizes of one call."""
+
+    layout: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_size: int
+    causal: bool
+
+    @property
+    def to_heads(self) -> Shape:
+        """The permutation from the layout to batch, heads, sequence, head size."""
+        return _TO_HEADS[self.layout]
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by; a profile does not tell another."""
+        return 1 / sqrt(self.head_size)
+
+    @property
+    def sparse_mode(self) -> int:
+        """How torch_npu names it: aligned to the last key (3), or everything (0)."""
+        return 3 if self.causal else 0
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key that are scored; a causal square counts half."""
+        hidden = self.queries * self.queries // 2 if self.causal else 0
+        return self.batch * self.heads * (self.queries * self.keys - hidden)
+
+    def blocks(self) -> Iterator[Block]:
+        """Every query once, in blocks that keep to the budget; keys that none sees are left out."""
+        row_bytes = 4 * (self.heads // self.kv_heads) * self.keys
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
+        heads = max(1, _BLOCK_BYTES // (row_bytes * rows))
+        for first in range(0, self.batch * self.kv_heads, heads):
+            for start in range(0, self.queries, rows):
+                stop = min(start + rows, self.queries)
+                keys = stop + self.keys - self.queries if self.causal else self.keys
+                yield Block(slice(first, first + heads), start, stop, keys)
+
+
+def read_sizes(case: Case, statistics: Slot | None, mask: int) -> Attention | None:
+    """The sizes that fit q, k and v (inputs 0 to 2), the softmax maximum, and the mask if any;
+    None where no layout fits."""
+    query, key, value = (given(case, i) for i in range(3))
+    if not (query and key and value and statistics) or key.shape != value.shape:
+        return None
+    shapes = (query.shape or (), key.shape or (), statistics.shape or ())
+    causal = given(case, mask) is not None
+    fits = (_fit(layout, *shapes, causal) for layout in _TO_HEADS)
+    return next((sizes for sizes in fits if sizes is not None), None)
+
+
+def mask_constraint(position: int) -> Constraint:
+    """Other masks hold what a profile does not tell."""
+    return Constraint(
+        "no mask, or the compressed causal one (2048,2048 BOOL)",
+        lambda case: (
+            (mask := given(case, position)) is None
+            or (mask.shape == (MASK_SIDE, MASK_SIDE) and spelling(mask) == "BOOL")
+        ),
+    )
+
+
+def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constraint:
+    """Dropout, shifts of positions, lengths and the like are not replayed."""
+
+    def holds(case: Case) -> bool:
+        given_inputs = {i for i, slot in enumerate(case.inputs or ()) if slot.shape is not None}
+        outputs = {i for i, slot in enumerate(case.outputs or ()) if slot.shape is not None}
+        return given_inputs <= inputs and not outputs & absent_outputs
+
+    return Constraint(
+        "only queries, keys, values, a mask and statistics are replayed: other slots want no shape",
+        holds,
+    )
+
+
+def named_output(case: Case, position: int) -> Shape | None:
+    """The shape that a row names for an output; None for an empty cell or no cell."""
+    slot = output_slot(case, position)
+    return slot.shape if slot else None
+
+
+def limits(sizes: Callable[[Case], Attention | None]) -> Constraint:
+    """What npu_fusion_attention documents; another rule speaks where there are no sizes."""
+
+    def holds(case: Case) -> bool:
+        call = sizes(case)
+        return call is None or (call.heads <= 256 and call.head_size <= 768)
+
+    return Constraint("at most 256 heads are wanted, of at most 768 numbers", holds)
+
+
+def _fit(
+    layout: str, query: Shape, key: Shape, statistics: Shape, causal: bool
+) -> Attention | None:
+    if statistics[3:] != (_STATISTICS_WIDTH,) or not prod(statistics) or len(query) < 3:
+        return None
+    batch, heads, queries, _ = statistics
+    head_size = query[-1] // heads if len(layout) == 3 else query[-1]
+    asked, held = (_heads_first(layout, shape, head_size) for shape in (query, key))
+    if asked != (batch, heads, queries, head_size) or held is None:
+        return None
+    kv_heads, keys = held[1:3]
+    if held[0] != batch or not kv_heads or heads % kv_heads or keys < (queries if causal else 1):
+        return None
+    return Attention(layout, batch, heads, kv_heads, queries, keys, head_size, causal)
+
+
+def _heads_first(layout: str, shape: Shape, head_size: int) -> Shape | None:
+    """(batch, heads, sequence, head size) of a tensor; None where the layout cannot be its own."""
+    if len(shape) != len(layout) or not head_size or shape[-1] % head_size:
+        return None
+    whole = (*shape[:2], shape[2] // head_size, head_size) if len(layout) == 3 else shape
+    return tuple(whole[axis] for axis in _TO_HEADS[layout]) if whole[3] == head_size else None

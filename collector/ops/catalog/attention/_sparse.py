@@ -1,0 +1,244 @@
+"""Sparse attention over a paged cache: the one reading of a row of LightningIndexer, which chooses
+keys, and of SparseFlashAttention, which attends to the chosen ones.
+
+Queries lie one behind the other (TND), keys in pages (PA_BSND) with one head. Where a row names
+no lengths, queries are taken in equal parts, and each request holds its share of the pool.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.attention._layouts import Request
+from collector.ops.catalog.attention._lengths import (
+    NoNumber,
+    Pages,
+    each,
+    named,
+    number,
+    numbers,
+    paged_keys,
+)
+from collector.ops.parts.shares import even, running
+from collector.ops.slots import Shape, input_shape
+from collector.ops.spec import Constraint
+from collector.vocabulary import RUNTIME_PREFIX
+
+CAUSAL = 3
+PATTERNS = ("uniform", "contiguous", "random")
+_TOLD = {"input_layout": "TND", "cache_layout": "PA_BSND", "kv_cache_mode": "paged"}
+_PATTERN = "sparse_indices_pattern"
+
+
+class Rule(StrEnum):
+    """What a row must keep, in the order in which a reading finds out."""
+
+    NUMBERS = "whole numbers are wanted in Runtime columns of lengths, heads, modes and sizes"
+    SHAPES = (
+        "a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table (batch,pages) and "
+        "lengths (batch) are wanted"
+    )
+    TOLD = (
+        "Runtime columns want TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 or 3, a "
+        f"pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
+    )
+    LENGTHS = (
+        "lengths of at least 1 are wanted for each request: running sums up to T for queries, "
+        "and for keys no more than their pages hold, nor fewer than queries in sparse mode 3"
+    )
+    PAGES = "pages of all requests together want no more than the pool and the block table hold"
+
+
+class Misfit(Exception):
+    """A row breaks a rule."""
+
+    def __init__(self, rule: Rule):
+        super().__init__(rule.value)
+        self.rule = rule
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where an operator has its inputs."""
+
+    query: int
+    key: int
+    table: int
+    query_lengths: int
+    key_lengths: int
+
+
+@dataclass(frozen=True, slots=True)
+class SparseCall:
+    """The sizes of one call. `chosen` is the most keys that a query attends to, `pattern` how
+    they are spread over those that it sees."""
+
+    heads: int
+    size: int
+    topk: int
+    queries: Shape
+    keys: Shape
+    pages: Pages
+    sparse_mode: int
+    pattern: str
+    chosen: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.queries)
+
+    @property
+    def phase(self) -> str:
+        """`prefill` without earlier keys, `decode` with one query a request, else `mixed`."""
+        if self.queries == self.keys:
+            return "prefill"
+        return "decode" if set(self.queries) == {1} else "mixed"
+
+    def requests(self) -> Iterator[Request]:
+        starts = (0, *running(self.queries))
+        for index, (queries, keys) in enumerate(zip(self.queries, self.keys, strict=True)):
+            yield Request(index, starts[index], queries, keys)
+
+    def seen(self) -> list[int]:
+        """How many keys each query sees."""
+        causal = self.sparse_mode == CAUSAL
+        return [
+            request.keys - request.queries + position + 1 if causal else request.keys
+            for request in self.requests()
+            for position in range(request.queries)
+        ]
+
+    def pairs(self, most: int) -> int:
+        """Pairs of a query and a key, of at most so many keys a query."""
+        return sum(min(most, seen) for seen in self.seen())
+
+
+def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | Rule:
+    """The sizes of the call, or the rule that the row breaks."""
+    try:
+        return _read(case, slots, topk)
+    except NoNumber:
+        return Rule.NUMBERS
+    except Misfit as misfit:
+        return misfit.rule
+
+
+def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dict[str, str]:
+    """The `Runtime ...` columns on which the launch depends, with the values that it uses."""
+    return named(
+        case,
+        {
+            "actual_seq_lengths_shape": len(call.queries),
+            "actual_seq_lengths_values": running(call.queries),
+            "actual_seq_lengths_kv_shape": len(call.keys),
+            "actual_seq_lengths_kv_values": call.keys,
+            # Whole, as the replay that others built reads it.
+            "avg_seq_len": sum(call.keys) // len(call.keys),
+            "block_table_shape": (len(call.keys), call.pages.width),
+            "block_table_valid_blocks": call.pages.valid,
+            "num_heads": call.heads,
+            "num_key_value_heads": 1,
+            "sparse_mode": call.sparse_mode,
+            "block_size": call.pages.block_size,
+            **_TOLD,
+            "topk": call.topk,
+            "phase": call.phase,
+            "batch_size": len(call.keys),
+            **more,
+        },
+    )
+
+
+def sparse_rules(read: Callable[[Case], SparseCall | Rule]) -> tuple[Constraint, ...]:
+    """Each rule of the reading as a constraint."""
+    return tuple(
+        Constraint(rule.value, lambda case, rule=rule: read(case) is not rule)  # type: ignore[misc]
+        for rule in Rule
+    )
+
+
+def sparse_limit(
+    read: Callable[[Case], SparseCall | Rule], text: str, holds: Callable[[SparseCall], bool]
+) -> Constraint:
+    """A limit of the function, for rows that can be read."""
+
+    def check(case: Case) -> bool:
+        call = read(case)
+        return isinstance(call, Rule) or holds(call)
+
+    return Constraint(text, check)
+
+
+def block_size_fits(call: SparseCall) -> bool:
+    """A page holds a multiple of 16 tokens, up to 1024."""
+    return not call.pages.block_size % 16 and call.pages.block_size <= 1024
+
+
+def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
+    query, key = input_shape(case, slots.query), input_shape(case, slots.key)
+    table = input_shape(case, slots.table)
+    lengths = [input_shape(case, slot) for slot in (slots.query_lengths, slots.key_lengths)]
+    if (len(query), len(key), len(table)) != (3, 4, 2) or not all((*query, *key, *table)):
+        raise Misfit(Rule.SHAPES)
+    if key[2:] != (1, query[2]) or lengths != [table[:1]] * 2 or topk < 1:
+        raise Misfit(Rule.SHAPES)
+    sparse_mode = number(case, "sparse_mode")
+    pattern = (_said(case, _PATTERN) or PATTERNS[0]).lower()
+    told = {
+        "num_heads": query[1],
+        "num_key_value_heads": 1,
+        "block_size": key[1],
+        "topk": topk,
+        "sparse_block_size": 1,
+        "batch_size": table[0],
+    }
+    agrees = all(number(case, name) in (None, value) for name, value in told.items())
+    agrees = agrees and all(_said(case, name) in ("", value) for name, value in _TOLD.items())
+    if not agrees or pattern not in PATTERNS or sparse_mode not in (None, 0, CAUSAL):
+        raise Misfit(Rule.TOLD)
+    call = SparseCall(
+        heads=query[1],
+        size=query[2],
+        topk=topk,
+        queries=(),
+        keys=(),
+        pages=Pages(key[0], key[1], table[1], ()),
+        sparse_mode=CAUSAL if sparse_mode is None else sparse_mode,
+        pattern=pattern,
+        chosen=0,
+    )
+    return _with_lengths(case, call, query[0], table[0])
+
+
+def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:
+    ends = numbers(case, "actual_seq_lengths_values")
+    queries = each(ends) if ends else even(tokens, batch)
+    share = min(call.pages.width, call.pages.blocks // batch) * call.pages.block_size
+    keys, valid = paged_keys(case, queries, call.pages, (share,) * batch)
+    if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
+        raise Misfit(Rule.LENGTHS)
+    if len(keys) != batch or len(valid) != batch or min(keys) < 1:
+        raise Misfit(Rule.LENGTHS)
+    pages = replace(call.pages, valid=valid)
+    room = all(v * pages.block_size >= k for v, k in zip(valid, keys, strict=True))
+    causal = call.sparse_mode == CAUSAL and any(map(int.__gt__, queries, keys))
+    if not room or causal:
+        raise Misfit(Rule.LENGTHS)
+    if not pages.fit:
+        raise Misfit(Rule.PAGES)
+    most = number(case, "sparse_indices_valid_count")
+    chosen = min(call.topk, max(keys)) if most is None else most
+    if not 1 <= chosen <= call.topk:
+        raise Misfit(Rule.TOLD)
+    return replace(call, queries=queries, keys=keys, pages=pages, chosen=chosen)
+
+
+def _said(case: Case, name: str) -> str:
+    return case.attribute(RUNTIME_PREFIX + name) or ""
+
+
+def by_token(cache: Any) -> Any:
+    """A cache of one head (blocks, block_size, 1, D) with a row for each token of the pool."""
+    return cache.flatten(0, 2)

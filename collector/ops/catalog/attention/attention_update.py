@@ -1,0 +1,99 @@
+"""Joins attention over parts of the keys by each part's log-sum-exp."""
+
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.slots import agrees
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import dtype_of
+
+_FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
+_FLOAT = dtype_of("FLOAT")
+_MOST_PARTS = 16
+
+
+def _parts(case: Case) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """The sums (N), and as many outputs (N, D)."""
+    slots = case.inputs or ()
+    half = len(slots) // 2
+    return slots[:half], slots[half:]
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    sums, outputs = (
+        [make.normal(slot.shape or (), slot.dtype) for slot in side] for side in _parts(case)
+    )
+    return Call((sums, outputs), {"wants_lse": named_output(case, 1) is not None})
+
+
+def _reference(torch: Any, sums: Any, outputs: Any, *, wants_lse: bool) -> Any:
+    stacked = torch.stack(sums)
+    joined = stacked.logsumexp(0)
+    weights = stacked.sub_(joined).exp_().unsqueeze(-1)
+    out = outputs[0].float() * weights[0]
+    for part, weight in zip(outputs[1:], weights[1:], strict=True):
+        out.addcmul_(part.float(), weight)
+    return out.to(outputs[0].dtype), joined if wants_lse else None
+
+
+def _launch(api: Any, sums: Any, outputs: Any, *, wants_lse: bool) -> Any:
+    out, lse = api(sums, outputs, int(wants_lse))
+    return out, lse if wants_lse else None
+
+
+def _flops(case: Case) -> int:
+    """A number of an output: a product and a sum; of a sum about as much."""
+    sums, outputs = _parts(case)
+    return 2 * sum(slot.numel for slot in (*sums, *outputs))
+
+
+def _fits(case: Case) -> bool:
+    sums, outputs = _parts(case)
+    if not sums or len(sums) != len(outputs) or len(sums) > _MOST_PARTS:
+        return False
+    shape = outputs[0].shape or ()
+    alike = {slot.shape for slot in sums} == {shape[:1]} and {s.shape for s in outputs} == {shape}
+    return len(shape) == 2 and all(shape) and alike
+
+
+def _dtypes_fit(case: Case) -> bool:
+    sums, outputs = _parts(case)
+    named = {slot.known_dtype for slot in (*outputs, *(case.outputs or ())[:1])}
+    lse = [slot for slot in (case.outputs or ())[1:] if slot.shape is not None]
+    floats = all(slot.known_dtype is _FLOAT for slot in (*sums, *lse))
+    return len(named) == 1 and floats and all(d and d.spelling in _FLOATS for d in named)
+
+
+def _size_fits(case: Case) -> bool:
+    size = (_parts(case)[1][0].shape or (0,))[-1] if case.inputs else 0
+    return 8 <= size <= 512 and not size % 8
+
+
+def _outputs_fit(case: Case) -> bool:
+    sums, outputs = _parts(case)
+    return agrees(case, 0, outputs[0].shape) and named_output(case, 1) in (None, sums[0].shape)
+
+
+OP = OpSpec(
+    kernel="AttentionUpdate",
+    call="torch_npu.npu_attention_update",
+    slots=("lse", "local_out"),
+    variadic=True,
+    optional_outputs=frozenset({1}),
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    npu=NpuCall(run=_launch),
+    constraints=(
+        Constraint("1 to 16 sums (N) are wanted, then as many outputs (N,D)", _fits),
+        Constraint(
+            "FLOAT sums are wanted, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16",
+            _dtypes_fit,
+        ),
+        Constraint("a head of 8, 16, 24 .. 512 numbers is wanted", _size_fits),
+        Constraint(
+            "an output like the parts is wanted, and a sum like theirs or none", _outputs_fit
+        ),
+    ),
+)

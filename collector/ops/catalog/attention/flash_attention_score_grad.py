@@ -1,0 +1,152 @@
+"""Gradient of attention with respect to queries, keys and values, from the kept statistics.
+
+Slots are as torch_npu passes them without shift and dropout: those three are left out, not empty.
+"""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.attention._blocks import (
+    forward,
+    join,
+    keys_of,
+    make_mask,
+    put_rows,
+    rows_of,
+    scores,
+    split,
+    split_statistics,
+)
+from collector.ops.catalog.attention._sizes import (
+    Attention,
+    limits,
+    mask_constraint,
+    only_slots,
+    read_sizes,
+)
+from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.slots import agrees, given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
+_SLOTS = (
+    *("query", "key", "value", "dy", "atten_mask", "softmax_max", "softmax_sum", "softmax_in"),
+    *("attention_in", "prefix", "d_scale_q", "d_scale_k", "d_scale_v", "d_scale_dy", "d_scale_o"),
+)
+_OPTIONAL = frozenset({_MASK, 7, *range(9, len(_SLOTS))})
+_OTHER_OUTPUTS = frozenset({3, 4, 5})
+
+
+def _sizes(case: Case) -> Attention | None:
+    return read_sizes(case, given(case, _MAXIMUM), _MASK)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    """Statistics and attention come from one forward pass, so that they belong together."""
+    sizes: Any = _sizes(case)
+    tensors = (make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:4])
+    query, key, value, dy = tensors
+    mask = make_mask(make) if given(case, _MASK) else None
+    kept = forward(make.torch, query, key, value, mask, sizes)
+    return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
+
+
+def _reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dy: Any,
+    mask: Any,
+    maximum: Any,
+    total: Any,
+    attention: Any,
+    *,
+    sizes: Any,
+) -> Any:
+    q, k, v, dout = (split(tensor, sizes) for tensor in (query, key, value, dy))
+    shift = split_statistics(maximum, sizes) + split_statistics(total, sizes).log()
+    delta = (dout.float() * split(attention, sizes)).sum(-1, keepdim=True)
+    dq = torch.empty_like(q)
+    # Many blocks add to one key, in float32: 16-bit sums would lose the small ones.
+    dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (k, v))
+    for block in sizes.blocks():
+        rows_q, rows_dout = rows_of(q, block), rows_of(dout, block)
+        weights = scores(torch, q, k, mask, sizes, block).sub_(rows_of(shift, block)).exp_()
+        narrow = weights.to(v.dtype).transpose(1, 2)
+        keys_of(dv, block).add_(torch.bmm(narrow, rows_dout))
+        dweights = torch.bmm(rows_dout, keys_of(v, block).transpose(1, 2)).float()
+        dscores = dweights.sub_(rows_of(delta, block)).mul_(weights).to(q.dtype)
+        put_rows(dq, block, torch.bmm(dscores, keys_of(k, block)))
+        keys_of(dk, block).add_(torch.bmm(dscores.transpose(1, 2), rows_q))
+    dq, dk = dq.mul_(sizes.scale), dk.mul_(sizes.scale)
+    return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
+
+
+def _launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dy: Any,
+    mask: Any,
+    maximum: Any,
+    total: Any,
+    attention: Any,
+    *,
+    sizes: Attention,
+) -> Any:
+    dq, dk, dv, *_ = api(
+        *(query, key, value, dy, sizes.heads, sizes.layout),
+        atten_mask=mask,
+        softmax_max=maximum,
+        softmax_sum=total,
+        attention_in=attention,
+        scale_value=sizes.scale,
+        sparse_mode=sizes.sparse_mode,
+    )
+    return dq, dk, dv, None, None, None
+
+
+def _flops(case: Case) -> int:
+    """Five products of 2 * D operations for each pair: scores again, dV, dP, dQ and dK."""
+    sizes = _sizes(case)
+    return 10 * sizes.head_size * sizes.pairs if sizes else 0
+
+
+def _inputs_fit(case: Case) -> bool:
+    query, maximum = input_shape(case, 0), input_shape(case, _MAXIMUM)
+    like_query = input_shape(case, 3) == query == input_shape(case, _ATTENTION)
+    return like_query and input_shape(case, _SUM) == maximum
+
+
+OP = OpSpec(
+    kernel="FlashAttentionScoreGrad",
+    call="torch_npu.npu_fusion_attention_grad",
+    slots=_SLOTS,
+    optional=_OPTIONAL,
+    optional_outputs=_OTHER_OUTPUTS,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, _OPTIONAL, _OTHER_OUTPUTS),
+    npu=NpuCall(run=_launch),
+    constraints=(
+        only_slots(frozenset({0, 1, 2, 3, _MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
+        mask_constraint(_MASK),
+        floating((0,)),
+        one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
+        inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
+        Constraint(
+            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
+            "BNSD, BSND",
+            lambda case: _sizes(case) is not None,
+        ),
+        limits(_sizes),
+        Constraint("dy and attention like the query, a softmax sum like the maximum", _inputs_fit),
+        Constraint(
+            "gradients are wanted like queries, keys and values",
+            lambda case: all(agrees(case, i, input_shape(case, i)) for i in range(3)),
+        ),
+    ),
+)

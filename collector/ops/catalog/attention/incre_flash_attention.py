@@ -1,0 +1,41 @@
+"""Attention of one new token a request, to keys in one block each or in pages."""
+
+from typing import Any
+
+from collector.ops.catalog.attention._flash import flash
+from collector.ops.catalog.attention._fused import FusedCall
+from collector.ops.catalog.attention._fused_reading import KEY_LENGTHS, TABLE
+
+_LAYOUTS = ("BSH", "BSND", "BNSD")
+
+
+def _launch(
+    api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
+) -> Any:
+    options = {"actual_seq_lengths": call.sent_keys, "block_table": table}
+    return api(
+        *(query, key, value),
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        scale_value=call.scale,
+        input_layout=call.layout,
+        block_size=call.pages.block_size if call.pages else 0,
+    )
+
+
+OP = flash(
+    kernel="IncreFlashAttention",
+    call="torch_npu.npu_incre_flash_attention",
+    slots=(
+        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
+        *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"),
+        *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
+    ),
+    places={0: 0, 1: 1, 2: 2, 5: KEY_LENGTHS, 13: TABLE},
+    run=_launch,
+    limits={
+        f"one of {', '.join(_LAYOUTS)} is wanted": lambda call: call.layout in _LAYOUTS,
+        "one query a request is wanted": lambda call: set(call.queries) == {1},
+    },
+)

@@ -1,0 +1,41 @@
+"""Attention of whole prompts, without a cache of pages."""
+
+from typing import Any
+
+from collector.ops.catalog.attention._flash import flash
+from collector.ops.catalog.attention._fused import FusedCall
+
+_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
+
+
+def _launch(
+    api: Any, query: Any, key: Any, value: Any, mask: Any, *absent: Any, call: FusedCall
+) -> Any:
+    options = {
+        "atten_mask": mask,
+        "actual_seq_lengths": call.sent_queries,
+        "actual_seq_lengths_kv": call.sent_keys,
+    }
+    return api(
+        *(query, key, value),
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        scale_value=call.scale,
+        input_layout=call.layout,
+        sparse_mode=call.sparse_mode,
+    )
+
+
+OP = flash(
+    kernel="PromptFlashAttention",
+    call="torch_npu.npu_prompt_flash_attention",
+    slots=(
+        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
+        *("actual_seq_lengths_kv", "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2"),
+        "quant_offset2",
+    ),
+    places={i: i for i in (0, 1, 2, 4, 5, 6)},
+    run=_launch,
+    limits={f"one of {', '.join(_LAYOUTS)} is wanted": lambda call: call.layout in _LAYOUTS},
+)

@@ -1,0 +1,241 @@
+"""Prefill of latent attention (MLA) in rounds: the first over a request's own tokens, causal; a
+later one over earlier keys, joined in place with what the rounds before it gave.
+
+How many requests share the tokens is told by the mask alone (one mask each); they are taken of
+equal lengths.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.attention._blocks import attend
+from collector.ops.catalog.attention._sizes import Attention, named_output
+from collector.ops.dtypes import spelling
+from collector.ops.parts.shares import even, running
+from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import dtype_of
+
+_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT, _PREV_LSE = *range(6), 13, 14
+_TENSORS = (_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE)
+_REPLAYED = frozenset({*_TENSORS, _MASK, _PRE_OUT, _PREV_LSE})
+_MASK_SIDE = 512
+_SIZE, _ROPE = 128, 64
+_FLOAT = dtype_of("FLOAT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """The sizes of one round."""
+
+    heads: int
+    queries: Shape
+    keys: Shape
+    is_first: bool
+
+    def one(self, index: int) -> Attention:
+        """The attention of one request."""
+        lengths = self.queries[index], self.keys[index]
+        return Attention("BNSD", 1, self.heads, self.heads, *lengths, _SIZE + _ROPE, self.is_first)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key that are scored, over all heads."""
+        return sum(self.one(index).pairs for index in range(len(self.queries)))
+
+
+def _round(case: Case) -> _Round:
+    """The round that a row names; only a row that keeps the rules has one."""
+    query, key, mask = (input_shape(case, i) for i in (_Q_NOPE, _K_NOPE, _MASK))
+    batch = mask[0] if len(mask) == 3 else 1
+    is_first = given(case, _PRE_OUT) is None
+    return _Round(query[1], even(query[0], batch), even(key[0], batch), is_first)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    sizes = _round(case)
+    slots = case.inputs or ()
+    dtype = slots[_Q_NOPE].dtype
+    tensors = [make.normal(input_shape(case, i), dtype) for i in _TENSORS]
+    hidden = make.full((_MASK_SIDE, _MASK_SIDE), "BOOL", 1).triu_(1)
+    shape = input_shape(case, _MASK) or (_MASK_SIDE, _MASK_SIDE)
+    mask = make.full(shape, dtype, 1).triu_(1)
+    tokens, heads, _ = input_shape(case, _Q_NOPE)
+    held = make.normal((tokens, heads, _SIZE), dtype), make.normal((heads, tokens), "FLOAT")
+    lengths = [sizes.queries] if sizes.is_first else [sizes.queries, sizes.keys]
+    # The function reads lengths on the host: this tensor stays there.
+    told = make.torch.tensor(lengths, dtype=make.torch.int32)
+    told = told[0] if sizes.is_first else told
+    names_lse = named_output(case, 1) is not None
+    return Call((*tensors, mask, hidden, *held, told), {"sizes": sizes, "names_lse": names_lse})
+
+
+def _reference(
+    torch: Any,
+    q_nope: Any,
+    q_rope: Any,
+    k_nope: Any,
+    k_rope: Any,
+    value: Any,
+    mask: Any,
+    hidden: Any,
+    out: Any,
+    lse: Any,
+    lengths: Any,
+    *,
+    sizes: _Round,
+    names_lse: bool,
+) -> Any:
+    query, key = (torch.cat(parts, -1) for parts in ((q_nope, q_rope), (k_nope, k_rope)))
+    q_starts, k_starts = ((0, *running(side)) for side in (sizes.queries, sizes.keys))
+    for index, (queries, keys) in enumerate(zip(sizes.queries, sizes.keys, strict=True)):
+        rows = slice(q_starts[index], q_starts[index] + queries)
+        held = slice(k_starts[index], k_starts[index] + keys)
+        q, k, v = (
+            tensor[part].transpose(0, 1).unsqueeze(1)
+            for tensor, part in ((query, rows), (key, held), (value, held))
+        )
+        mask_of = hidden if sizes.is_first else None
+        attention, peaks, sums = attend(torch, q, k, v, mask_of, sizes.one(index))
+        found, total = attention[:, 0].transpose(0, 1), sums.log_().add_(peaks)[:, 0, :, 0]
+        if not sizes.is_first:
+            found, total = _joined(torch, out[rows], lse[:, rows], found, total)
+        out[rows] = found.to(out.dtype)
+        lse[:, rows] = total
+    return out, lse if names_lse else None
+
+
+def _joined(torch: Any, out: Any, lse: Any, found: Any, total: Any) -> Any:
+    """Two attentions over different keys as one over all."""
+    whole = torch.logaddexp(lse, total)
+    weights = ((side - whole).exp_().t().unsqueeze(-1) for side in (lse, total))
+    kept, added = (
+        tensor.float() * weight for tensor, weight in zip((out, found), weights, strict=True)
+    )
+    return kept.add_(added), whole
+
+
+def _launch(
+    api: Any,
+    q_nope: Any,
+    q_rope: Any,
+    k_nope: Any,
+    k_rope: Any,
+    value: Any,
+    mask: Any,
+    hidden: Any,
+    out: Any,
+    lse: Any,
+    lengths: Any,
+    *,
+    sizes: _Round,
+    names_lse: bool,
+) -> Any:
+    """The two configurations that serving uses: causal into fresh memory, and without mask into
+    what earlier rounds gave."""
+    first = sizes.is_first
+    api(
+        *(q_nope, q_rope, k_nope, k_rope, value, mask, lengths, sizes.heads, sizes.heads),
+        pre_out=None if first else out,
+        prev_lse=None if first else lse,
+        qk_scale=sizes.one(0).scale,
+        kernel_type="kernel_type_high_precision",
+        mask_type="mask_type_triu" if first else "no_mask",
+        input_layout="type_bsnd",
+        calc_type="calc_type_first_ring" if first else "calc_type_default",
+        output=out,
+        softmax_lse=lse,
+    )
+    return out, lse if names_lse else None
+
+
+def _flops(case: Case) -> int:
+    """Two products for each pair of a query and a key that it sees."""
+    return 2 * (2 * _SIZE + _ROPE) * _round(case).pairs
+
+
+def _traffic(case: Case) -> int:
+    """Tensors and output once; of the mask, the same for all, nothing."""
+    slots = case.inputs or ()
+    read = sum(slots[i].size_bytes for i in (*_TENSORS, _PRE_OUT) if given(case, i))
+    return read + slots[_Q_NOPE].size_bytes
+
+
+def _tensors_fit(case: Case) -> bool:
+    query, key = input_shape(case, _Q_NOPE), input_shape(case, _K_NOPE)
+    if len(query) != 3 or len(key) != 3 or not all((*query, *key)):
+        return False
+    like_query = query[2] == _SIZE and input_shape(case, _Q_ROPE) == (*query[:2], _ROPE)
+    like_key = key[1:] == query[1:] and input_shape(case, _K_ROPE) == (*key[:2], _ROPE)
+    return like_query and like_key and input_shape(case, _VALUE) == key
+
+
+def _mask_fits(case: Case) -> bool:
+    mask, query, key = (input_shape(case, i) for i in (_MASK, _Q_NOPE, _K_NOPE))
+    if not mask:
+        return given(case, _PRE_OUT) is not None
+    few = mask[:-2] == () or (len(mask) == 3 and 0 < mask[0] <= min((*query[:1], *key[:1])))
+    return mask[-2:] == (_MASK_SIDE, _MASK_SIDE) and few
+
+
+def _rounds_fit(case: Case) -> bool:
+    query, out, lse = (input_shape(case, i) for i in (_Q_NOPE, _PRE_OUT, _PREV_LSE))
+    if not given(case, _PRE_OUT):
+        return not given(case, _PREV_LSE) and query[:1] == input_shape(case, _K_NOPE)[:1]
+    return out == query and lse == (query[1], query[0])
+
+
+def _dtypes_fit(case: Case) -> bool:
+    slots = [given(case, i) for i in (*_TENSORS, _MASK, _PRE_OUT)] + [output_slot(case, 0)]
+    sums = [given(case, _PREV_LSE), output_slot(case, 1)]
+    floats = all(slot.known_dtype is _FLOAT for slot in sums if slot and slot.shape)
+    return floats and {spelling(slot) for slot in slots if slot} <= {"DT_BF16"}
+
+
+def _outputs_fit(case: Case) -> bool:
+    query = input_shape(case, _Q_NOPE)
+    sums = (query[1], query[0])
+    return agrees(case, 0, query) and named_output(case, 1) in (None, sums)
+
+
+OP = OpSpec(
+    kernel="RINGMLAPrefillBF16Kernel",
+    call="torch_npu.atb.npu_ring_mla",
+    slots=(
+        *("q_nope", "q_rope", "k_nope", "k_rope", "value", "mask", "alibi_coeff", "deq_qk"),
+        *("off_qk", "deq_pv", "off_pv", "quant_p", "log_n", "pre_out", "prev_lse"),
+    ),
+    optional=frozenset(range(_MASK, 15)),
+    optional_outputs=frozenset({1}),
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=_traffic,
+    npu=NpuCall(run=_launch, needs=frozenset({Need.ATB})),
+    constraints=(
+        Constraint(
+            "quantisation and position shifts are not replayed: those slots want no shape",
+            lambda case: all(
+                slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
+            ),
+        ),
+        Constraint("DT_BF16 is wanted, and FLOAT for sums", _dtypes_fit),
+        Constraint(
+            f"queries and keys (T,N,{_SIZE}) with rope parts (T,N,{_ROPE}) are wanted, of the "
+            "same heads, and values like keys",
+            _tensors_fit,
+        ),
+        Constraint(
+            f"a mask ({_MASK_SIDE},{_MASK_SIDE}) or one a request is wanted, for no more "
+            "requests than tokens; a later round may have none",
+            _mask_fits,
+        ),
+        Constraint(
+            "a first round wants as many keys as queries; a later one wants pre_out like the "
+            "query and prev_lse (N,T)",
+            _rounds_fit,
+        ),
+        Constraint("an output like the query is wanted, and sums (N,T) or none", _outputs_fit),
+    ),
+)

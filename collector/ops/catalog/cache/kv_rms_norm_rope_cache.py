@@ -1,0 +1,139 @@
+"""MLA's new keys: a latent part normalised, a part rotated, both written to the paged caches.
+
+The cache's layout is not in a row's shapes: `Runtime cache_mode` tells, PA_BNSD where it is not
+there. Quantised caches are not replayed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.cache._places import capacity, write
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts.positions import distinct
+from collector.ops.parts.rotation import halves_first, make_positions, rotate
+from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
+from collector.ops.slots import elements, input_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel knows on A2 and A3
+_NZ_COLUMNS = 16
+_BLOCK_MULTIPLE = 16  # tokens of a block, where numbers have 2 bytes
+_QUANTISED = frozenset(range(7, 12))
+_MODE = "Runtime cache_mode"
+_MODES = ("PA_BNSD", "PA", "PA_NZ")
+_EPSILON = 1e-5
+
+
+def _mode(case: Case) -> str:
+    return case.attribute(_MODE) or _MODES[0]
+
+
+def _runtime(case: Case) -> Mapping[str, str]:
+    return {_MODE: _mode(case)}
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    kv, gamma, cos, _, index, *caches = (case.inputs or ())[:7]
+    count = elements(input_shape(case, 4))
+    places = distinct(make, count, capacity(input_shape(case, 5)), index.dtype)
+    return Call(
+        (
+            make.normal(kv.shape or (), kv.dtype),
+            make.normal(gamma.shape or (), gamma.dtype),
+            *make_positions(make, cos.shape or (), cos.dtype),
+            places,
+            *(make.normal(slot.shape or (), slot.dtype) for slot in caches),
+        ),
+        {"epsilon": _EPSILON, "cache_mode": _mode(case), "is_output_kv": True},
+    )
+
+
+def _reference(
+    torch: Any,
+    kv: Any,
+    gamma: Any,
+    cos: Any,
+    sin: Any,
+    index: Any,
+    key_cache: Any,
+    latent_cache: Any,
+    *,
+    epsilon: float,
+    cache_mode: str,
+    is_output_kv: bool,
+) -> Any:
+    wide = kv.float()
+    latent, pairs = wide[..., :_LATENT], halves_first(wide[..., _LATENT:])
+    key = (pairs * cos).addcmul_(rotate(torch, pairs), sin.float()).to(kv.dtype)
+    rstd = latent.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+    latent = (latent * rstd).mul_(gamma).to(kv.dtype)
+    store = _write_nz if cache_mode == "PA_NZ" else write
+    for cache, rows in ((key_cache, key), (latent_cache, latent)):
+        store(cache, index, rows.flatten(0, 2).unsqueeze(1))
+    return key_cache, latent_cache, key, latent
+
+
+def _write_nz(cache: Any, places: Any, rows: Any) -> Any:
+    """A block lies in memory in columns of 16: (D / 16, block size, 16)."""
+    blocks, size, _, width = cache.shape
+    stored = cache.view(blocks, width // _NZ_COLUMNS, size, _NZ_COLUMNS)
+    stored[places // size, :, places % size] = rows.unflatten(-1, (-1, _NZ_COLUMNS)).squeeze(1)
+    return cache
+
+
+def _flops(case: Case) -> int:
+    """A row: 4 for each latent number, 3 for each rotated one."""
+    return elements(input_shape(case, 4)) * (4 * _LATENT + 3 * _ROTARY)
+
+
+def _traffic(case: Case) -> int:
+    """Each row read once, and written to its cache and to its own output."""
+    kv, gamma, cos, _, index, *_ = case.inputs or ()
+    return 3 * kv.size_bytes + gamma.size_bytes + 2 * cos.size_bytes + index.size_bytes
+
+
+def _fits(case: Case) -> bool:
+    kv, gamma, cos, sin, index, keys, latents = (input_shape(case, i) for i in range(7))
+    if len(kv) != 4 or kv[1] != 1 or len(keys) != 4 or keys[2] != 1:
+        return False
+    rows = kv[:3]
+    return (
+        (kv[3], gamma) == (_LATENT + _ROTARY, (_LATENT,))
+        and cos == sin
+        and cos in ((*rows, _ROTARY), (rows[0], 1, 1, _ROTARY))
+        and index == (elements(rows),)
+        and (keys[3], latents) == (_ROTARY, (*keys[:3], _LATENT))
+        and keys[1] % _BLOCK_MULTIPLE == 0
+        and elements(rows) <= capacity(keys)
+        and outputs_agree(case, keys, latents, (*rows, _ROTARY), (*rows, _LATENT))
+    )
+
+
+OP = OpSpec(
+    kernel="KvRmsNormRopeCache",
+    call="torch_npu.npu_kv_rmsnorm_rope_cache",
+    slots=(
+        *("kv", "gamma", "cos", "sin", "index", "k_cache", "ckv_cache"),
+        *("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v"),
+    ),
+    optional=_QUANTISED,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=_traffic,
+    runtime=_runtime,
+    constraints=(
+        left_out(_QUANTISED, "scales, offsets and values"),
+        Constraint(
+            "kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a place for each "
+            "row, and caches (blocks, a multiple of 16, 1, 64 and 512) with room are wanted",
+            _fits,
+        ),
+        Constraint(f"{_MODE} wants {', '.join(_MODES)}", lambda case: _mode(case) in _MODES),
+        nothing_empty(),
+        inputs_are(HALVES, (0,)),
+        inputs_are(("INT64",), (4,)),
+        one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
+    ),
+)

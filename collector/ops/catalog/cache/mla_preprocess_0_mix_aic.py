@@ -1,0 +1,256 @@
+"""What comes before MLA's attention in one kernel: two products in INT8, two norms, the rotation,
+the queries' way into the latent space, and both caches written.
+
+The slots are those of `torch.ops._C_ascend.mla_preprocess` (vLLM-Ascend 0.18) in its order. The
+weights lie as FRACTAL_NZ has them, (1, K / 32, N, 32), whether the row calls them that or ND.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.cache._places import capacity, write
+from collector.ops.dtypes import one_dtype
+from collector.ops.parts.positions import distinct
+from collector.ops.parts.rotation import make_positions, rotate
+from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
+from collector.ops.slots import Shape, elements, input_shape
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+_DOWN, _UP = 1, 5  # the weights
+_ROWS = 32  # of K in a block of INT8
+_MOST_TOKENS = 1024
+_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel is right for
+_EPSILON = 1e-6  # the kernel's own
+_MODES = {"cache_mode": "krope_ctkv", "quant_mode": "per_tensor_quant_asymm"}
+_SLOTS = (
+    *("hidden", "wdqkv", "descale0", "gamma1", "beta1", "wuq", "descale1", "gamma2"),
+    *("cos", "sin", "wuk", "kv_cache", "kv_cache_rope", "slot_mapping"),
+    *("quant_scale0", "quant_offset0", "bias0", "quant_scale1", "quant_offset1", "bias1"),
+    *("ctkv_scale", "q_nope_scale"),
+)
+_BF16 = (0, 3, 4, 7, 8, 9, 10, 11, 12, 14, 17, 20, 21)
+_DTYPES = {
+    **dict.fromkeys((1, 5, 15, 18), "INT8"),
+    **dict.fromkeys((2, 6), "FLOAT"),
+    **dict.fromkeys((13, 16, 19), "INT32"),
+}
+_SPREAD = 1 / 64  # of what a product of INT8 is scaled by, so that results stay near 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What the shapes name."""
+
+    tokens: int
+    hidden: int
+    heads: int
+    query_rank: int
+    latent: int
+    nope: int
+    rotary: int
+    blocks: int
+    block: int
+
+    @property
+    def down(self) -> int:
+        """Latent keys, rotated keys, and queries before their second product."""
+        return self.latent + self.rotary + self.query_rank
+
+    @property
+    def up(self) -> int:
+        return self.heads * (self.nope + self.rotary)
+
+    def inputs(self) -> tuple[Shape, ...]:
+        one: Shape = (1,)
+        down: Shape = (1, self.hidden // _ROWS, self.down, _ROWS)
+        up: Shape = (1, self.query_rank // _ROWS, self.up, _ROWS)
+        rank, angles = (self.query_rank,), (self.tokens, self.rotary)
+        caches = [(self.blocks, self.block, 1, width) for width in (self.latent, self.rotary)]
+        return (
+            *((self.tokens, self.hidden), down, (self.down,), rank, rank, up, (self.up,)),
+            *((self.latent,), angles, angles, (self.heads, self.nope, self.latent)),
+            *(*caches, (self.tokens,), one, one, (self.down,), one, one, (self.up,), one, one),
+        )
+
+    def outputs(self) -> tuple[Shape, ...]:
+        latents, keys = self.inputs()[11:13]
+        queries = (self.tokens, self.heads)
+        rotated, rank = (*queries, self.rotary), (self.tokens, self.query_rank)
+        return ((*queries, self.latent), latents, rotated, keys, rank)
+
+
+def _sizes(case: Case) -> _Sizes | None:
+    """The sizes that the hidden states, the first norm, the way up and the caches name; None
+    where these have not as many dimensions as they should."""
+    hidden, rank, up, cache, keys = (input_shape(case, i) for i in (0, 3, 10, 11, 12))
+    if tuple(map(len, (hidden, rank, up, cache, keys))) != (2, 1, 3, 4, 4):
+        return None
+    heads, nope, latent = up
+    return _Sizes(hidden[0], hidden[1], heads, rank[0], latent, nope, keys[3], cache[0], cache[1])
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    """Numbers of a model's size: products of INT8 come back near 1."""
+    sizes, slots = _sizes(case), case.inputs or ()
+    if sizes is None:
+        raise ValueError(f"{case.describe()}: no sizes, though it was accepted")
+    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in slots]
+    for position in (_DOWN, _UP):
+        slot = slots[position]
+        weight = make.integers(slot.shape or (), slot.dtype, -8, 8)
+        tensors[position] = make.stored(weight, slot.format)
+    for position in (2, 6):
+        tensors[position] = make.uniform(
+            slots[position].shape or (), "FLOAT", _SPREAD / 64, _SPREAD / 32
+        )
+    for position in (14, 17, 20, 21):
+        tensors[position] = make.full((1,), slots[position].dtype, 1 / 16)
+    tensors[8:10] = make_positions(make, slots[8].shape or (), slots[8].dtype)
+    places = capacity(input_shape(case, 11))
+    tensors[13] = distinct(make, sizes.tokens, places, slots[13].dtype)
+    queries, _, rotated, _, inner = sizes.outputs()
+    outs = [make.empty(shape, slots[0].dtype) for shape in (queries, rotated, inner)]
+    return Call(
+        tuple(tensors),
+        {
+            **_MODES,
+            "enable_inner_out": True,
+            "q_out0": outs[0],
+            "kv_cache_out0": tensors[11],
+            "q_out1": outs[1],
+            "kv_cache_out1": tensors[12],
+            "inner_out": outs[2],
+        },
+    )
+
+
+def _npu_run(api: Any, *args: Any, **named: Any) -> Any:
+    """The function writes to the outputs it is given."""
+    api(*args, **named)
+    names = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1", "inner_out")
+    return tuple(named[name] for name in names)
+
+
+def _reference(torch: Any, *args: Any, **named: Any) -> Any:
+    hidden, down, descale0, gamma1, beta1, up, descale1, gamma2 = args[:8]
+    cos, sin, wuk, latents, keys, places, scale0, offset0, bias0 = args[8:17]
+    scale1, offset1, bias1 = args[17:20]
+    real, latent, rotary = hidden.dtype, gamma2.shape[0], cos.shape[1]
+    heads, nope, _ = wuk.shape
+    mixed = _int8_product(hidden, down, scale0, offset0, bias0, descale0)
+    new, key, query = mixed.split([latent, rotary, gamma1.shape[0]], -1)
+    query = (_norm(query) * gamma1 + beta1).to(real)
+    spread = _int8_product(query, up, scale1, offset1, bias1, descale1)
+    plain, turned = spread.unflatten(-1, (heads, -1)).split([nope, rotary], -1)
+    turned = turned * cos.unsqueeze(1) + rotate(torch, turned) * sin.unsqueeze(1)
+    key = (key * cos + rotate(torch, key) * sin).to(real)
+    absorbed = torch.einsum("tnp,npl->tnl", plain, wuk.float())
+    write(latents, places, (_norm(new) * gamma2).to(real).unsqueeze(1))
+    write(keys, places, key.unsqueeze(1))
+    return absorbed.to(real), latents, turned.to(real), keys, query
+
+
+def _int8_product(x: Any, weight: Any, scale: Any, offset: Any, bias: Any, descale: Any) -> Any:
+    """x in INT8, times a weight in blocks, in float32: exact as long as sums stay below 2^24."""
+    quantised = (x.float() / scale.float() + offset.float()).round_().clamp_(-128, 127)
+    rows = weight[0].float().transpose(0, 1).flatten(1)
+    return (quantised @ rows.t() + bias).mul_(descale)
+
+
+def _norm(x: Any) -> Any:
+    return x * x.square().mean(-1, keepdim=True).add_(_EPSILON).rsqrt_()
+
+
+def _flops(case: Case) -> int:
+    """Three products, two of them in INT8."""
+    sizes = _sizes(case)
+    if sizes is None:
+        return 0
+    absorbed = sizes.heads * sizes.nope * sizes.latent
+    return 2 * sizes.tokens * (sizes.hidden * sizes.down + sizes.query_rank * sizes.up + absorbed)
+
+
+def _traffic(case: Case) -> int:
+    """All but the caches is read, all but these written; of the caches a row for each token."""
+    sizes = _sizes(case)
+    if sizes is None:
+        return 0
+    read = sum(slot.size_bytes for i, slot in enumerate(case.inputs or ()) if i not in (11, 12))
+    rows = sizes.tokens * (sizes.latent + sizes.rotary)
+    queries, _, rotated, _, inner = sizes.outputs()
+    return read + 2 * (rows + elements(queries) + elements(rotated) + elements(inner))
+
+
+def _runtime(case: Case) -> Mapping[str, str]:
+    sizes = _sizes(case)
+    if sizes is None:
+        return {}
+    values = {
+        "num_tokens": sizes.tokens,
+        "hidden_size": sizes.hidden,
+        "local_num_heads": sizes.heads,
+        "q_lora_rank": sizes.query_rank,
+        "kv_lora_rank": sizes.latent,
+        "qk_nope_head_dim": sizes.nope,
+        "qk_rope_head_dim": sizes.rotary,
+        "block_size": sizes.block,
+        **_MODES,
+        "weight_format": (case.inputs or ())[_DOWN].format,
+        "enable_inner_out": True,
+        "weight_quantized": True,
+        "metadata_completeness": "runtime_values",
+    }
+    return {f"Runtime {name}": str(value) for name, value in values.items()}
+
+
+def _modes_fit(case: Case) -> bool:
+    wanted = {**_MODES, "enable_inner_out": "True", "weight_quantized": "True"}
+    named = {name: case.attribute(f"Runtime {name}") for name in wanted}
+    return all(came in (None, wanted[name]) for name, came in named.items())
+
+
+def _fits(case: Case) -> bool:
+    sizes = _sizes(case)
+    if sizes is None or sizes.hidden % _ROWS or sizes.query_rank % _ROWS:
+        return False
+    # Not input_shape: the row names the blocks of the weights, whatever it calls their format.
+    named = tuple(slot.shape for slot in case.inputs or ())
+    return (
+        named == sizes.inputs()
+        and outputs_agree(case, *sizes.outputs())
+        and sizes.tokens <= min(_MOST_TOKENS, sizes.blocks * sizes.block)
+        and (sizes.latent, sizes.rotary) == (_LATENT, _ROTARY)
+    )
+
+
+OP = OpSpec(
+    kernel="mla_preprocess_0_mix_aic",
+    call="torch.ops._C_ascend.mla_preprocess",
+    slots=_SLOTS,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=_traffic,
+    runtime=_runtime,
+    npu=NpuCall(
+        run=_npu_run,
+        needs=frozenset({Need.VLLM_ASCEND}),
+        nz=frozenset({_DOWN, _UP}),
+    ),
+    constraints=(
+        Constraint(
+            "the 22 inputs of one layer with latent keys of 512 and a rotation of 64, hidden size "
+            "and query rank in multiples of 32, at most 1024 tokens and room for them are wanted",
+            _fits,
+        ),
+        Constraint(
+            "krope_ctkv, per_tensor_quant_asymm, quantised weights and an inner output are wanted",
+            _modes_fit,
+        ),
+        nothing_empty(),
+        *dtypes({**_DTYPES, **dict.fromkeys(_BF16, "DT_BF16")}, dict.fromkeys(range(5), "DT_BF16")),
+        one_dtype((0,)),
+    ),
+)

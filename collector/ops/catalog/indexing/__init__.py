@@ -1,0 +1,1 @@
+"""Elements and rows that indices name: looked up, written, added, or found."""

@@ -1,0 +1,84 @@
+"""How shapes tell which operand of a matrix product was transposed.
+
+A row names the tensors as they lie in memory. The kernel may read either of them transposed, and
+only the output says which. Shapes that fit several readings (a square operand) take the first
+in the operator's order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from collector.case import Case
+from collector.ops.slots import Shape, broadcast, given, input_shape, output_shape
+from collector.vocabulary import FRACTAL_NZ
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """(.., m, k) @ (.., k, n), and which operand lies transposed in memory."""
+
+    m: int
+    n: int
+    k: int
+    transposes_a: bool
+    transposes_b: bool
+    batch: Shape = ()
+
+    @property
+    def layout(self) -> str:
+        """`NN`, `NT`, `TN` or `TT`."""
+        return ("T" if self.transposes_a else "N") + ("T" if self.transposes_b else "N")
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the output."""
+        return (*self.batch, self.m, self.n)
+
+    @property
+    def weight(self) -> Shape:
+        """The second operand as it lies in memory, one matrix of it, without what pads it."""
+        return (self.n, self.k) if self.transposes_b else (self.k, self.n)
+
+    @property
+    def flops(self) -> int:
+        """A product and a sum for each pair of numbers that meet."""
+        return 2 * prod(self.shape) * self.k
+
+
+def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
+    """What inputs 1 and 2 multiply to: the first of these layouts that fits; None where none
+    does. Both want the same number of dimensions, those before the last two being a batch."""
+    a, b, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
+    batch = broadcast(a[:-2], b[:-2])
+    if len(a) < 2 or len(a) != len(b) or batch is None:
+        return None
+    pads = _blocks(case)
+    fits = (_read(a, b, out, layout, batch, pads) for layout in layouts)
+    return next((product for product in fits if product is not None), None)
+
+
+def group_by_weight(case: Case) -> str:
+    """Cases of one weight, the second input, set up together."""
+    slots = ";".join(f"{s.shape}{s.dtype}{s.format}" for s in (case.inputs or ())[1:2])
+    return f"{case.kernel_type}|{slots}"
+
+
+def _read(
+    a: Shape, b: Shape, out: Shape | None, layout: str, batch: Shape, pads: tuple[int, int]
+) -> Product | None:
+    m, k = a[-2:] if layout[0] == "N" else a[:-3:-1]
+    stored_k, stored_n = b[-2:] if layout[1] == "N" else b[:-3:-1]
+    pad_k, pad_n = pads if layout[1] == "N" else pads[::-1]
+    n = out[-1] if out else stored_n
+    if not (0 <= stored_k - k < pad_k and 0 <= stored_n - n < pad_n):
+        return None
+    product = Product(m, n, k, layout[0] == "T", layout[1] == "T", batch)
+    return product if out is None or out == product.shape else None
+
+
+def _blocks(case: Case) -> tuple[int, int]:
+    """Rows and columns that FRACTAL_NZ rounds the second operand up to; 1 where it does not."""
+    slot = given(case, 1)
+    shape = (slot.shape or ()) if slot and slot.format == FRACTAL_NZ else ()
+    return (shape[-2], shape[-1]) if len(shape) >= 4 else (1, 1)

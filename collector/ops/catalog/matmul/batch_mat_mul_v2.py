@@ -1,0 +1,63 @@
+"""Products of matrices in batches; the runtime chooses the kernel.
+
+Of matrices without a batch, as some tables have them, NPUs launch a kernel of MatMulV2's family,
+and the measurement is filed there.
+"""
+
+from collector.case import Case
+from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.dtypes import floating, one_dtype
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+
+_BIAS, _OFFSET = 2, 3
+_OPTIONAL = frozenset({_BIAS, _OFFSET})
+
+
+def _product(case: Case) -> Product | None:
+    """Batches are read as they lie first; one matrix like a linear layer's."""
+    batched = len(input_shape(case, 0)) > 2
+    return read_product(case, ("NN", "NT", "TN", "TT") if batched else ("NT", "NN", "TN", "TT"))
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
+    a = make.normal(slot_a.shape or (), slot_a.dtype)
+    b = make.normal(slot_b.shape or (), slot_b.dtype)
+    return Call(
+        (
+            a.transpose(-2, -1) if product and product.transposes_a else a,
+            b.transpose(-2, -1) if product and product.transposes_b else b,
+        )
+    )
+
+
+def _flops(case: Case) -> int:
+    product = _product(case)
+    return product.flops if product else 0
+
+
+OP = OpSpec(
+    kernel="BatchMatMulV2",
+    twins=("BatchMatMulV3", "BatchMatMulNd"),
+    call="torch.matmul",
+    slots=("a", "b", "bias", "offset"),
+    optional=_OPTIONAL,
+    reference=lambda torch, a, b: torch.matmul(a, b),
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
+    group=group_by_weight,
+    constraints=(
+        Constraint(
+            "two batches of matrices are wanted that multiply to the output as NN, NT, TN or TT",
+            lambda case: _product(case) is not None,
+        ),
+        floating((0, 1)),
+        one_dtype((0, 1)),
+        Constraint(
+            "a bias or an offset cannot be replayed",
+            lambda case: given(case, _BIAS) is None and given(case, _OFFSET) is None,
+        ),
+    ),
+)

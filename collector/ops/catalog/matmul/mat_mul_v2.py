@@ -1,0 +1,91 @@
+"""Product of two matrices; the runtime chooses among three kernels.
+
+NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
+fit several readings are read as the first of them.
+"""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.dtypes import floating, one_dtype
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.vocabulary import FRACTAL_NZ
+
+_A, _B, _BIAS, _OFFSET = range(4)
+_OPTIONAL = frozenset({_BIAS, _OFFSET})
+_LAYOUTS = ("NT", "NN", "TN", "TT")
+
+
+def product_of(case: Case) -> Product | None:
+    """The first reading of two matrices that fits; None where none does."""
+    product = read_product(case, _LAYOUTS)
+    return product if product and not product.batch else None
+
+
+def _reference(torch: Any, a: Any, b: Any, bias: Any = None) -> Any:
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def _launch(mm: Any, a: Any, b: Any, bias: Any = None) -> Any:
+    """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
+    return mm(a, b) if bias is None else bias.addmm(a, b)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    product, (slot_a, slot_b, *_) = product_of(case), case.inputs or ()
+    a = make.normal(input_shape(case, _A), slot_a.dtype)
+    shape = product.weight if product else input_shape(case, _B)
+    b = make.stored(make.normal(shape, slot_b.dtype), slot_b.format)
+    operands = (
+        a.t() if product and product.transposes_a else a,
+        b.t() if product and product.transposes_b else b,
+    )
+    bias = given(case, _BIAS)
+    # A FLOAT bias of a 16-bit product is converted here, once: addmm wants one dtype.
+    biases = (make.normal(bias.shape or (), bias.dtype).to(a.dtype),) if bias else ()
+    return Call((*operands, *biases))
+
+
+def _flops(case: Case) -> int:
+    product = product_of(case)
+    return product.flops if product else 0
+
+
+def _bias_fits(case: Case) -> bool:
+    product, bias = product_of(case), given(case, _BIAS)
+    return not bias or (product is not None and bias.shape in ((product.n,), (1, product.n)))
+
+
+def _blocks_fit(case: Case) -> bool:
+    """aclnnMatmulWeightNz takes no weight of one row or column."""
+    product, weight = product_of(case), given(case, _B)
+    is_stored = weight is not None and weight.format == FRACTAL_NZ
+    return not is_stored or product is None or min(product.k, product.n) > 1
+
+
+OP = OpSpec(
+    kernel="MatMulV2",
+    twins=("MatMulV3", "MatMulCommon"),
+    call="torch.mm",
+    slots=("a", "b", "bias", "offset"),
+    optional=_OPTIONAL,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
+    group=group_by_weight,
+    npu=NpuCall(run=_launch, nz=frozenset({_B})),
+    constraints=(
+        Constraint(
+            "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
+            lambda case: product_of(case) is not None,
+        ),
+        floating((_A, _B)),
+        one_dtype((_A, _B)),
+        Constraint("a FRACTAL_NZ weight wants more than one row and column", _blocks_fit),
+        Constraint("the bias wants one number a column of the output", _bias_fits),
+        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+    ),
+)

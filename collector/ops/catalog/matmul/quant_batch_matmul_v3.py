@@ -1,0 +1,200 @@
+"""Product of INT8 matrices, given back as numbers by scales of columns and, perhaps, of rows.
+
+Tables differ in how they lay out what is optional. More than four inputs are the kernel's own
+slots; a fourth and last one is told by its dtype and size.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.parts.int8 import int8_product, to_int8
+from collector.ops.parts.quant_scale import decoded, packed_scale, small_scale
+from collector.ops.slots import given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+_X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
+_SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
+_OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
+_LAST_DIMENSION = 65535
+_BY_COLUMN, _BY_TOKEN = False, True
+# What A2 and A3 take: the dtypes of the scale and of the bias, by the output's and by whether
+# rows have a scale too (torch_npu's documentation of npu_quant_matmul).
+_LEGAL = MappingProxyType(
+    {
+        ("FLOAT16", _BY_COLUMN): ({"INT64", "FLOAT"}, {"INT32"}),
+        ("INT8", _BY_COLUMN): ({"INT64", "FLOAT"}, {"INT32"}),
+        ("INT32", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32"}),
+        ("DT_BF16", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
+        ("DT_BF16", _BY_TOKEN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
+        ("FLOAT16", _BY_TOKEN): ({"FLOAT"}, {"INT32", "FLOAT16", "FLOAT"}),
+    }
+)
+
+
+def _product(case: Case) -> Product | None:
+    """A weight lies as it is multiplied, first of all; only it may be transposed."""
+    product = read_product(case, ("NN", "NT"))
+    return product if product and not product.batch else None
+
+
+def _options(case: Case) -> Mapping[str, Slot]:
+    """The optional inputs by name."""
+    slots = {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
+    last = slots.get("offset")
+    if last is None or len(case.inputs or ()) > _OFFSET + 1:
+        return slots
+    return {_meaning(case, last): last}
+
+
+def _meaning(case: Case, last: Slot) -> str:
+    """What a fourth and last input is."""
+    product = _product(case)
+    if spelling(last) != "FLOAT":
+        return "bias"
+    if _output(case) == "INT8":
+        return "offset"
+    return "pertoken_scale" if product and last.shape == (product.m,) else "bias"
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    scale = (case.inputs or ())[_SCALE]
+    shape = scale.shape or ()
+    is_packed = spelling(scale) == "INT64"
+    tensor = packed_scale(shape, make) if is_packed else small_scale(shape, scale.dtype, make)
+    return _call(case, make, tensor, _option_tensors(case, make))
+
+
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """The API would pack a FLOAT scale before each launch; so that is done here, once."""
+    scale, options = (case.inputs or ())[_SCALE], _option_tensors(case, make)
+    shape = scale.shape or ()
+    if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
+        return _call(case, make, small_scale(shape, scale.dtype, make), options)
+    plain = small_scale(shape, "FLOAT", make)
+    packed = make.torch.ops.npu.npu_trans_quant_param(plain, options.get("offset"))
+    return _call(case, make, packed, options)
+
+
+def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) -> Call:
+    product, weight = _product(case), (case.inputs or ())[_X2]
+    shape = product.weight if product else input_shape(case, _X2)
+    x2 = make.stored(make.integers(shape, "INT8", -127, 128), weight.format)
+    x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
+    operands = (x1, x2.t() if product and product.transposes_b else x2, scale)
+    return Call(operands, {**options, "output_dtype": make.dtype(_output(case))})
+
+
+def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
+    tensors = {}
+    for name, slot in _options(case).items():
+        if name == "pertoken_scale":
+            tensors[name] = make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
+        else:
+            tensors[name] = make.normal(slot.shape or (), slot.dtype)
+    return tensors
+
+
+def _reference(
+    torch: Any,
+    x1: Any,
+    x2: Any,
+    scale: Any,
+    *,
+    output_dtype: Any,
+    offset: Any = None,
+    bias: Any = None,
+    pertoken_scale: Any = None,
+) -> Any:
+    total = int8_product(torch, x1, x2)
+    if bias is not None and bias.dtype == torch.int32:
+        total, bias = total.add_(bias), None
+    if output_dtype == torch.int32:
+        return total
+    wide = total * decoded(torch, scale)
+    if pertoken_scale is not None:
+        wide.mul_(pertoken_scale.unsqueeze(-1))
+    for term in (bias, offset):
+        if term is not None:
+            wide.add_(term)
+    return to_int8(torch, wide) if output_dtype == torch.int8 else wide.to(output_dtype)
+
+
+def _flops(case: Case) -> int:
+    product = _product(case)
+    return product.flops if product else 0
+
+
+def _output(case: Case) -> str:
+    return spelling(output_slot(case))
+
+
+def _dtypes_are_legal(case: Case) -> bool:
+    options, scale = _options(case), given(case, _SCALE)
+    legal = _LEGAL.get((_output(case), "pertoken_scale" in options))
+    if legal is None or scale is None:
+        return False
+    scales, biases = legal
+    floats = [options[name] for name in ("offset", "pertoken_scale") if name in options]
+    return (
+        spelling(scale) in scales
+        and ("bias" not in options or spelling(options["bias"]) in biases)
+        and ("offset" not in options or _output(case) == "INT8")
+        and all(spelling(slot) == "FLOAT" for slot in floats)
+    )
+
+
+def _sizes_fit(case: Case) -> bool:
+    product = _product(case)
+    if product is None:
+        return False
+    columns = ((1,), (product.n,))
+    wanted: dict[str, tuple[tuple[int, ...], ...]] = {
+        "offset": columns,
+        "bias": ((product.n,), (1, product.n)),
+        "pertoken_scale": ((product.m,),),
+    }
+    options = _options(case)
+    return input_shape(case, _SCALE) in columns and all(
+        slot.shape in wanted[name] for name, slot in options.items()
+    )
+
+
+def _is_small(case: Case) -> bool:
+    lasts = (input_shape(case, i)[-1:] for i in (_X1, _X2))
+    return all(last <= (_LAST_DIMENSION,) for last in lasts)
+
+
+OP = OpSpec(
+    kernel="QuantBatchMatmulV3",
+    call="torch_npu.npu_quant_matmul",
+    slots=_SLOTS,
+    optional=_OPTIONAL,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
+    group=group_by_weight,
+    npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
+    constraints=(
+        inputs_are(("INT8",), (_X1, _X2)),
+        Constraint(
+            "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
+            lambda case: _product(case) is not None,
+        ),
+        Constraint("a last dimension wants to be at most 65535", _is_small),
+        Constraint(
+            "the dtypes of scale, bias and output do not go together: BF16 out wants a scale FLOAT "
+            "or BF16, FLOAT16 out FLOAT or INT64, INT8 out FLOAT or INT64 and maybe an offset",
+            _dtypes_are_legal,
+        ),
+        Constraint(
+            "one number a column or one in all is wanted for scale and offset, one a column for a "
+            "bias, one a row for a scale of tokens",
+            _sizes_fit,
+        ),
+    ),
+)

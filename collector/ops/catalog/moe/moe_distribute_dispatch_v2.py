@@ -1,0 +1,131 @@
+"""Tokens sent to the ranks of their experts, in a world of one; INT8 is quantised on the way."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.moe._exchange import (
+    INFO,
+    group_name,
+    is_one_rank,
+    output_size,
+    rows_received,
+    tokens_fit,
+)
+from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choices, unwritten
+from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.parts.int8 import quantise_rows
+from collector.ops.parts.moving import no_flops
+from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.slots import given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+_WEIGHTS = 4
+_UNUSED = frozenset({2, 3, 5, 6})
+_COUNTS = 3
+_RECEIVED_FROM_TP = 5
+_DYNAMIC = 2
+
+
+def _quantises(case: Case) -> bool:
+    sent = output_slot(case, 0)
+    return spelling(sent) == "INT8"
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    x, ids, *_ = case.inputs or ()
+    weights, experts = given(case, _WEIGHTS), output_size(case, _COUNTS)
+    tokens, choices = input_shape(case, 1)
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            make_choices(make, tokens, choices, experts, ids.dtype),
+        ),
+        {
+            "expert_scales": make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0)
+            if weights
+            else None,
+            "moe_expert_num": experts,
+            "quant_mode": _DYNAMIC if _quantises(case) else 0,
+        },
+    )
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    call = _build(case, make)
+    world = {"group_ep": group_name(make.torch), "ep_world_size": 1, "ep_rank_id": 0}
+    rows = (rows_received(case, 1, call.kwargs["moe_expert_num"]),)
+    return Call(call.args, {**call.kwargs, **world, "unwritten": unwritten(make, rows)})
+
+
+def _npu_run(api: Any, *args: Any, unwritten: Any, **how: Any) -> Any:
+    """Without quantised rows, or without weights, the outputs of these mean nothing."""
+    sent, scales, info, counts, received, of_tp, kept = api(*args, **how)
+    scales = scales if how["quant_mode"] else unwritten
+    kept = kept if how["expert_scales"] is not None else unwritten
+    return sent, scales, info, counts, received, of_tp, kept
+
+
+def _reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
+    order, _ = by_expert(ids)
+    tokens, choices = order // ids.shape[1], order % ids.shape[1]
+    sent = x.index_select(0, tokens)
+    scales = x.new_ones(len(order), dtype=torch.float32)
+    if how["quant_mode"] == _DYNAMIC:
+        sent, scales = quantise_rows(torch, sent.float())
+    counts = counts_of(torch, ids, how["moe_expert_num"])
+    info = ids.new_zeros(len(order) * INFO)
+    triples = torch.stack((torch.zeros_like(tokens), tokens, choices), -1).flatten()
+    info[: len(triples)] = triples.to(info.dtype)
+    weights = how["expert_scales"]
+    kept = scales.new_ones(len(order)) if weights is None else weights.flatten()[order]
+    received = counts.cumsum(0).to(ids.dtype)
+    return sent, scales, info, counts, received, ids.new_zeros(0), kept
+
+
+def _fits(case: Case) -> bool:
+    x, experts = input_shape(case, 0), output_size(case, _COUNTS)
+    if not tokens_fit(case, x, 1) or experts < input_shape(case, 1)[1]:
+        return False
+    weights, rows = given(case, _WEIGHTS), rows_received(case, 1, experts)
+    counted = ((rows, x[1]), (rows,), (rows * INFO,), (experts,), (experts,), (0,), (rows,))
+    return outputs_agree(case, *counted) and (
+        weights is None or weights.shape == input_shape(case, 1)
+    )
+
+
+def _sent_fits(case: Case) -> bool:
+    x, sent = (case.inputs or ())[0], output_slot(case, 0)
+    return sent is None or spelling(sent) == "INT8" or sent.known_dtype == x.known_dtype
+
+
+OP = OpSpec(
+    kernel="MoeDistributeDispatchV2",
+    call="torch_npu.npu_moe_distribute_dispatch_v2",
+    slots=(
+        *("x", "expert_ids", "scales", "x_active_mask"),
+        *("expert_scales", "elastic_info", "performance_info"),
+    ),
+    optional=_UNUSED | {_WEIGHTS},
+    reference=_reference,
+    build=_build,
+    flops=no_flops,
+    traffic=lambda case: dense_bytes(case, _UNUSED | {_WEIGHTS}),
+    npu=NpuCall(run=_npu_run, build=_npu_build),
+    constraints=(
+        left_out(_UNUSED, "scales, masks and elastic worlds"),
+        Constraint("one rank is replayed, as in EP Size 1", is_one_rank),
+        Constraint(
+            "x (T,H), experts (T, at most 8), and the 7 outputs of a world of one with all "
+            "experts are wanted",
+            _fits,
+        ),
+        Constraint("the first output wants the dtype of x, or INT8", _sent_fits),
+        nothing_empty(),
+        inputs_are(HALVES, (0,)),
+        *dtypes(
+            {1: "INT32", _WEIGHTS: "FLOAT"},
+            {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
+        ),
+        *dtypes({}, {6: "FLOAT"}),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Tensors copied, joined, repeated, converted or filled, without a list that tells where."""

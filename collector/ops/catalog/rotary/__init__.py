@@ -1,0 +1,1 @@
+"""Rotary positions, where nothing is written to a cache."""

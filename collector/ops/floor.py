@@ -1,0 +1,133 @@
+"""The least time in which a device can do what a case asks: no measurement is below it.
+
+It is half of what the operator's declared work takes at the device's published peaks, so that no
+honest number is refused: declared work may exceed what a launch really does (a table that is read
+once for many rows), and clocks may exceed those that peaks are published for. Bytes are taken to
+come from a cache, which is faster than memory, up to the size of the largest caches.
+
+It is a function of the case and the stack alone, so that a worker and a merge agree.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+
+from collector.case import Case
+from collector.errors import CaseRejected
+from collector.ops.peaks import DevicePeaks, described_peaks
+from collector.ops.registry import find
+from collector.stack import Stack
+
+# Sixty cycles of the fastest clock: nothing is launched and done in less. Kernels of NPUs and GPUs
+# take a microsecond at least, calls of torch on a cpu a few tenths of one.
+LEAST_US = 0.01
+_MARGIN = 2.0
+# Caches: four times as fast as the memory of their device, and none is larger than this.
+_CACHE_OVER_MEMORY = 4.0
+_CACHE_BYTES = 512 * 2**20
+_PACKED = 2.0  # four bits are twice as fast as eight
+
+# A cpu by its threads: a clock that none has, the operations of a cycle with two units for each
+# kind of instructions (floats, then anything), and two loads and a store of 64 bytes a cycle.
+_CPU_HZ = 6e9
+_CPU_FLOPS_A_CYCLE = (("amx_tile", 2048.0, 4096.0), ("avx512f", 256.0, 512.0), ("", 128.0, 256.0))
+_CPU_BYTES_A_CYCLE = 192.0
+_MOST_THREADS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Ceiling:
+    """What a device never exceeds: operations a second on floating-point numbers, on eight bits,
+    and on whatever a row does not tell; bytes a second from its caches and from its memory."""
+
+    float_flops_per_s: float
+    int8_flops_per_s: float
+    other_flops_per_s: float
+    cache_bytes_per_s: float
+    memory_bytes_per_s: float
+
+
+# Faster than any device of the coming years: for one that nobody has described.
+_ANY_DEVICE = _Ceiling(
+    float_flops_per_s=10e15,
+    int8_flops_per_s=20e15,
+    other_flops_per_s=40e15,
+    cache_bytes_per_s=128e12,
+    memory_bytes_per_s=32e12,
+)
+
+
+def floor_us(case: Case, stack: Stack | None) -> float:
+    """Microseconds below which no launch of a case can be on a stack's device (None: on any).
+
+    Of an operator that is not declared, or whose declaration refuses the case, nothing is known
+    but that it was launched.
+    """
+    op = find(case.kernel_type)
+    if op is None:
+        return LEAST_US
+    try:
+        op.check(case, "npu")  # which has every layout that the others have
+    except CaseRejected:
+        return LEAST_US
+    ceiling = _ceiling(stack)
+    moved = op.traffic(case)
+    ideal_s = max(
+        op.flops(case) / _flops_per_s(case, ceiling),
+        moved / ceiling.cache_bytes_per_s,
+        (moved - _CACHE_BYTES) / ceiling.memory_bytes_per_s,
+    )
+    return max(LEAST_US, ideal_s * 1e6 / _MARGIN)
+
+
+def _flops_per_s(case: Case, ceiling: _Ceiling) -> float:
+    """By the fastest unit that the inputs allow. Where the first is neither floating-point nor
+    INT8, it may hold packed numbers; where another is INT8, an operator may compute in it."""
+    slots = [slot for slot in case.inputs or () if slot.shape is not None]
+    dtypes = [slot.known_dtype for slot in slots]
+    if not dtypes or any(dtype is None for dtype in dtypes):
+        return ceiling.other_flops_per_s
+    names = [dtype.torch_name for dtype in dtypes if dtype]
+    if dtypes[0] and not dtypes[0].is_floating and names[0] != "int8":
+        return ceiling.other_flops_per_s
+    return ceiling.int8_flops_per_s if "int8" in names else ceiling.float_flops_per_s
+
+
+@cache
+def _ceiling(stack: Stack | None) -> _Ceiling:
+    if stack is None:
+        return _ANY_DEVICE
+    if stack.device.startswith("CPU_"):
+        return _cpu_ceiling(dict(stack.details))
+    peaks = described_peaks(stack.device)
+    return _ANY_DEVICE if peaks is None else _device_ceiling(peaks)
+
+
+def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
+    """float32 may be computed as fast as 16 bits, in a format of fewer bits."""
+    floating = max(tflops for dtype, tflops in peaks.tflops.items() if dtype != "int8") * 1e12
+    fastest = max(peaks.tflops.values()) * 1e12
+    return _Ceiling(
+        float_flops_per_s=floating,
+        int8_flops_per_s=fastest,
+        other_flops_per_s=_PACKED * fastest,
+        cache_bytes_per_s=_CACHE_OVER_MEMORY * peaks.bytes_per_s,
+        memory_bytes_per_s=peaks.bytes_per_s,
+    )
+
+
+def _cpu_ceiling(details: dict[str, str]) -> _Ceiling:
+    """From the details of a cpu's stack; one that does not say its threads may have any number.
+    What is in memory may be one page of zeros, which a cache holds: memory is no bound."""
+    text = details.get("threads", "")
+    threads = int(text) if text.isdecimal() and len(text) < 6 else 0
+    flags = {*details.get("flags", "").split(), ""}
+    _, floating, other = next(entry for entry in _CPU_FLOPS_A_CYCLE if entry[0] in flags)
+    cycles_per_s = (threads or _MOST_THREADS) * _CPU_HZ
+    return _Ceiling(
+        float_flops_per_s=cycles_per_s * floating,
+        int8_flops_per_s=cycles_per_s * other,
+        other_flops_per_s=cycles_per_s * other,
+        cache_bytes_per_s=cycles_per_s * _CPU_BYTES_A_CYCLE,
+        memory_bytes_per_s=inf,
+    )

@@ -1,0 +1,304 @@
+"""Fused attention of inference: numbers against torch's own attention, each key looked up by hand;
+what a row's lengths and pages mean; and that a row says no more once it is completed."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collector.errors import CaseRejected
+from collector.ops.catalog.attention import _sizes
+from collector.ops.catalog.attention._fused_reading import read_call
+from collector.ops.registry import find
+from collector.ops.runtime import completed
+from collector.record import CaseRecord
+from collector.vocabulary import BASE_CELLS
+from tests.fixtures.op_rows import rows_of
+
+KERNEL = "FusedInferAttentionScore"
+OP = find(KERNEL)
+ROWS = rows_of(KERNEL)
+MASK = "2048,2048"
+
+
+def record_of(shapes, out, lse="", dtype="DT_BF16", mask_dtype="INT8", **runtime):
+    """A row: `shapes` by position, Runtime columns by name."""
+    dtypes = {4: mask_dtype, 5: "INT64", 6: "INT64", 14: "INT32"}
+    slots = [
+        (shapes[i], dtypes.get(i, dtype), "ND") if i in shapes else ("", "DT_UNDEFINED", "NULL")
+        for i in range(31)
+    ]
+    cells = ("dynamic", "MIX_AIC", *(";".join(part) for part in zip(*slots, strict=True)))
+    cells = (*cells, f"{out};{lse}", f"{dtype};FLOAT", "ND;ND")
+    extra = {f"Runtime {name}": value for name, value in runtime.items()}
+    return CaseRecord(KERNEL, dict(zip(BASE_CELLS, cells, strict=True)), extra)
+
+
+def decode(**runtime):
+    """Three requests of one query each, GQA 4:2 of 16 numbers, in flat pages of 16."""
+    shapes = {0: "3,4,16", 1: "9,16,32", 2: "9,16,32", 4: MASK, 5: "3", 6: "3", 14: "3,4"}
+    return record_of(shapes, "3,4,16", **runtime)
+
+
+def heads_first(tensor, letters, index, start, length, heads):
+    """A request's part of a tensor in a layout, as (heads, tokens, size)."""
+    if "T" in letters:
+        part = tensor[start : start + length]
+        return part if letters == "NTD" else part.transpose(0, 1)
+    part = tensor[index]
+    if letters == "BSH":
+        part = part.reshape(part.shape[0], heads, -1)
+    return part[:, :length] if letters == "BNSD" else part[:length].transpose(0, 1)
+
+
+def paged(cache, table, index, keys, heads):
+    """Keys of a request, one by one: page, place in it, head."""
+    flat = cache.dim() == 3
+    block = cache.shape[1 if flat else 2]
+    found = []
+    for key in range(keys):
+        page = cache[int(table[index, key // block])]
+        found.append(page[key % block].view(heads, -1) if flat else page[:, key % block])
+    return found[0].new_tensor([[row.tolist() for row in token] for token in found]).transpose(0, 1)
+
+
+def expected(torch, call_args, sizes, index):
+    """Attention of one request in float64 by torch's own function."""
+    query, key, value, _, table, query_rope, key_rope = call_args
+    start, kv_start = sum(sizes.queries[:index]), sum(sizes.keys[:index])
+    n, m = sizes.queries[index], sizes.keys[index]
+    letters = sizes.layout.split("_")[0]
+    parts = []
+    for q, k in ((query, key), (query_rope, key_rope), (None, value)):
+        if k is None:
+            continue
+        if q is not None:
+            q = heads_first(q, letters, index, start, n, sizes.heads).double()
+        held = (
+            paged(k, table, index, m, sizes.kv_heads)
+            if sizes.pages
+            else heads_first(k, letters, index, kv_start, m, sizes.kv_heads)
+        )
+        parts.append((q, held.double()))
+    *scored, (_, v) = parts
+    q, k = (torch.cat(side, -1) for side in zip(*scored, strict=True))
+    bias = torch.zeros(n, m, dtype=torch.float64)
+    if sizes.sparse_mode == 3:
+        hidden = torch.ones(n, m, dtype=torch.bool).triu(m - n + 1)
+        bias.masked_fill_(hidden, float("-inf"))
+    group = sizes.heads // sizes.kv_heads
+    k, v = (side.repeat_interleave(group, 0) for side in (k, v))
+    scores = q @ k.transpose(1, 2) * sizes.scale + bias
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias, scale=sizes.scale
+    )
+    return out, scores.logsumexp(-1, keepdim=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("blocks", ["whole", "small"])
+@pytest.mark.parametrize("record", ROWS, ids=lambda record: record.case.describe()[:60])
+def test_each_request_is_attention(torch, build, launch, monkeypatch, record, blocks):
+    if blocks == "small":
+        monkeypatch.setattr(_sizes, "_BLOCK_ROWS", 2)
+    case = record.case
+    call, sizes = build(case, wide=True), read_call(case)
+    out, lse = launch(case, call)
+    letters = sizes.layout.split("_")[-1]
+    for index, length in enumerate(sizes.queries):
+        wanted, wanted_lse = expected(torch, call.args, sizes, index)
+        start = sum(sizes.queries[:index])
+        if letters == "NBSD":
+            came = out[:, index, :length]
+        elif letters == "NTD":
+            came = out[:, start : start + length]
+        else:
+            came = heads_first(out, letters, index, start, length, sizes.heads)
+        torch.testing.assert_close(came.double(), wanted, rtol=1e-4, atol=1e-5)
+        if lse is not None:
+            order = "TND" if "T" in sizes.layout else "BNSD"
+            rows = heads_first(lse, order, index, start, length, sizes.heads)
+            torch.testing.assert_close(rows.double(), wanted_lse, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_no_page_is_shared_and_all_are_in_the_pool(build):
+    for record in ROWS:
+        sizes, table = read_call(record.case), build(record.case).args[4]
+        if sizes.pages is None:
+            continue
+        used = [table[i, :count].tolist() for i, count in enumerate(sizes.pages.valid)]
+        pages = [page for row in used for page in row]
+        assert len(set(pages)) == len(pages)
+        assert set(table.flatten().tolist()) <= set(range(sizes.pages.blocks))
+        assert pages != sorted(pages) or len(pages) < 4
+
+
+@pytest.mark.fast
+def test_lengths_come_first_then_their_mean_then_pages_in_use():
+    def keys(**runtime):
+        return read_call(decode(**runtime).case).keys
+
+    assert keys() == (16, 16, 16)
+    assert keys(block_table_valid_blocks="1,3,2") == (16, 48, 32)
+    assert keys(block_table_valid_blocks="1,3,2", avg_seq_len="11.333333") == (12, 11, 11)
+    assert keys(avg_seq_len="40.0", actual_seq_lengths_kv_values="7;20;33") == (7, 20, 33)
+    assert keys(actual_seq_lengths_kv_values="[7, 20, 33]") == (7, 20, 33)
+
+
+@pytest.mark.fast
+def test_a_flat_cache_tells_the_heads_of_keys():
+    call = read_call(decode(num_heads="4.0").case)
+    assert (call.heads, call.kv_heads, call.pages.block_size) == (4, 2, 16)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("runtime", "rule"),
+    [
+        ({"num_heads": "8", "input_layout": "TND"}, "Runtime num_heads"),
+        ({"num_heads": "many"}, "whole numbers"),
+        ({"avg_seq_len": "nan"}, "whole numbers"),
+        ({"num_key_value_heads": "4"}, "num_key_value_heads"),
+        ({"sparse_mode": "0"}, "compressed causal mask"),
+        ({"sparse_mode": "2"}, "compressed causal mask"),
+        ({"block_size": "128"}, "Runtime block_size"),
+        ({"input_layout": "NTD"}, "fits no layout of TND"),
+        ({"input_layout": "BSH"}, "the query's heads"),
+        ({"actual_seq_lengths_values": "1,2"}, "make up the query"),
+        ({"actual_seq_lengths_values": "1,1,1"}, "make up the query"),
+        ({"actual_seq_lengths_kv_values": "16,0,16"}, "the keys' lengths"),
+        ({"actual_seq_lengths_kv_values": "16,16"}, "the keys' lengths"),
+        ({"actual_seq_lengths_kv_values": "16,65,16"}, "pages of all requests"),
+        ({"actual_seq_lengths_kv_values": "60,60,60"}, "pages of all requests"),
+        ({"block_table_valid_blocks": "1,1"}, "the keys' lengths"),
+        (
+            {"block_table_valid_blocks": "1,1,1", "actual_seq_lengths_kv_values": "16,17,16"},
+            "pages of all requests",
+        ),
+        ({"operator_input_shapes_raw": "3,4,1,16;9,16,32"}, "other shapes than the row"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_the_shapes_is_refused(runtime, rule):
+    with pytest.raises(CaseRejected, match=rule):
+        OP.check(decode(**runtime).case, "npu")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("record", "rule"),
+    [
+        (record_of({0: "3,4,24", 1: "9,16,48", 2: "9,16,48", 14: "3,4"}, "3,4,24"), "of 16"),
+        (record_of({0: "3,4,16", 1: "9,8,32", 2: "9,8,32", 14: "3,4"}, "3,4,16"), "block_size"),
+        (record_of({0: "6,4,16", 1: "9,16,32", 2: "9,16,32", 14: "3,4"}, "6,4,16"), "block_size"),
+        (
+            record_of({0: "3,1,4,16", 1: "9,2,16,16", 2: "9,2,16,16", 14: "3,4"}, "3,1,4,16"),
+            "BSND want such pages",
+        ),
+        (record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 3: "3,4"}, "3,4,16"), "no shape"),
+        (record_of({0: "3,4,16", 1: "3,2,16", 2: "3,2,16", 5: "1"}, "3,4,17"), "in the layout"),
+        (record_of({0: "9,4,16", 1: "3,2,16", 2: "3,2,16", 4: MASK, 5: "1"}, "9,4,16"), "as many"),
+        (
+            record_of({0: "3,4,16", 1: "3,2,16", 2: "3,2,16", 5: "1"}, "3,4,16", dtype="FLOAT"),
+            "DT_BF16 or FLOAT16",
+        ),
+        (
+            record_of(
+                {0: "2,2,20,512", 1: "9,1,16,512", 2: "9,1,16,512", 4: MASK, 6: "2"}
+                | {14: "2,4", 24: "2,2,20,64", 25: "9,1,16,64"},
+                "2,2,20,512",
+            ),
+            "latent keys",
+        ),
+        (
+            record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 5: "1", 24: "3,4,64"}, "3,4,16"),
+            "rope parts",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_the_function_does_not_take_is_refused(record, rule):
+    with pytest.raises(CaseRejected, match=rule):
+        OP.check(record.case, "npu")
+
+
+def latent():
+    """Two requests of one query, with latent keys in pages of 16, whose lengths are 16 each."""
+    shapes = {0: "2,2,1,512", 1: "5,1,16,512", 2: "5,1,16,512", 5: "2", 6: "2", 14: "2,2"}
+    shapes |= {24: "2,2,1,64", 25: "5,1,16,64"}
+    return record_of(shapes, "2,2,1,512", input_layout="BNSD_NBSD")
+
+
+@pytest.mark.torch
+def test_latent_values_are_the_keys_themselves(build):
+    _, key, value, *_ = build(latent().case).args
+    assert value is key
+    _, key, value, *_ = build(decode().case).args
+    assert value is not key
+
+
+@pytest.mark.fast
+def test_latent_keys_are_read_once():
+    # queries and their ropes in and the output, 32 keys with their ropes, a page number for each
+    queries = 2 * 2 * (512 + 64) * 2
+    assert OP.traffic(latent().case) == queries + 2 * 2 * 512 * 2 + 32 * (512 + 64) * 2 + 2 * 4
+
+
+@st.composite
+def fused_records(draw):
+    """Rows of prefill and decode, of which some columns are named and most are not."""
+    batch, kv_heads, group = draw(st.tuples(*(st.integers(1, 3) for _ in range(3))))
+    heads, size = kv_heads * group, draw(st.sampled_from([16, 32]))
+    lengths = draw(st.lists(st.integers(1, 40), min_size=batch, max_size=batch))
+    runtime, shapes = {}, {}
+    layout = draw(st.sampled_from(["TND", "BNSD", "BSND"]))
+    is_paged = layout != "BSND" and draw(st.booleans())
+    tokens, longest = sum(lengths), max(lengths)
+    ragged = (tokens, heads, size)
+    query = {"TND": ragged, "BNSD": (batch, heads, longest, size)}.get(
+        layout, (batch, longest, heads, size)
+    )
+    key = {"TND": (tokens, kv_heads, size), "BNSD": (batch, kv_heads, longest, size)}.get(
+        layout, (batch, longest, kv_heads, size)
+    )
+    if is_paged:
+        flat = draw(st.booleans())
+        pages = batch * 2
+        key = (pages, 128, kv_heads * size) if flat else (pages, kv_heads, 128, size)
+        shapes[14] = (batch, 2)
+    shapes |= {0: query, 1: key, 2: key, 5: (batch,), 6: (batch,)}
+    if draw(st.booleans()):
+        shapes[4] = (2048, 2048)
+    named = {
+        "input_layout": layout,
+        "num_heads": str(heads),
+        "avg_seq_len": f"{draw(st.integers(40, 200))}.000000",
+        "source_profile": "profile_a",
+        "metadata_completeness": draw(st.sampled_from(["", "legacy", "profile_shapes_only"])),
+    }
+    runtime = {name: text for name, text in named.items() if draw(st.booleans())}
+    texts = {i: ",".join(map(str, shape)) for i, shape in shapes.items()}
+    return record_of(texts, texts[0], **runtime)
+
+
+@pytest.mark.torch
+@given(record=fused_records())
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_completed_row_replays_as_before(build, record):
+    try:
+        OP.check(record.case, "cpu")
+    except CaseRejected:
+        assert completed(record, OP) is record
+        return
+    filled = completed(record, OP)
+    assert completed(filled, OP) == filled
+    assert filled.cells == record.cells
+    assert OP.runtime(filled.case) == OP.runtime(record.case)
+    assert {name: filled.extra[name] for name in OP.runtime(filled.case)} == OP.runtime(filled.case)
+    before, after = build(record.case), build(filled.case)
+    assert before.kwargs == after.kwargs
+    for one, other in zip(before.args, after.args, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert OP.flops(record.case) == OP.flops(filled.case)
+    assert OP.traffic(record.case) == OP.traffic(filled.case)

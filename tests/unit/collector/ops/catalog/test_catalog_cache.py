@@ -1,0 +1,171 @@
+"""Paged caches: what lies where, looked at place by place."""
+
+import pytest
+
+from collector.case import Case
+from collector.errors import CaseRejected
+from collector.ops.parts.shares import even
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+BLOCK = 4
+MLA_BLOCK = 16
+
+
+def place(cache, number):
+    return cache[number // cache.shape[1], number % cache.shape[1]]
+
+
+def written(torch, cache, before, places, rows):
+    """Whether the cache has these rows at these places, and is as it was elsewhere."""
+    expected = before.clone()
+    for number, row in zip(places.tolist(), rows, strict=True):
+        place(expected, number)[:] = row
+    return torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize("count", [1, 7, 24])
+def test_places_are_within_the_cache_and_none_is_taken_twice(torch, count):
+    from collector.ops.parts.positions import distinct
+
+    places = distinct(CpuMaker(torch), count, 24, "INT32")
+    assert places.dtype == torch.int32
+    numbers = places.tolist()
+    assert len(set(numbers)) == count
+    assert all(0 <= number < 24 for number in numbers)
+
+
+def cache_case(case_of, kernel):
+    key, value = "5,2,8", "5,2,6"
+    caches = [f"3,{BLOCK},2,8", f"3,{BLOCK},2,6"]
+    floats, places = "DT_BF16", "INT32"
+    if kernel == "ReshapeAndCacheNdKernel":
+        slots, dtypes = [key, value, *caches, "5"], [*[floats] * 4, places]
+    else:
+        slots = [key, caches[0], "5", value, caches[1], "", "", ""]
+        dtypes = [floats, floats, places, floats, floats, *["DT_UNDEFINED"] * 3]
+    return case_of(kernel, ";".join(slots), ";".join(dtypes), ";".join(caches), "DT_BF16;DT_BF16")
+
+
+@pytest.mark.parametrize("kernel", ["ReshapeAndCacheNdKernel", "ScatterPaKvCache"])
+def test_each_token_gets_its_place_and_others_stay(torch, case_of, build, launch, kernel):
+    case = cache_case(case_of, kernel)
+    key, value, keys, values, places = (call := build(case)).args
+    before = keys.clone(), values.clone()
+    came = launch(case, call)
+    assert came[0] is keys and came[1] is values
+    assert written(torch, keys, before[0], places, key)
+    assert written(torch, values, before[1], places, value)
+
+
+@pytest.mark.parametrize("kernel", ["ReshapeAndCacheNdKernel", "ScatterPaKvCache"])
+def test_an_npu_gets_the_tensors_in_the_function_s_order(torch, case_of, kernel):
+    case = cache_case(case_of, kernel)
+    op, seen = find(kernel), []
+    call = op.build(case, CpuMaker(torch))
+    came = op.npu.run(lambda *args, **named: seen.append(args), *call.args, **call.kwargs)
+    assert [tuple(tensor.shape) for tensor in seen[0]] == [
+        *((5, 2, 8), (5, 2, 6), (3, BLOCK, 2, 8), (3, BLOCK, 2, 6), (5,))
+    ]
+    assert came[0] is seen[0][2] and came[1] is seen[0][3]
+
+
+@pytest.mark.parametrize("lengths", ["3", "4"], ids=["lengths", "sums"])
+@pytest.mark.parametrize("blocks", [9, 2], ids=["own blocks", "shared blocks"])
+def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launch, lengths, blocks):
+    caches = f"{blocks},{BLOCK},1,8;{blocks},{BLOCK},1,6"
+    rows = "17,1,8;17,1,6"
+    case = case_of(
+        "PagedCacheLoadNdKernel",
+        f"{caches};3,4;{lengths};{rows};3",
+        "FLOAT16;FLOAT16;INT32;INT32;FLOAT16;FLOAT16;INT32",
+        rows,
+        "FLOAT16;FLOAT16",
+    )
+    keys, values, table, given = (call := build(case)).args
+    counts = [6, 6, 5]
+    assert given.tolist() == (counts if lengths == "3" else [0, 6, 12, 17])
+    assert call.kwargs["cumsum"] is (lengths == "4")
+    used = table[:, :2].flatten().tolist()
+    assert len(set(used)) == (6 if blocks == 9 else len(set(used)))
+    assert not table[:, 2:].any()
+    came = launch(case, call)
+    for cache, tensor in ((keys, came[0]), (values, came[1])):
+        expected = [
+            cache[table[request, token // BLOCK], token % BLOCK]
+            for request, count in enumerate(counts)
+            for token in range(count)
+        ]
+        assert torch.equal(tensor, torch.stack(expected))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("tokens", "requests"), [(20, 3), (2, 3), (6, 6)])
+def test_tokens_are_spread_evenly(tokens, requests):
+    counts = even(tokens, requests)
+    assert sum(counts) == tokens and len(counts) == requests
+    assert max(counts) - min(counts) <= 1
+
+
+def mla_case(case_of, mode="", angles="2,1,3,64", block=MLA_BLOCK):
+    case = case_of(
+        "KvRmsNormRopeCache",
+        f"2,1,3,576;512;{angles};{angles};6;4,{block},1,64;4,{block},1,512;;;;;",
+        ";".join([*["FLOAT16"] * 4, "INT64", *["FLOAT16"] * 2, *["DT_UNDEFINED"] * 5]),
+        f"4,{block},1,64;4,{block},1,512;2,1,3,64;2,1,3,512",
+        "FLOAT16;FLOAT16;FLOAT16;FLOAT16",
+    )
+    if not mode:
+        return case
+    return Case(
+        case.kernel_type, case.inputs, case.outputs, case.op_state, (("Runtime cache_mode", mode),)
+    )
+
+
+def mla_rows(torch, call):
+    """What the kernel computes, in float64: the rotated part of pairs, and the normalised part."""
+    kv, gamma, cos, sin = (tensor.double() for tensor in call.args[:4])
+    latent, pairs = kv.split([512, 64], -1)
+    pairs = torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous())
+    turned = pairs * torch.complex(cos[..., :32], sin[..., :32])
+    normal = torch.nn.functional.rms_norm(latent, (512,), gamma, 1e-5)
+    return torch.cat((turned.real, turned.imag), -1), normal
+
+
+@pytest.mark.parametrize("angles", ["2,1,3,64", "2,1,1,64"], ids=["each", "one a request"])
+def test_new_keys_are_normalised_rotated_and_cached(torch, case_of, build, launch, angles):
+    case = mla_case(case_of, angles=angles)
+    call = build(case, wide=True)
+    wanted = mla_rows(torch, call)
+    before = [cache.clone() for cache in call.args[5:7]]
+    keys, latents, key, latent = launch(case, call)
+    for row, expected in ((key, wanted[0]), (latent, wanted[1])):
+        torch.testing.assert_close(row.double(), expected, rtol=1e-5, atol=1e-5)
+    places = call.args[4]
+    assert written(torch, keys, before[0], places, key.flatten(0, 2).unsqueeze(1))
+    assert written(torch, latents, before[1], places, latent.flatten(0, 2).unsqueeze(1))
+
+
+def test_a_cache_in_columns_of_16_has_the_same_rows(torch, case_of, build, launch):
+    case = mla_case(case_of, "PA_NZ")
+    call = build(case, wide=True)
+    assert call.kwargs["cache_mode"] == "PA_NZ"
+    keys, _, key, _ = launch(case, call)
+    columns = keys.view(4, 4, MLA_BLOCK, 16).permute(0, 2, 1, 3).reshape(4, MLA_BLOCK, 64)
+    for number, row in zip(call.args[4].tolist(), key.flatten(0, 2), strict=True):
+        assert torch.equal(place(columns, number), row)
+
+
+@pytest.mark.fast
+def test_a_block_of_the_latent_cache_holds_a_multiple_of_16_tokens(case_of):
+    with pytest.raises(CaseRejected, match="a multiple of 16"):
+        find("KvRmsNormRopeCache").check(mla_case(case_of, block=24), "npu")
+
+
+@pytest.mark.fast
+def test_the_cache_s_mode_is_the_case_s_or_the_usual_one(case_of):
+    op = find("KvRmsNormRopeCache")
+    assert op.runtime(mla_case(case_of)) == {"Runtime cache_mode": "PA_BNSD"}
+    assert op.runtime(mla_case(case_of, "PA")) == {"Runtime cache_mode": "PA"}

@@ -1,0 +1,193 @@
+"""Matrix products: the layout is read off the output, and each layout is the right product."""
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.catalog.matmul.mat_mul_v2 import product_of
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+M, N, K = 10, 6, 4
+LAYOUTS = {
+    "NN": ((M, K), (K, N)),
+    "NT": ((M, K), (N, K)),
+    "TN": ((K, M), (K, N)),
+    "TT": ((K, M), (N, K)),
+}
+
+
+def cell(*shapes):
+    return ";".join(",".join(map(str, shape)) for shape in shapes)
+
+
+@pytest.mark.parametrize("kernel", ["MatMulV2", "MatMulV3"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_is_recognised_and_multiplied(torch, case_of, build, launch, kernel, layout):
+    a_shape, b_shape = LAYOUTS[layout]
+    case = case_of(kernel, cell(a_shape, b_shape), "FLOAT;FLOAT", cell((M, N)), "FLOAT")
+    assert product_of(case).layout == layout
+    call = build(case)
+    stored = [as_stored(t, shape) for t, shape in zip(call.args, LAYOUTS[layout], strict=True)]
+    equation = f"{'mk' if layout[0] == 'N' else 'km'},{'kn' if layout[1] == 'N' else 'nk'}->mn"
+    (result,) = launch(case, call)
+    torch.testing.assert_close(result, torch.einsum(equation, *stored))
+
+
+def as_stored(operand, shape):
+    """The operand as it lies in memory, which is how the row names it."""
+    stored = operand if operand.is_contiguous() else operand.t()
+    assert stored.is_contiguous() and tuple(stored.shape) == shape
+    return stored
+
+
+def test_a_bias_is_added_to_each_row(torch, case_of, build, launch):
+    case = case_of("MatMulV3", "10,4;6,4;6", "FLOAT;FLOAT;FLOAT", "10,6", "FLOAT")
+    a, b, bias = (call := build(case)).args
+    torch.testing.assert_close(launch(case, call)[0], a @ b + bias)
+
+
+def test_a_float_bias_of_a_16_bit_product_is_converted_once(torch, case_of, build):
+    case = case_of("MatMulV3", "10,4;6,4;6", "DT_BF16;DT_BF16;FLOAT", "10,6", "DT_BF16")
+    assert {tensor.dtype for tensor in build(case).args} == {torch.bfloat16}
+
+
+NZ = "ND;FRACTAL_NZ"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "layout", "weight"),
+    [
+        ("136,5120;320,48,16,16", "136,768", "NT", (768, 5120)),
+        ("136,768;320,48,16,16", "136,5120", "NN", (768, 5120)),
+        # 40 columns are kept as 3 blocks of 16
+        ("10,32;2,3,16,16", "10,40", "NT", (40, 32)),
+        ("10,40;2,3,16,16", "10,32", "NN", (40, 32)),
+        ("10,32;48,32", "10,48", "NT", (48, 32)),
+    ],
+)
+def test_a_weight_in_blocks_is_read_as_the_matrix_it_holds(case_of, inputs, output, layout, weight):
+    case = case_of("MatMulV2", inputs, "DT_BF16;DT_BF16", output, "DT_BF16", NZ)
+    find("MatMulV2").check(case, "npu")
+    product = product_of(case)
+    assert (product.layout, product.weight) == (layout, weight)
+
+
+def test_blocks_that_are_more_than_padding_do_not_fit(case_of):
+    case = case_of("MatMulV2", "10,32;2,3,16,16", "DT_BF16;DT_BF16", "10,32", "DT_BF16", NZ)
+    with pytest.raises(CaseRejected, match="NT, NN, TN or TT"):
+        find("MatMulV2").check(case, "npu")
+
+
+def test_only_the_weight_may_be_in_blocks(case_of):
+    cells = ("MatMulV2", "1,1,16,16;16,16", "DT_BF16;DT_BF16", "16,16", "DT_BF16")
+    with pytest.raises(CaseRejected, match="is not replayed"):
+        find("MatMulV2").check(case_of(*cells, "FRACTAL_NZ;ND"), "npu")
+
+
+def test_an_npu_launches_a_bias_with_the_product(torch, case_of, build):
+    case = case_of("MatMulV3", "10,4;6,4;6", "FLOAT;FLOAT;FLOAT", "10,6", "FLOAT")
+    a, b, bias = build(case).args
+    launch = find("MatMulV3").npu.run
+    torch.testing.assert_close(launch(torch.mm, a, b, bias), a @ b + bias)
+    torch.testing.assert_close(launch(torch.mm, a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "equation"),
+    [
+        ("3,10,8;3,8,6", "3,10,6", "bmk,bkn->bmn"),
+        ("3,10,8;3,6,8", "3,10,6", "bmk,bnk->bmn"),
+        ("3,8,10;3,8,6", "3,10,6", "bkm,bkn->bmn"),
+        ("2,3,10,8;2,3,6,8", "2,3,10,6", "abmk,abnk->abmn"),
+        ("3,8,8;3,8,8", "3,8,8", "bmk,bkn->bmn"),
+        ("8,8;8,8", "8,8", "mk,nk->mn"),
+    ],
+)
+def test_a_batch_is_read_like_matrices(torch, case_of, build, launch, inputs, output, equation):
+    case = case_of("BatchMatMulV2", inputs, "FLOAT;FLOAT", output, "FLOAT")
+    call = build(case)
+    shapes = [slot.shape for slot in case.inputs]
+    stored = [
+        t if t.is_contiguous() and tuple(t.shape) == shape else t.transpose(-2, -1)
+        for t, shape in zip(call.args, shapes, strict=True)
+    ]
+    torch.testing.assert_close(launch(case, call)[0], torch.einsum(equation, *stored))
+
+
+@pytest.mark.parametrize("kernel", ["BatchMatMulV2", "BatchMatMulV3", "BatchMatMulNd"])
+def test_one_batch_of_weights_may_serve_all(case_of, kernel):
+    case = case_of(kernel, "3,10,8;1,8,6", "FLOAT;FLOAT", "3,10,6", "FLOAT")
+    op = find(kernel)
+    op.check(case, "cpu")
+    assert op.flops(case) == 2 * 3 * 10 * 8 * 6
+
+
+def test_two_batches_that_do_not_broadcast_are_refused(case_of):
+    case = case_of("BatchMatMulV2", "3,10,8;2,8,6", "FLOAT;FLOAT", "3,10,6", "FLOAT")
+    with pytest.raises(CaseRejected, match="multiply to the output"):
+        find("BatchMatMulV2").check(case, "cpu")
+
+
+HEADS = "hmk,hkn->mhn"
+TOKENS = "mhk,hkn->mhn"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "x", "equation"),
+    [
+        ("TransposeBatchMatMul", "4,3,128", HEADS),
+        ("TransposeBatchMatMul", "3,4,128", TOKENS),
+        ("batch_matmul_transpose_0", "3,4,128", TOKENS),
+    ],
+)
+def test_tokens_come_first_out_of_a_product_by_heads(
+    torch, case_of, build, launch, kernel, x, equation
+):
+    case = case_of(kernel, f"{x};4,128,128", "DT_BF16;DT_BF16", "3,4,128", "DT_BF16")
+    call = build(case, wide=True)
+    tensor, weight = call.args[:2]
+    if equation == TOKENS:
+        tensor = tensor.transpose(0, 1)
+    (result,) = launch(case, call)
+    assert result.is_contiguous()
+    torch.testing.assert_close(result, torch.einsum(equation, tensor, weight))
+
+
+def test_an_npu_is_told_which_dimension_comes_first(torch, case_of):
+    build = find("TransposeBatchMatMul").npu.build
+
+    def order(x, out):
+        cells = ("TransposeBatchMatMul", f"{x};4,128,128", "DT_BF16;DT_BF16", out, "DT_BF16")
+        return build(case_of(*cells), CpuMaker(torch)).kwargs["perm_x1"]
+
+    assert order("4,3,128", "3,4,128") == (0, 1, 2)
+    assert order("3,4,128", "3,4,128") == (1, 0, 2)
+    assert order("4,4,128", "4,4,128") == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "out"),
+    [
+        ("4,3,64", "4,64,128", "3,4,128"),
+        ("4,3,128", "4,128,64", "3,4,64"),
+        # heads * K is 65536, where the tokens come first
+        ("3,128,512", "128,512,128", "3,128,128"),
+    ],
+)
+def test_sizes_that_the_kernel_does_not_take_are_refused(case_of, x, weight, out):
+    case = case_of("TransposeBatchMatMul", f"{x};{weight}", "DT_BF16;DT_BF16", out, "DT_BF16")
+    with pytest.raises(CaseRejected, match="multiples of 128"):
+        find("TransposeBatchMatMul").check(case, "npu")
+
+
+def test_a_weight_of_int8_is_given_back_as_numbers(torch, case_of, build, launch):
+    dtypes = "FLOAT16;INT8;FLOAT16;FLOAT16;DT_UNDEFINED;DT_UNDEFINED;FLOAT16"
+    cells = ("10,32;64,32;1,64;1,64;;;64", dtypes, "10,64", "FLOAT16")
+    case = case_of("WeightQuantBatchMatmulV2", *cells)
+    call = build(case, wide=True)
+    x, weight, scale = (tensor.double() for tensor in call.args)
+    offset, bias = (call.kwargs[name].double() for name in ("antiquant_offset", "bias"))
+    expected = x @ ((weight + offset) * scale) + bias
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,129 @@
+"""Products of INT8 against integer arithmetic."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+NONE = "DT_UNDEFINED"
+
+
+def exact(torch, a, b):
+    return (a.to(torch.int64) @ b.to(torch.int64)).double()
+
+
+def test_products_of_the_largest_numbers_are_exact(torch, case_of, build, launch):
+    case = case_of("QuantBatchMatmulV3", "2,4096;4096,2;2", "INT8;INT8;FLOAT", "2,2", "INT32")
+    call = build(case)
+    x1, x2, _ = call.args
+    x1.fill_(-127)
+    x2.fill_(127)
+    assert launch(case, call)[0].tolist() == [[-127 * 127 * 4096] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtypes", "output", "roles"),
+    [
+        ("10,32;32,6;6", "FLOAT", "DT_BF16", set()),
+        ("10,32;6,32;6", "FLOAT", "DT_BF16", set()),
+        ("10,32;32,6;1", "DT_BF16", "DT_BF16", set()),
+        ("10,32;32,6;6;6", "FLOAT;INT32", "DT_BF16", {"bias"}),
+        ("10,32;32,6;6;6", "FLOAT;DT_BF16", "DT_BF16", {"bias"}),
+        ("10,32;32,6;6;6", "FLOAT;FLOAT", "DT_BF16", {"bias"}),
+        ("10,32;32,6;6;10", "FLOAT;FLOAT", "DT_BF16", {"pertoken_scale"}),
+        # as many rows as columns: a scale of rows
+        ("6,32;32,6;6;6", "FLOAT;FLOAT", "DT_BF16", {"pertoken_scale"}),
+        ("10,32;32,6;6;6", "FLOAT;FLOAT", "INT8", {"offset"}),
+        ("10,32;32,6;6;1", "INT64;FLOAT", "INT8", {"offset"}),
+        # rows have no scale where INT8 comes out
+        ("6,32;32,6;6;6", "FLOAT;FLOAT", "INT8", {"offset"}),
+        ("6,32;32,6;6;;6", f"FLOAT;{NONE};FLOAT", "DT_BF16", {"bias"}),
+        ("6,32;32,6;6;;6;6", f"FLOAT;{NONE};INT32;FLOAT", "FLOAT16", {"bias", "pertoken_scale"}),
+        ("10,32;32,6;6;6;6", "INT64;FLOAT;INT32", "INT8", {"offset", "bias"}),
+    ],
+)
+def test_a_quantised_product(torch, case_of, build, launch, inputs, dtypes, output, roles):
+    out = f"{inputs.split(',')[0]},6"
+    case = case_of("QuantBatchMatmulV3", inputs, f"INT8;INT8;{dtypes}", out, output)
+    call = build(case, wide=True)
+    options = {name: tensor for name, tensor in call.kwargs.items() if name != "output_dtype"}
+    assert set(options) == roles
+    x1, x2, scale = call.args
+    if scale.dtype == torch.int64:
+        scale = scale.to(torch.int32).view(torch.float32)
+    offset, bias, per_token = (
+        options[name].double() if name in options else 0
+        for name in ("offset", "bias", "pertoken_scale")
+    )
+    total = exact(torch, x1, x2)
+    whole_bias = "bias" in options and not options["bias"].is_floating_point()
+    expected = (total + bias if whole_bias else total) * scale.double()
+    if "pertoken_scale" in options:
+        expected = expected * per_token.unsqueeze(-1)
+    expected = expected + offset + (0 if whole_bias else bias)
+    (result,) = launch(case, call)
+    if output == "INT8":
+        expected = expected.round().clamp(-128, 127)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_npu_is_given_packed_scales_where_it_wants_them(torch, case_of):
+    """Otherwise the API packs them before each launch, by a kernel of its own."""
+    packed = []
+
+    def pack(scale, offset):
+        packed.append((scale.dtype, offset is not None))
+        return scale.to(torch.int64)
+
+    class TorchOfNpu:
+        ops = SimpleNamespace(npu=SimpleNamespace(npu_trans_quant_param=pack))
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    def scale_of(inputs, dtypes, output):
+        case = case_of("QuantBatchMatmulV3", inputs, f"INT8;INT8;{dtypes}", "10,6", output)
+        make = CpuMaker(torch)
+        make.torch = TorchOfNpu()
+        return find("QuantBatchMatmulV3").npu.build(case, make).args[2].dtype
+
+    assert scale_of("10,32;32,6;6", "FLOAT", "FLOAT16") == torch.int64
+    assert scale_of("10,32;32,6;6;6", "INT64;FLOAT", "INT8") == torch.int64
+    assert packed == [(torch.float32, False), (torch.float32, True)]
+    assert scale_of("10,32;32,6;6", "FLOAT", "DT_BF16") == torch.float32
+    assert scale_of("10,32;32,6;6;10", "FLOAT;FLOAT", "FLOAT16") == torch.float32
+    assert len(packed) == 2
+
+
+def test_a_weight_in_blocks_of_int8_is_k_by_n(case_of):
+    cells = ("QuantBatchMatmulV3", "136,7168;66,448,16,32;2112;2112", "INT8;INT8;FLOAT;INT32")
+    case = case_of(*cells, "136,2112", "DT_BF16", "ND;FRACTAL_NZ;ND;ND")
+    op = find("QuantBatchMatmulV3")
+    op.check(case, "npu")
+    assert op.flops(case) == 2 * 136 * 7168 * 2112
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtypes", "output", "rule"),
+    [
+        ("10,32;32,6;6", "FLOAT;INT8;FLOAT", "DT_BF16", "INT8 is wanted"),
+        ("10,32;31,6;6", "INT8;INT8;FLOAT", "DT_BF16", "weight"),
+        ("10,32;32,6;5", "INT8;INT8;FLOAT", "DT_BF16", "one number a column"),
+        ("10,32;32,6;6", "INT8;INT8;INT64", "DT_BF16", "do not go together"),
+        ("10,32;32,6;6", "INT8;INT8;DT_BF16", "FLOAT16", "do not go together"),
+        ("10,32;32,6;6;6", "INT8;INT8;FLOAT;FLOAT16", "DT_BF16", "do not go together"),
+        ("10,32;32,6;6;6;6", "INT8;INT8;FLOAT;FLOAT;INT32", "DT_BF16", "do not go together"),
+        ("10,32;32,6;6;;;9", f"INT8;INT8;FLOAT;{NONE};{NONE};FLOAT", "DT_BF16", "one a row"),
+        ("1,65536;65536,6;6", "INT8;INT8;FLOAT", "DT_BF16", "at most 65535"),
+    ],
+)
+def test_what_the_quantised_product_does_not_take_is_refused(case_of, inputs, dtypes, output, rule):
+    out = f"{inputs.split(',')[0]},6"
+    case = case_of("QuantBatchMatmulV3", inputs, dtypes, out, output)
+    with pytest.raises(CaseRejected, match=rule):
+        find("QuantBatchMatmulV3").check(case, "npu")

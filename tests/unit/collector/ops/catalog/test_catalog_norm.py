@@ -1,0 +1,181 @@
+"""Normalisations against torch's own functions and autograd."""
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import gradients
+
+pytestmark = pytest.mark.torch
+
+F3 = "FLOAT;FLOAT;FLOAT"
+
+
+def normal(torch, x, gamma):
+    return torch.nn.functional.rms_norm(x, gamma.shape, gamma, 1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["AddRmsNorm", "AddRmsNormBias", "InplaceAddRmsNorm"])
+@pytest.mark.parametrize(
+    ("x", "gamma", "rstd"), [("6,16", "16", "6,1"), ("2,3,4,8", "4,8", "2,3,1,1")]
+)
+def test_a_sum_is_normalised(torch, case_of, build, launch, kernel, x, gamma, rstd):
+    case = case_of(kernel, f"{x};{x};{gamma}", F3, f"{x};{rstd};{x}", F3)
+    call = build(case)
+    x1, x2, weight = (tensor.clone() for tensor in call.args)
+    y, inverse, total = launch(case, call)
+    torch.testing.assert_close(total, x1 + x2)
+    torch.testing.assert_close(y, normal(torch, x1 + x2, weight))
+    dims = tuple(range(-weight.dim(), 0))
+    norm = torch.linalg.vector_norm(x1 + x2, dim=dims, keepdim=True)
+    torch.testing.assert_close(inverse, weight.numel() ** 0.5 / norm, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_comes_after_the_norm(torch, case_of, build, launch):
+    case = case_of("AddRmsNormBias", "6,16;6,16;16;16", f"{F3};FLOAT", "6,16;6,1;6,16", F3)
+    x1, x2, gamma, beta = (call := build(case)).args
+    torch.testing.assert_close(launch(case, call)[0], normal(torch, x1 + x2, gamma) + beta)
+
+
+def test_a_norm_in_place_writes_over_its_terms(torch, case_of, build, launch):
+    case = case_of("InplaceAddRmsNorm", "6,16;6,16;16", F3, "6,16;6,1;6,16", F3)
+    call = build(case)
+    y, _, total = launch(case, call)
+    assert y is call.args[0]
+    assert total is call.args[1]
+
+
+def test_an_npu_gives_only_the_statistics_of_a_norm_in_place(torch, case_of, build):
+    case = case_of("InplaceAddRmsNorm", "6,16;6,16;16", F3, "6,16;6,1;6,16", F3)
+    x1, x2, gamma = build(case).args
+    given = find("InplaceAddRmsNorm").npu.run(lambda *tensors: len(tensors), x1, x2, gamma)
+    assert given == (x1, 3, x2)
+
+
+QUANT = "AddRmsNormDynamicQuant"
+
+
+def int8_rows(torch, wide):
+    scale = wide.abs().amax(-1) / 127
+    return (wide / scale.unsqueeze(-1)).round().to(torch.int8), scale
+
+
+@pytest.mark.parametrize("smooth", [0, 1, 2])
+def test_a_normalised_sum_is_quantised_twice(torch, case_of, build, launch, smooth):
+    slots = "16;" * smooth + ";" * (2 - smooth) + "16"  # and a beta
+    dtypes = ["DT_BF16"] * (3 + smooth) + ["DT_UNDEFINED"] * (2 - smooth) + ["DT_BF16"]
+    outputs = ("6,16;6,16;6,16;6;6", "INT8;INT8;DT_BF16;FLOAT;FLOAT")
+    case = case_of(QUANT, f"6,16;6,16;16;{slots}", ";".join(dtypes), *outputs)
+    call = build(case, wide=True)
+    x1, x2, gamma = call.args
+    y = normal(torch, x1 + x2, gamma) + call.kwargs["beta"]
+    y1, y2, total, scale1, scale2 = launch(case, call)
+    torch.testing.assert_close(total, x1 + x2)
+    for name, rows, scale in (("smooth_scale1", y1, scale1), ("smooth_scale2", y2, scale2)):
+        expected, scales = int8_rows(torch, y * call.kwargs.get(name, 1))
+        torch.testing.assert_close(scale, scales)
+        assert int((rows.int() - expected.int()).abs().max()) <= 1
+    assert call.kwargs["output_mask"] == [True, True]
+
+
+def test_a_second_quantisation_may_be_left_out(torch, case_of, build, launch):
+    outputs = ("6,16;;6,16;6;", "INT8;INT8;DT_BF16;FLOAT;FLOAT")
+    case = case_of(QUANT, "6,16;6,16;16", ";".join(["DT_BF16"] * 3), *outputs)
+    call = build(case)
+    _, y2, _, _, scale2 = launch(case, call)
+    assert (y2, scale2) == (None, None)
+    assert call.kwargs["output_mask"] == [True, False]
+    run = find(QUANT).npu.run
+    given = run(lambda *tensors, **options: tuple("abcde"), *call.args, **call.kwargs)
+    assert given == ("a", None, "c", "d", None)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "rule"),
+    [
+        ("6,16;6,16;16;;16", "6,16;6,16;6,16;6;6", "a first one"),
+        ("6,16;6,16;16;16;16", "6,16;;6,16;6;", "a second output"),
+        ("6,16;6,16;16", "6,16;;6,16;6;6", "both together"),
+        ("6,16;6,16;8", "6,16;6,16;6,16;6;6", "like a row"),
+    ],
+)
+def test_what_a_quantised_norm_does_not_take_is_refused(case_of, inputs, outputs, rule):
+    dtypes = ";".join("DT_BF16" if shape else "DT_UNDEFINED" for shape in inputs.split(";"))
+    case = case_of(QUANT, inputs, dtypes, outputs, "INT8;INT8;DT_BF16;FLOAT;FLOAT")
+    with pytest.raises(CaseRejected, match=rule):
+        find(QUANT).check(case, "npu")
+
+
+@pytest.mark.parametrize("kernel", ["LayerNormV3", "LayerNormV3WithImplMode"])
+@pytest.mark.parametrize(
+    ("x", "gamma", "rows"), [("6,16", "16", "6,1"), ("2,3,4,8", "4,8", "2,3,1,1")]
+)
+def test_layer_norm(torch, case_of, build, launch, kernel, x, gamma, rows):
+    case = case_of(kernel, f"{x};{gamma};{gamma}", F3, f"{x};{rows};{rows}", F3)
+    tensor, weight, beta = (call := build(case)).args
+    y, mean, rstd = launch(case, call)
+    torch.testing.assert_close(
+        y, torch.nn.functional.layer_norm(tensor, weight.shape, weight, beta)
+    )
+    dims = tuple(range(-weight.dim(), 0))
+    torch.testing.assert_close(mean, tensor.mean(dims, keepdim=True))
+    variance = tensor.var(dims, unbiased=False, keepdim=True)
+    torch.testing.assert_close(rstd, (variance + 1e-5).rsqrt())
+
+
+def test_layer_norm_of_a_sum(torch, case_of, build, launch):
+    outputs = ("6,16;6,1;6,1;6,16", f"{F3};FLOAT")
+    case = case_of("AddLayerNorm", "6,16;6,16;16;16", f"{F3};FLOAT", *outputs)
+    x1, x2, gamma, beta = (call := build(case)).args
+    y, mean, _, total = launch(case, call)
+    torch.testing.assert_close(total, x1 + x2)
+    torch.testing.assert_close(mean, (x1 + x2).mean(-1, keepdim=True))
+    torch.testing.assert_close(y, torch.nn.functional.layer_norm(x1 + x2, (16,), gamma, beta))
+
+
+def test_the_sum_may_be_left_out(case_of, build, launch):
+    outputs = ("6,16;6,1;6,1;", f"{F3};FLOAT")
+    case = case_of("AddLayerNorm", "6,16;6,16;16;16", f"{F3};FLOAT", *outputs)
+    assert launch(case, build(case))[3] is None
+    given = find("AddLayerNorm").npu.run(lambda *args: args[:4], 1, 2, 3, 4, keeps_the_sum=False)
+    assert given == (1, 2, 3, None)
+
+
+def test_the_gradient_of_an_rms_norm_names_its_tensors_in_another_order(torch, case_of, build):
+    cells = ("6,8;6,8;6,1;8", ";".join(["FLOAT"] * 4), "6,8;8", "FLOAT;FLOAT")
+    dy, x, rstd, gamma = build(case_of("RmsNormGrad", *cells)).args
+    given = find("RmsNormGrad").npu.run(lambda *tensors: tensors, dy, x, rstd, gamma)
+    assert all(a is b for a, b in zip(given, (dy, x, gamma, rstd), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("x", "gamma", "rstd"), [("6,1,8", "8", "6,1,1"), ("6,3,2,4", "2,4", "6,3,1,1")]
+)
+def test_rms_norm(torch, case_of, build, launch, x, gamma, rstd):
+    case = case_of("RmsNorm", f"{x};{gamma}", "FLOAT;FLOAT", f"{x};{rstd}", "FLOAT;FLOAT")
+    tensor, weight = (call := build(case)).args
+    y, inverse = launch(case, call)
+    expected = torch.nn.functional.rms_norm(tensor, weight.shape, weight, 1e-6)
+    torch.testing.assert_close(y, expected)
+    dims = tuple(range(-weight.dim(), 0))
+    norm = torch.linalg.vector_norm(tensor, dim=dims, keepdim=True)
+    torch.testing.assert_close(inverse, weight.numel() ** 0.5 / norm, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "gamma", "rstd"), [("6,1,8", "8", "6,1,1"), ("6,3,2,4", "2,4", "6,3,1,1")]
+)
+def test_rms_norm_grad(torch, case_of, build, launch, x, gamma, rstd):
+    cells = (f"{x};{x};{rstd};{gamma}", "FLOAT;FLOAT;FLOAT;FLOAT", f"{x};{gamma}", "FLOAT;FLOAT")
+    case = case_of("RmsNormGrad", *cells)
+    call = build(case)
+    dy, tensor, inverse, weight = call.args
+    dims = tuple(range(-weight.dim(), 0))
+    inverse.copy_(tensor.square().mean(dims, keepdim=True).add(1e-6).rsqrt())
+
+    def forward(x, gamma):
+        return torch.nn.functional.rms_norm(x, gamma.shape, gamma, 1e-6)
+
+    expected = gradients(torch, forward, (tensor, weight), dy)
+    for came, wanted in zip(launch(case, call), expected, strict=True):
+        torch.testing.assert_close(came, wanted)

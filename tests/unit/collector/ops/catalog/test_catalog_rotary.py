@@ -1,0 +1,190 @@
+"""Rotary positions against turning each pair as a complex number, in float64."""
+
+import pytest
+
+from collector.ops.catalog.rotary.split_qkv_rmsnorm_rope_kernel import head_size
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import gradients
+
+pytestmark = pytest.mark.torch
+
+
+def turned(torch, a, b, cos, sin):
+    """(a + ib) times (cos + i sin), as its two parts."""
+    number = torch.complex(a.double(), b.double()) * torch.complex(cos.double(), sin.double())
+    return number.real, number.imag
+
+
+def halves_turned(torch, x, cos, sin):
+    """Element i and the one half a head further are a pair; cos and sin have a half's width."""
+    half = cos.shape[-1]
+    parts = turned(torch, x[..., :half], x[..., half : 2 * half], cos, sin)
+    return torch.cat((*parts, x[..., 2 * half :].double()), -1)
+
+
+def neighbours_turned(torch, x, cos, sin):
+    """Elements 2i and 2i + 1 are a pair; the results lie as halves."""
+    half = x.shape[-1] // 2
+    return torch.cat(turned(torch, x[..., ::2], x[..., 1::2], cos[..., :half], sin[..., :half]), -1)
+
+
+def close(torch, came, wanted, size=1e-5):
+    torch.testing.assert_close(came.double(), wanted, rtol=size, atol=size)
+
+
+@pytest.mark.parametrize("positions", ["2,1,3,64", "2,1,1,64"])
+def test_interleave_rope(torch, case_of, build, launch, positions):
+    shapes = f"2,4,3,64;{positions};{positions}"
+    case = case_of("InterleaveRope", shapes, ";".join(["FLOAT16"] * 3), "2,4,3,64", "FLOAT16")
+    call = build(case, wide=True)
+    close(torch, launch(case, call)[0], neighbours_turned(torch, *call.args))
+
+
+@pytest.mark.parametrize(("tokens", "layout"), [("5", "TND"), ("2,5", "BSND")])
+def test_apply_rotary_pos_emb(torch, case_of, build, launch, tokens, layout):
+    shapes = [f"{tokens},{heads},64" for heads in (4, 2, 1, 1)]
+    case = case_of(
+        "ApplyRotaryPosEmb",
+        ";".join(shapes),
+        "FLOAT;FLOAT;FLOAT;FLOAT",
+        ";".join(shapes[:2]),
+        "FLOAT;FLOAT",
+    )
+    query, key, cos, sin = (call := build(case)).args
+    assert call.kwargs["layout"] == layout
+    half = [each[..., :32] for each in (cos, sin)]
+    wanted = [halves_turned(torch, x, *half) for x in (query, key)]
+    came = launch(case, call)
+    assert came[0] is query and came[1] is key
+    for tensor, expected in zip(came, wanted, strict=True):
+        close(torch, tensor, expected)
+
+
+def test_the_positions_are_rotations(torch, case_of, build):
+    case = case_of(
+        "InterleaveRope", "4,2,1,64;4,1,1,64;4,1,1,64", "DT_BF16;DT_BF16;DT_BF16", "N/A", "N/A"
+    )
+    _, cos, sin = build(case, wide=True).args
+    torch.testing.assert_close(cos.square() + sin.square(), torch.ones_like(cos))
+
+
+@pytest.mark.parametrize("size", [16, 8], ids=["whole", "partial"])
+def test_triton_rope(torch, case_of, build, launch, size):
+    shapes = f"6,4,16;6,2,16;40,{size};6"
+    dtypes = "FLOAT;FLOAT;FLOAT;INT32"
+    case = case_of("_triton_rope", shapes, dtypes, "6,4,16;6,2,16", "FLOAT;FLOAT")
+    positions, query, key, table, head, rotary, _ = (call := build(case)).args
+    assert (head, rotary) == (16, size)
+    cos, sin = table[positions.long()].unsqueeze(1).split(size // 2, -1)
+    wanted = [halves_turned(torch, x, cos, sin) for x in (query, key)]
+    for tensor, expected in zip(launch(case, call), wanted, strict=True):
+        close(torch, tensor, expected)
+
+
+def test_triton_rope_siso(torch, case_of, build, launch):
+    case = case_of("_triton_rope_siso", "6,4,16;6,8;6,8", "FLOAT;FLOAT;FLOAT", "6,4,16", "FLOAT")
+    x, cos, sin = (call := build(case)).args
+    wanted = halves_turned(torch, x, cos[:, None, :4], sin[:, None, :4])
+    close(torch, launch(case, call)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "head"), [("16", 16), ("12", 16), ("40,16", 16)], ids=["whole", "partial", "table"]
+)
+def test_split_qkv_rmsnorm_rope(torch, case_of, build, launch, rotary, head):
+    case = case_of(
+        "split_qkv_rmsnorm_rope_kernel",
+        f"3,96;{rotary}",
+        "FLOAT;FLOAT",
+        "3,64;3,16;3,16",
+        "FLOAT;FLOAT;FLOAT",
+    )
+    named = (call := build(case)).kwargs
+    assert named["head_dim"] == head
+    half = named["cos_sin_cache"].shape[1] // 2
+    assert len(named["cos_sin_cache"]) == (40 if "," in rotary else 2048)
+    cos, sin = named["cos_sin_cache"][named["positions"]].unsqueeze(1).split(half, -1)
+    query, key, value = named["input"].split([64, 16, 16], -1)
+    came = launch(case, call)
+    for x, weight, tensor in ((query, "q_weight", came[0]), (key, "k_weight", came[1])):
+        heads = x.double().unflatten(-1, (-1, head))
+        normal = torch.nn.functional.rms_norm(heads, (head,), named[weight].double(), 1e-6)
+        close(torch, tensor, halves_turned(torch, normal, cos, sin).flatten(-2))
+    torch.testing.assert_close(came[2], value)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("queries", "keys", "rotary", "head"),
+    [(512, 128, 128, 128), (128, 64, 24, 32), (768, 64, 64, 64), (96, 64, 33, 0)],
+)
+def test_a_head_is_as_large_as_its_rotation_or_the_next_divisor(queries, keys, rotary, head):
+    assert head_size(queries, keys, rotary) == head
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["with x", "without x"])
+def test_the_gradient_asks_an_npu_for_what_the_row_names(torch, case_of, named):
+    from tests.unit.collector.ops.conftest import CpuMaker
+
+    x, dtype = ("6,1,4,16", "FLOAT") if named else ("", "DT_UNDEFINED")
+    grads = "6,1,1,16;6,1,1,16" if named else ";"
+    case = case_of(
+        "RotaryPositionEmbeddingGrad",
+        f"6,1,4,16;6,1,1,16;6,1,1,16;{x}",
+        f"FLOAT;FLOAT;FLOAT;{dtype}",
+        f"6,1,4,16;{grads}",
+        "FLOAT;FLOAT;FLOAT",
+    )
+    op = find(case.kernel_type)
+    call = op.npu.build(case, CpuMaker(torch))
+    dy, x, cos, sin = call.args
+    assert cos.requires_grad is sin.requires_grad is named
+    assert (x is dy) is not named
+    came = op.npu.run(lambda dy, x, cos, sin: (dy, cos, sin), *call.args)
+    assert [tensor is None for tensor in came] == [False, not named, not named]
+
+
+def rotary(torch, x, cos, sin):
+    """Each pair (i, i + half) turned in its plane."""
+    half = x.shape[-1] // 2
+    first = x[..., :half] * cos[..., :half] - x[..., half:] * sin[..., :half]
+    second = x[..., half:] * cos[..., half:] + x[..., :half] * sin[..., half:]
+    return torch.cat((first, second), -1)
+
+
+def test_rotary_position_embedding(torch, case_of, build, launch):
+    shapes = "6,1,4,16;6,1,1,16;6,1,1,16"
+    case = case_of("RotaryPositionEmbedding", shapes, "FLOAT;FLOAT;FLOAT", "6,1,4,16", "FLOAT")
+    call = build(case)
+    torch.testing.assert_close(launch(case, call)[0], rotary(torch, *call.args))
+
+
+def test_rotary_position_embedding_grad(torch, case_of, build, launch):
+    positions = "6,1,1,16;6,1,1,16"
+    case = case_of(
+        "RotaryPositionEmbeddingGrad",
+        f"6,1,4,16;{positions};6,1,4,16",
+        "FLOAT;FLOAT;FLOAT;FLOAT",
+        f"6,1,4,16;{positions}",
+        "FLOAT;FLOAT;FLOAT",
+    )
+    dy, cos, sin, x = (call := build(case)).args
+    expected = gradients(torch, lambda *t: rotary(torch, *t), (x, cos, sin), dy)
+    for came, wanted in zip(launch(case, call), expected, strict=True):
+        torch.testing.assert_close(came, wanted)
+
+
+def test_rotary_position_embedding_grad_without_x(torch, case_of, build, launch):
+    case = case_of(
+        "RotaryPositionEmbeddingGrad",
+        "6,1,4,16;6,1,1,16;6,1,1,16;",
+        "FLOAT;FLOAT;FLOAT;DT_UNDEFINED",
+        "6,1,4,16;;",
+        "FLOAT;FLOAT;FLOAT",
+    )
+    dy, cos, sin = (call := build(case)).args
+    x = torch.zeros_like(dy)
+    (expected,) = gradients(torch, lambda x: rotary(torch, x, cos, sin), (x,), dy)
+    dx, dcos, dsin = launch(case, call)
+    torch.testing.assert_close(dx, expected)
+    assert dcos is dsin is None

@@ -1,0 +1,138 @@
+"""Folds, running sums, searches, softmaxes and histograms against independent sources."""
+
+import math
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fold"),
+    [
+        ("ReduceSum", math.fsum),
+        ("ReduceMean", lambda row: math.fsum(row) / len(row)),
+        ("ReduceMax", max),
+        ("ReduceMin", min),
+    ],
+)
+def test_rows_fold_into_one_number_each(torch, case_of, build, launch, kernel, fold):
+    case = case_of(kernel, "3,16;1", "DOUBLE;INT64", "3", "DOUBLE")
+    call = build(case)
+    expected = [fold(row) for row in call.args[0].tolist()]
+    assert launch(case, call)[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("kernel", "fold"), [("ReduceAll", all), ("ReduceAny", any)])
+@pytest.mark.parametrize(("axes", "out"), [("1", "5"), ("2", "")])
+def test_truth_of_rows_and_of_all(torch, case_of, build, launch, kernel, fold, axes, out):
+    case = case_of(kernel, f"5,2;{axes}", "BOOL;INT64", out, "BOOL")
+    call = build(case)
+    rows = call.args[0].tolist()
+    expected = [fold(row) for row in rows] if out else fold(sum(rows, []))
+    assert launch(case, call)[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("axes", "out", "dims", "stays"),
+    [
+        ("1", "1,6,9", (0,), True),
+        ("2", "6", (0, 2), False),
+        ("3", "", (0, 1, 2), False),
+        ("1", "4,6,1", (2,), True),
+    ],
+)
+def test_dimensions_are_those_that_the_output_lacks(
+    torch, case_of, build, launch, axes, out, dims, stays
+):
+    case = case_of("ReduceSum", f"4,6,9;{axes}", "FLOAT;INT64", out, "FLOAT")
+    call = build(case)
+    expected = call.args[0].double().sum(dims, keepdim=stays).float()
+    torch.testing.assert_close(launch(case, call)[0], expected)
+
+
+def test_of_equal_dimensions_the_last_one_folds(torch, case_of, build, launch):
+    case = case_of("ReduceMax", "7,7;1", "INT32;INT64", "7", "INT32")
+    call = build(case)
+    call.args[0].copy_(torch.arange(49).view(7, 7))
+    assert launch(case, call)[0].tolist() == list(range(6, 49, 7))
+
+
+@pytest.mark.parametrize(("axis", "dim"), [("INT64", 0), ("INT32", 1)])
+def test_running_sums_along_the_dimension_that_the_axis_tells(
+    torch, case_of, build, launch, axis, dim
+):
+    case = case_of("Cumsum", "3,4;1", f"INT32;{axis}", "3,4", "INT32")
+    call = build(case)
+    (out,) = launch(case, call)
+    slices, sums = call.args[0].unbind(dim), out.unbind(dim)
+    for n, total in enumerate(sums, 1):
+        assert total.tolist() == sum(slices[:n]).tolist()
+
+
+@pytest.mark.parametrize(("out", "dtype"), [("5", "INT32"), ("5,1", "INT64")])
+def test_where_the_greatest_is(torch, case_of, build, launch, out, dtype):
+    case = case_of("ArgMaxV2", "5,30;", "FLOAT;INT64", out, dtype)
+    call = build(case)
+    expected = [row.index(max(row)) for row in call.args[0].tolist()]
+    assert launch(case, call)[0].view(-1).tolist() == expected
+
+
+def test_softmax_and_its_logarithm(torch, case_of, build, launch):
+    for kernel, function in (("SoftmaxV2", lambda p: p), ("LogSoftmaxV2", math.log)):
+        case = case_of(kernel, "3,8", "DOUBLE", "3,8", "DOUBLE")
+        call = build(case)
+        powers = [[math.exp(x) for x in row] for row in call.args[0].tolist()]
+        expected = [function(p / math.fsum(row)) for row in powers for p in row]
+        assert launch(case, call)[0].view(-1).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "flip"),
+    [("SoftmaxGrad", "softmax", True), ("LogSoftmaxGrad", "log_softmax", False)],
+)
+def test_gradients_of_a_softmax(torch, case_of, build, launch, kernel, name, flip):
+    case = case_of(kernel, "3,8;3,8", "DOUBLE;DOUBLE", "3,8", "DOUBLE")
+    call = build(case)
+    gradient, result = reversed(call.args) if flip else call.args
+    x = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
+    y = getattr(torch, name)(x, -1)
+    result.copy_(y.detach())
+    y.backward(gradient)
+    torch.testing.assert_close(launch(case, call)[0], x.grad)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3, 4)])
+def test_narrowed_indices_are_the_same_numbers(torch, shape):
+    from collector.ops.catalog.rowwise._indices import narrowed
+
+    indices = torch.randint(0, 2**31, shape)
+    for dtype in (torch.int32, torch.int64):
+        seen = narrowed(indices, dtype)
+        assert (seen.dtype, seen.tolist()) == (dtype, indices.tolist())
+        assert seen.data_ptr() == indices.data_ptr()  # no copy
+
+
+def test_norm(torch, case_of, build, launch):
+    case = case_of("LpNormV2", "60", "FLOAT", "", "FLOAT")
+    call = build(case)
+    expected = math.sqrt(math.fsum(x * x for x in call.args[0].tolist()))
+    assert launch(case, call)[0].item() == pytest.approx(expected)
+
+
+def test_sort_is_descending_and_tells_origins(torch, case_of, build, launch):
+    case = case_of("Sort", "3,16", "FLOAT", "3,16;3,16", "FLOAT;INT32")
+    call = build(case)
+    values, origins = launch(case, call)
+    assert values.tolist() == [sorted(row, reverse=True) for row in call.args[0].tolist()]
+    torch.testing.assert_close(call.args[0].gather(1, origins.long()), values)
+
+
+@pytest.mark.parametrize("dtype", ["INT32", "INT64", "FLOAT"])
+def test_a_histogram_counts_each_number(torch, case_of, build, launch, dtype):
+    case = case_of("HistogramV2", "300;;", f"{dtype};{dtype};{dtype}", "8", "INT32")
+    call = build(case)
+    counts = Counter(int(x) for x in call.args[0].tolist())
+    assert launch(case, call)[0].tolist() == [counts[i] for i in range(8)]
+    assert all(counts.values())

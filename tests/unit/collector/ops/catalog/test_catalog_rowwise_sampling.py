@@ -1,0 +1,44 @@
+"""Sampling's filters against a loop over sorted tokens."""
+
+import pytest
+
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+KERNELS = pytest.mark.parametrize("kernel", ["ApplyTopKTopPCustom", "ApplyTopKTopPWithSorted"])
+LIMITS = pytest.mark.parametrize(("p", "k"), [("3", "3"), ("3", ""), ("", "3")])
+
+
+def sampling_case(case_of, kernel, p, k):
+    cells = (f"3,80;3,80;{p};{k}", "FLOAT;INT32;FLOAT;INT32", "3,80", "FLOAT")
+    return case_of(kernel, *cells)
+
+
+@KERNELS
+@LIMITS
+def test_unlikely_tokens_are_filtered(torch, case_of, build, launch, kernel, p, k):
+    case = sampling_case(case_of, kernel, p, k)
+    ordered, numbers, top_p, top_k = (call := build(case)).args
+    (came,) = launch(case, call)
+    for row in range(3):
+        kept = list(range(80 - int(top_k[row]), 80)) if k else list(range(80))
+        probabilities = torch.softmax(ordered[row, kept].double(), -1)
+        if p:
+            seen = probabilities.cumsum(-1)
+            kept = [kept[i] for i in range(len(kept)) if seen[i] > 1 - top_p[row]] or [79]
+        expected = torch.full((80,), torch.finfo(torch.float32).min)
+        for place in kept:
+            expected[numbers[row, place]] = ordered[row, place]
+        assert torch.equal(came[row], expected)
+
+
+@KERNELS
+@LIMITS
+def test_an_npu_gets_unsorted_logits(torch, case_of, kernel, p, k):
+    case = sampling_case(case_of, kernel, p, k)
+    call = find(kernel).npu.build(case, CpuMaker(torch))
+    logits, *rest = (*call.args, *call.kwargs.values())
+    assert not torch.equal(logits, logits.sort(-1).values)
+    assert [limit is not None for limit in rest] == [bool(p), bool(k)]

@@ -1,0 +1,134 @@
+"""The least time of a case: it refuses what no device can do, and nothing that one has done."""
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.case import case_from_cells
+from collector.ops.floor import LEAST_US, _ceiling, _flops_per_s, floor_us
+from collector.ops.registry import find
+from collector.stack import Stack
+from collector.vocabulary import BASE_CELLS
+from tests.fixtures.op_rows import all_rows
+
+pytestmark = pytest.mark.fast
+
+A3 = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5")
+CPU = Stack("CPU_test_2t", "2.13.0", details=(("flags", "avx2 avx512f"), ("threads", "2")))
+UNKNOWN = Stack("CUDA_NVIDIA_B900", "2.13.0")
+STACKS = (A3, CPU, UNKNOWN, None)
+BF16 = "DT_BF16"
+_VARIABLE = "OPMETER_TEST_TRUTH"
+
+
+@pytest.fixture
+def product(case_of):
+    def make(m, n, k, dtype=BF16):
+        return case_of("MatMulV3", f"{m},{k};{k},{n}", f"{dtype};{dtype}", f"{m},{n}", dtype)
+
+    return make
+
+
+def test_a_product_is_half_of_what_its_operations_take_at_the_peak(product):
+    # 2 * 4096^3 = 137,438,953,472 operations at 376 TFLOP/s are 365.5 us
+    assert floor_us(product(4096, 4096, 4096), A3) == pytest.approx(182.76, abs=0.01)
+    # FLOAT may be computed in a format of fewer bits; INT8 is twice as fast
+    assert floor_us(product(4096, 4096, 4096, "FLOAT"), A3) == pytest.approx(182.76, abs=0.01)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_device_multiplies_4096_cubed_in_a_nanosecond(product, stack):
+    assert floor_us(product(4096, 4096, 4096), stack) > 1.0
+
+
+def test_large_copies_come_from_memory_and_small_ones_may_come_from_a_cache(case_of):
+    def add(rows):
+        return case_of("Add", f"{rows},1024;{rows},1024", "FLOAT;FLOAT", f"{rows},1024", "FLOAT")
+
+    # 3 * 2^20 * 4 bytes at four times 1638.4 GiB/s, halved
+    assert floor_us(add(1024), A3) == pytest.approx(0.894, abs=0.001)
+    # 12 GiB less half a GiB at 1638.4 GiB/s, halved
+    assert floor_us(add(2**20), A3) == pytest.approx(3509.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("dtype", "rate"), [(BF16, 376), ("INT8", 752), ("INT32", 1504)])
+def test_the_dtypes_say_which_unit_may_compute(case_of, dtype, rate):
+    """INT32 may hold eight packed numbers of four bits."""
+    case = case_of("Add", "64;64", f"{dtype};{dtype}", "64", dtype)
+    assert _flops_per_s(case, _ceiling(A3)) == rate * 1e12
+
+
+def test_of_what_is_not_declared_nothing_is_known_but_that_it_ran(case_of):
+    strange = case_of("NoSuchKernel", "4096,4096", "FLOAT", "4096,4096", "FLOAT")
+    refused = case_of("Add", "3,4;5,6", "FLOAT;FLOAT", "7,8", "FLOAT")
+    assert floor_us(strange, A3) == floor_us(refused, A3) == LEAST_US
+    empty = case_of("Add", "0,4;0,4", "FLOAT;FLOAT", "0,4", "FLOAT")
+    assert floor_us(empty, A3) == LEAST_US
+
+
+def test_a_cpu_is_as_fast_as_its_threads(product):
+    case = product(4096, 4096, 4096)
+    one, two = (
+        floor_us(case, Stack("CPU_x", "2", details=(("flags", "avx2"), ("threads", threads))))
+        for threads in ("1", "2")
+    )
+    assert one == pytest.approx(2 * two)
+    # 137,438,953,472 operations, 128 a cycle of 6 GHz and thread, halved
+    assert one == pytest.approx(89_478.5, rel=1e-4)
+
+
+@given(st.text(max_size=12), st.text(max_size=20))
+def test_any_details_of_a_cpu_give_a_floor(threads, flags):
+    details = (("flags", flags), ("threads", threads))
+    cells = dict(
+        zip(BASE_CELLS, ("", "", "64,64", "FLOAT", "ND", "64,64", "FLOAT", "ND"), strict=True)
+    )
+    case = case_from_cells("Abs", cells)
+    assert LEAST_US <= floor_us(case, Stack("CPU_x", "2", details=details)) < 1.0
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_operator_has_a_floor(stack):
+    for row in all_rows():
+        assert LEAST_US <= floor_us(row.case, stack) < 1e6
+
+
+def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
+    # The devices of these profiles are not named: 910B class, of which this is the fastest.
+    judged = 0
+    for path in sorted(real_profiles.rglob("*.csv")):
+        for case, duration_us in launches_of(path):
+            floor = floor_us(case, A3)
+            assert duration_us >= floor, f"{path.name}: {case.describe()} {duration_us} < {floor}"
+            judged += floor > LEAST_US
+    assert judged > 1900
+
+
+def launches_of(path):
+    """The cases and durations of a kernel_details or op_summary file; of others none."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        for row in csv.DictReader(lines):
+            kernel = row.get("Type") or row.get("OP Type") or ""
+            duration = row.get("Duration(us)") or row.get("Task Duration(us)")
+            if find(kernel) and duration and row.get("Input Shapes"):
+                yield case_from_cells(kernel, row), float(duration)
+
+
+def test_no_published_product_of_a_gpu_is_below_its_floor(product):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = os.environ.get(_VARIABLE)
+    if not folder:
+        pytest.skip(f"measurements by others are wanted: {_VARIABLE} names their folder")
+    judged = refused = 0
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        table = parquet.read_table(path, filters=[("gemm_dtype", "=", "bfloat16")])
+        for row in table.to_pylist()[::10]:
+            stack = Stack("CUDA_" + row["device"].replace(" ", "_"), "2.13.0")
+            floor = floor_us(product(row["m"], row["n"], row["k"]), stack)
+            judged += floor > LEAST_US
+            refused += row["latency"] * 1e3 < floor
+    assert judged > 20_000 and refused == 0
