@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collector.host.fault import HostFault
+from collector.errors import HostFault
 
 CUDA_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -28,7 +28,7 @@ class Gpu:
     driver: str
 
 
-def gpus() -> tuple[Gpu, ...]:
+def list_gpus() -> tuple[Gpu, ...]:
     """The GPUs that this process may use. HostFault, with the remedy, where there is none."""
     found = visible(parse(_nvidia_smi()), os.environ.get(_VISIBLE))
     if not found:

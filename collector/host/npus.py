@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collector.errors import BadInput
-from collector.host.fault import HostFault
+from collector.errors import BadInput, HostFault
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _PATIENCE_S = 60.0
@@ -60,7 +59,7 @@ class Board:
     serial: str
 
 
-def npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
+def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     """The NPUs that this process may use. HostFault, with the remedy, where there is none."""
     found = visible(parse(_npu_smi("info")), environment.get(_VISIBLE))
     if not found:

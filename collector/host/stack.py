@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.errors import BadInput
-from collector.host.cann import cann_version
+from collector.errors import BadInput, HostFault
+from collector.host.cann import cann_runtime, cann_version
 from collector.host.cpu import this_cpu
-from collector.host.fault import HostFault
-from collector.host.gpus import Gpu, gpus
-from collector.host.npus import Board, Npu, board_of, device_name, npus
-from collector.stack import Stack
+from collector.host.gpus import Gpu, list_gpus
+from collector.host.npus import Board, Npu, board_of, device_name, list_npus
+from collector.stack import Stack, runtime_details
 
 # What a cpu session sets, so that page faults are not measured: part of the stack, since it
 # changes numbers.
@@ -26,7 +25,7 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
     """The stack that a session on this machine would run on. An NPU may be known by several names:
     `wanted_device` chooses.
 
-    Raises BadInput, with the remedy, where torch or CANN is missing, HostFault (one too) where
+    Raises BadInput, with the remedy, where torch or CANN is missing, HostFault where
     the device is.
     """
     torch = installed_torch()
@@ -35,9 +34,9 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
     if backend == "cpu":
         return cpu_stack(torch)
     if backend == "cuda":
-        return cuda_stack(torch, gpus())
+        return cuda_stack(torch, list_gpus())
     if backend == "npu":
-        found = npus()
+        found = list_npus()
         return npu_stack(torch, found, board_of(found[0]), wanted_device)
     raise BadInput(f"backend {backend!r} cannot be described here: cpu, cuda or npu is wanted")
 
@@ -81,7 +80,7 @@ def device_serial(backend: str, index: int) -> str | None:
     no such device."""
     if backend == "cpu":
         return None
-    found = npus() if backend == "npu" else gpus()
+    found = list_npus() if backend == "npu" else list_gpus()
     if index >= len(found):
         raise HostFault(f"{backend} device {index} is wanted, this process may use {len(found)}")
     device = found[index]
@@ -92,8 +91,8 @@ def device_locks(backend: str) -> list[str]:
     """What to lock for each device that this process may use, by its own name: a number depends on
     who is asked."""
     if backend == "npu":
-        return [f"npu{npu.physical}" for npu in npus()]
-    return [gpu.uuid for gpu in gpus()] if backend == "cuda" else [f"{backend}0"]
+        return [f"npu{npu.physical}" for npu in list_npus()]
+    return [gpu.uuid for gpu in list_gpus()] if backend == "cuda" else [f"{backend}0"]
 
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
@@ -132,6 +131,7 @@ def npu_stack(torch: str, found: Sequence[Npu], board: Board, wanted: str | None
         cann=cann,
         torch_npu=torch_npu,
         vllm=_installed("vllm_ascend", "vllm-ascend") or "",
+        details=runtime_details(cann_runtime()),
     )
 
 

@@ -101,7 +101,7 @@ def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
             )
             return _with_free_counters(table.rename_columns(list(ours.values())))
         except pa.ArrowInvalid as error:
-            raise NotPlain(str(error)) from error
+            raise NotPlain("rows that pyarrow cannot read") from error
 
     return parse
 

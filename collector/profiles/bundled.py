@@ -5,14 +5,13 @@ they become a `kernel_details.csv` in the profiler's own layout (CANN 8.3, level
 whole chain behind it runs as on a real one.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 from collector.errors import BadInput
 from collector.record import CaseRecord, ProfileStatistics, read_table
+from collector.table import table_bytes
 from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, COUNTERS, NOT_KNOWN, OP_STATE
 
 _LEADING = (
@@ -48,15 +47,15 @@ def write_bundled_profile(name: str, folder: Path) -> Path:
 
 def kernel_details(facts: Iterable[CaseRecord]) -> bytes:
     """The bytes of a kernel_details.csv in which each case runs as often as the facts say."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(COLUMNS)
+    return table_bytes(COLUMNS, _rows(facts), line_end="\r\n")
+
+
+def _rows(facts: Iterable[CaseRecord]) -> Iterator[list[str]]:
     start_ns = _START_NS
     for task, (record, profile) in enumerate(_invocations(facts)):
         duration_ns = round(profile.mean_us * 1000)
-        writer.writerow(_row(task, record, profile, start_ns, duration_ns))
+        yield _row(task, record, profile, start_ns, duration_ns)
         start_ns += duration_ns + _GAP_NS
-    return out.getvalue().encode()
 
 
 def _invocations(facts: Iterable[CaseRecord]) -> Iterator[tuple[CaseRecord, ProfileStatistics]]:

@@ -1,4 +1,5 @@
-"""What a cell of a profile may hold; a ValueError or BadInput says what it holds instead.
+"""What a cell of a profile may hold; a ValueError or BadInput names the column of one that holds
+something else. It never quotes the cell: who reads the message need not be who may read the file.
 
 A row whose columns are shifted has the right number of cells and the wrong things in them: that
 is what the checks of the identity cells are for.
@@ -10,7 +11,7 @@ from math import isfinite
 
 from collector.case import case_from_cells, split_cell
 from collector.errors import BadInput
-from collector.profiles.headers import KEY_COLUMNS, TYPE, is_counter_name
+from collector.profiles.headers import DURATION, KEY_COLUMNS, START, TYPE, is_counter_name
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     INPUT_DTYPES,
@@ -40,7 +41,7 @@ def start_ns_of(text: str) -> int:
     """Nanoseconds of `1764246877083299.960<tab>` microseconds, exactly; ValueError otherwise."""
     match = _START.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"start time {text.strip()!r} is not like 1764246877083299.960")
+        raise ValueError(f"{START} is not like 1764246877083299.960")
     whole, fraction = match.group(1), match.group(2) or ""
     return int(whole) * 1000 + int((fraction + "000")[:3])
 
@@ -49,7 +50,7 @@ def duration_us_of(text: str) -> float:
     """A duration: a finite number, not negative; ValueError otherwise."""
     duration_us = _number(text)
     if duration_us is None or duration_us < 0:
-        raise ValueError(f"duration {text.strip()!r} is not a number of microseconds")
+        raise ValueError(f"{DURATION} is not a number of microseconds")
     return duration_us
 
 
@@ -62,7 +63,7 @@ def counter_of(name: str, text: str) -> float | None:
         return None
     number = _number(text)
     if number is None and is_counter_name(name):
-        raise ValueError(f"{name} {text.strip()!r} is not a number")
+        raise ValueError(f"{name} is not a number")
     return number
 
 
@@ -81,13 +82,13 @@ def check_key(key: Sequence[str]) -> None:
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
     if not _CORE.fullmatch(core):
-        raise BadInput(f"{ACCELERATOR_CORE} {core!r} is not like AI_CORE")
+        raise BadInput(f"{ACCELERATOR_CORE} is not like AI_CORE")
     if not _STATE.fullmatch(state):
-        raise BadInput(f"{OP_STATE} {state!r} is not static, dynamic or {NOT_KNOWN}")
+        raise BadInput(f"{OP_STATE} is not static, dynamic or {NOT_KNOWN}")
     for name in _WORD_CELLS:
         for word in split_cell(cells[name]):
             if not _WORD.fullmatch(word):
-                raise BadInput(f"{name} {word!r} is not a name like FLOAT or ND")
+                raise BadInput(f"{name}: a name like FLOAT or ND is wanted in each slot")
     if not is_unnamed(cells[TYPE]):
         case_from_cells(cells[TYPE], cells)
 

@@ -1,15 +1,17 @@
 """The profile files below a path: `kernel_details*.csv` and `op_summary_*.csv`."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.decoding import json_object
 from collector.errors import BadInput
+from collector.profiles.small_file import read_small_file
 
 _WANTED = "kernel_details*.csv or op_summary_*.csv"
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _RUN_SUFFIX = "_ascend_pt"
+_LONGEST_VERSION = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
         for file in _files_of(path):
             found.setdefault(file.resolve(), file)
     files = tuple(found.values())
-    runs = {run for file in files if _is_kernel_details(file) and (run := run_folder(file))}
-    return tuple(file for file in files if _is_kernel_details(file) or not _lies_in(file, runs))
+    runs = {run for file in files if is_kernel_details(file) and (run := run_folder(file))}
+    return tuple(file for file in files if is_kernel_details(file) or not _lies_in(file, runs))
 
 
 def run_folder(file: Path) -> Path | None:
@@ -71,7 +73,8 @@ def _is_profile(file: Path) -> bool:
     return wanted and not name.startswith(".") and file.is_file()
 
 
-def _is_kernel_details(file: Path) -> bool:
+def is_kernel_details(file: Path) -> bool:
+    """Whether a file is the profiler's own, not the op_summary that it is made from."""
     return "kernel_details" in file.name.lower()
 
 
@@ -82,13 +85,19 @@ def _lies_in(file: Path, runs: set[Path]) -> bool:
 def _software(folder: Path) -> ProfiledSoftware | None:
     for path in sorted(folder.glob("profiler_info*.json")):
         try:
-            info = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            data = read_small_file(path)
+            info = json_object(data, what="what a profiler says of itself", key=str(path))
+        except (OSError, BadInput):
             continue  # the file is only asked what it knows; the rows do not depend on it
-        if isinstance(info, dict):
-            torch_npu, cann = (str(info.get(f"{name}_version") or "") for name in _INFO_NAMES)
-            return ProfiledSoftware(folder, torch_npu, cann)
+        torch_npu, cann = (_version(info.get(f"{name}_version")) for name in _INFO_NAMES)
+        return ProfiledSoftware(folder, torch_npu, cann)
     return None
+
+
+def _version(value: object) -> str:
+    """A version that a file names; empty for what cannot be one."""
+    is_one = isinstance(value, str) and len(value) <= _LONGEST_VERSION and value.isprintable()
+    return str(value) if is_one else ""
 
 
 _INFO_NAMES = ("torch_npu", "cann")

@@ -5,8 +5,6 @@ module, which knows their lines; where a block of them is in doubt each of its r
 and a bad one either stops the reading with its line, or is left out and listed.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,9 +17,11 @@ from collector.profiles.blocks import NotPlain, block_parser
 from collector.profiles.cells import check_key, counter_of, duration_us_of
 from collector.profiles.grouping import Key, Rows, rows_of
 from collector.profiles.headers import DURATION, KEY_COLUMNS, Header
-from collector.profiles.rows import Row, is_utf8_row, open_rows
+from collector.profiles.rows import is_utf8_row, open_rows
+from collector.table import Row, rows_bytes
 
 _BLOCK_ROWS = 8192
+_LONGEST_QUOTED = 1 << 17  # characters, of a cell over several lines
 
 Block = tuple[pa.Table, Rows]
 
@@ -73,6 +73,7 @@ class ExactReader:
     def blocks(self) -> Iterator[Block]:
         """Blocks of the rows that are right. Raises BadInput, with the line, at a wrong one."""
         _, rows = open_rows(self._path)
+        rows = self._closed(rows)
         while batch := list(islice(rows, _BLOCK_ROWS)):
             try:
                 blocks = self._grouped([row for _, row in batch])
@@ -81,13 +82,17 @@ class ExactReader:
                 blocks = self._grouped(good) if good else []
             yield from blocks
 
+    def _closed(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows, as long as none has swallowed those behind it, which no skipping would tell."""
+        for line, row in rows:
+            if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
+                raise BadInput("a quote is left open", path=self._path, line=line)
+            yield line, row
+
     def _grouped(self, rows: Sequence[Sequence[str]]) -> list[Block]:
         if any(len(row) != len(self._header.names) for row in rows):
             raise NotPlain("rows of other lengths")
-        out = io.StringIO()
-        csv.writer(out).writerows(rows)
-        data = out.getvalue().encode("utf-8", "surrogateescape")
-        return list(self._checker.grouped([self._parse(data)]))
+        return list(self._checker.grouped([self._parse(rows_bytes(rows))]))
 
     def _good_rows(self, batch: Iterable[Row]) -> Iterator[list[str]]:
         for line, row in batch:

@@ -134,6 +134,8 @@ def groups_of(
 
     Rows whose label is None are left out.
     """
+    if not files:
+        return []
     labels = _Labels(label_of)
     parts = [file.rows() for file in files]
     to_label = [labels.numbered(part.keys) for part in parts]

@@ -4,13 +4,17 @@ Files of several ranks and runs are put together. A file is read the fast way fi
 anything in it is in doubt it is read again row by row, which finds the line or proves it right.
 """
 
+import filecmp
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import pyarrow as pa
 
 from collector.case import Slot, case_from_cells
 from collector.errors import BadInput
@@ -26,10 +30,24 @@ from collector.profiles.communication import (
     FileCommunication,
     summed_up,
 )
-from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
+from collector.profiles.discovery import (
+    ProfiledSoftware,
+    find_profiles,
+    is_kernel_details,
+    software_of,
+)
 from collector.profiles.exact import Block, BlockChecker, ExactReader, SkippedRow
-from collector.profiles.grouping import FileGroups, Group, Key, groups_of
+from collector.profiles.grouping import FileGroups, Group, Key, groups_of, rows_of
 from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
+from collector.profiles.repeats import (
+    Marks,
+    Repeated,
+    are_of_one_run,
+    is_among,
+    joined,
+    known_launches,
+    marks_of,
+)
 from collector.profiles.rows import open_rows
 from collector.record import CaseRecord
 from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES
@@ -40,8 +58,10 @@ GroupBy = Literal["identity", "shapes"]
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
     """What was seen in reading. `rows` is compute and communication together, without the
-    skipped ones; `duplicates_dropped` are communication rows. `pairings` tells how rows of fused
-    attention found their operators, `disputed` what operators of one row disagree on."""
+    skipped ones; `duplicates_dropped` are communication rows. `unusable` says of each file that was
+    skipped as a whole why, `repeated` which files told a run again. `pairings` tells how
+    rows of fused attention found their operators, `disputed` what operators of one row disagree
+    on."""
 
     files: tuple[Path, ...]
     rows: int
@@ -51,6 +71,8 @@ class ProfileReport:
     unknown_input_rows: tuple[tuple[str, int], ...]
     skipped: tuple[SkippedRow, ...]
     software: tuple[ProfiledSoftware, ...]
+    unusable: tuple[str, ...] = ()
+    repeated: tuple[Repeated, ...] = ()
     pairings: tuple[Pairing, ...] = ()
     disputed: tuple[str, ...] = ()
 
@@ -69,6 +91,8 @@ class _File:
     groups: FileGroups
     communication: FileCommunication
     skipped: Sequence[SkippedRow] = ()
+    # Of every row, where there are other files that may repeat them.
+    marks: Marks = field(default_factory=lambda: joined(()))
 
 
 def read_profile(
@@ -76,15 +100,18 @@ def read_profile(
 ) -> Profile:
     """The cases of every kernel_details and op_summary file below the paths.
 
-    Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. Raises
-    BadInput, with file and line, for a bad row, unless those are to be skipped and listed.
+    Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. A run that
+    several files tell counts once. Raises BadInput, with file and line, for a bad row and for a
+    file that is none, unless those are to be skipped and listed.
     """
-    files = find_profiles(paths)
-    read = [_read_file(file, skip_bad_rows) for file in files]
+    reading = _Reading(skip_bad_rows)
+    told = reading.of(find_profiles(paths))
+    files, read = tuple(told), list(told.values())
     attention = AttentionFacts(map(_attention_rows, files, read))
     groups = groups_of([file.groups for file in read], _by(group_by, attention))
     kept = [file.communication.without_duplicates() for file in read]
     report = _report(files, read, sum(dropped for _, dropped in kept))
+    report = replace(report, unusable=tuple(reading.unusable), repeated=tuple(reading.repeated))
     return Profile(
         records=tuple(_record(group, attention) for group in groups),
         communication=summed_up(durations for durations, _ in kept),
@@ -92,17 +119,65 @@ def read_profile(
     )
 
 
-def _read_file(path: Path, skip_bad_rows: bool) -> _File:
+class _Reading:
+    """Reads files, each run once. `unusable` and `repeated` are what a report says of it."""
+
+    def __init__(self, skip_bad_rows: bool) -> None:
+        self.unusable: list[str] = []
+        self.repeated: list[Repeated] = []
+        self._skip_bad_rows = skip_bad_rows
+
+    def of(self, paths: Sequence[Path]) -> dict[Path, _File]:
+        """What is new in each of the files, in their order; those without anything are left out.
+        Of a run that several tell, a kernel_details comes first: it knows more than others."""
+        read: dict[Path, _File] = {}
+        launches: dict[Path, Marks] = {}
+        for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
+            file = self._read(path, len(paths) > 1)
+            if file is None:
+                continue
+            mine = known_launches(file.marks)
+            before = [other for other in launches if are_of_one_run(mine, launches[other])]
+            launches[path] = mine
+            if before:
+                known = joined([launches[other] for other in before])
+                repeats = int(is_among(file.marks, known).sum())
+                self.repeated.append(Repeated(path, before[0], repeats))
+                if repeats == len(file.marks):
+                    continue
+                file = _read_file(path, self._skip_bad_rows, True, known)
+            elif same := next((other for other in read if _are_equal(path, other)), None):
+                self.repeated.append(Repeated(path, same, len(file.marks)))
+                continue
+            read[path] = file
+        return {path: read[path] for path in paths if path in read}
+
+    def _read(self, path: Path, has_others: bool) -> _File | None:
+        """A file by itself; None for one that is skipped."""
+        try:
+            return _read_file(path, self._skip_bad_rows, has_others)
+        except BadInput as error:
+            if not self._skip_bad_rows:
+                raise
+            self.unusable.append(str(error))
+            return None
+
+
+def _read_file(
+    path: Path, skip_bad_rows: bool, is_marked: bool, known: Marks | None = None
+) -> _File:
+    """The rows of a file, without the `known` ones. `is_marked` has each marked."""
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
         # Closed here, not by the garbage collector: it may run while a lock is held that the
         # end of the threads behind the blocks has to wait for (seen on CPython 3.11).
         with closing(plain_blocks(path, header)) as blocks:
-            file = _gathered(path, header, BlockChecker(header).grouped(blocks))
+            grouped = BlockChecker(header).grouped(blocks)
+            file = _gathered(path, header, grouped, is_marked, known)
     except BadInput:
         exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
-        file = _gathered(path, header, exact.blocks())
+        file = _gathered(path, header, exact.blocks(), is_marked, known)
         file = replace(file, skipped=tuple(exact.skipped))
     counts = file.groups.row_counts()
     compute = [key for key in counts if not _is_communication(key)]
@@ -111,14 +186,26 @@ def _read_file(path: Path, skip_bad_rows: bool) -> _File:
     return file
 
 
-def _gathered(path: Path, header: Header, blocks: Iterable[Block]) -> _File:
+def _are_equal(one: Path, other: Path) -> bool:
+    return filecmp.cmp(one, other, shallow=False)
+
+
+def _gathered(
+    path: Path, header: Header, blocks: Iterable[Block], is_marked: bool, known: Marks | None
+) -> _File:
     file = _File(FileGroups(header.counters), FileCommunication())
+    marks: list[Marks] = []
     for block, rows in blocks:
+        if is_marked:
+            marks.append(marks_of(block, rows))
+        if known is not None:
+            block = block.filter(pa.array(~is_among(marks[-1], known)))
+            rows = rows_of(block, header.counters)
         file.groups.add(rows)
         file.communication.add(block, rows)
-    if not file.groups.row_counts():
+    if known is None and not file.groups.row_counts():
         raise BadInput("the file has a header and no rows", path=path, line=1)
-    return file
+    return replace(file, marks=np.concatenate(marks)) if marks else file
 
 
 def _attention_rows(path: Path, file: _File) -> AttentionRows:

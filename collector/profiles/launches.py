@@ -12,11 +12,9 @@ from pathlib import Path
 from collector.errors import BadInput
 from collector.profiles.cells import counter_of, duration_us_of, start_ns_of
 from collector.profiles.headers import (
-    DEVICE,
     DURATION,
     NAME,
     START,
-    STREAM,
     TYPE,
     Header,
     read_header,
@@ -37,8 +35,6 @@ class Launch:
     duration_us: float
     cells: Mapping[str, str]
     counters: Mapping[str, float]
-    device_id: str
-    stream_id: str
 
 
 def read_op_summary(path: Path) -> Iterator[Launch]:
@@ -75,8 +71,6 @@ def _launch(header: Header, row: Sequence[str]) -> Launch:
         duration_us=duration_us_of(header.cell(row, DURATION)),
         cells=header.base_cells(row),
         counters=_counters(header, row),
-        device_id=header.cell(row, DEVICE).strip(),
-        stream_id=header.cell(row, STREAM).strip(),
     )
 
 

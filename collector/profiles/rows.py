@@ -5,17 +5,15 @@ line. What is no CSV text at all (a git-lfs pointer, a binary file, UTF-16) is r
 what to do about it.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collector.errors import BadInput
+from collector.table import Row, csv_rows, is_text
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 16
-
-Row = tuple[int, list[str]]
 
 
 def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
@@ -36,29 +34,19 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
 
 def is_utf8_row(row: Sequence[str]) -> bool:
     """Whether no cell holds bytes of another encoding."""
-    try:
-        "".join(row).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return is_text("".join(row))
 
 
 def _rows(path: Path) -> Iterator[Row]:
     """Rows that are not wholly blank."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        line = 1
-        try:
-            for row in reader:
-                if "\0" in "".join(row):
-                    raise BadInput(
-                        "a CSV file is wanted, and this is a binary one", path=path, line=line
-                    )
-                if row:
-                    yield line, row
-                line = reader.line_num + 1
-        except csv.Error as error:
-            raise BadInput(f"a CSV row is wanted: {error}", path=path, line=line) from error
+        for line, row in csv_rows(file, path=path):
+            if "\0" in "".join(row):
+                raise BadInput(
+                    "a CSV file is wanted, and this is a binary one", path=path, line=line
+                )
+            if row:
+                yield line, row
 
 
 def _refuse_other_formats(path: Path) -> None:

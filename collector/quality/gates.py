@@ -1,7 +1,5 @@
 """What a number must satisfy before it may be shown. A refused one is kept, with its reason."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 from collector.measurement import Timing
@@ -10,28 +8,29 @@ SPREAD_LIMIT = 0.10
 FEW_REPEATS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`refused` says why a measurement must not be shown; empty where it may be."""
-
-    refused: str = ""
-    warnings: tuple[str, ...] = ()
-
-
-def are_positive(durations_us: Sequence[float]) -> bool:
-    """Whether every duration is a finite number above zero: what statistics can be made of."""
-    return all(isfinite(us) and us > 0 for us in durations_us)
+def no_duration(duration_us: float, limit_us: float) -> str:
+    """Why this cannot be how long a launch took, which is ended at the limit of its case; empty
+    where it can."""
+    if not isfinite(duration_us) or duration_us <= 0:
+        return f"{duration_us} us is no duration"
+    if duration_us > limit_us:
+        return f"{duration_us:.6g} us is above the limit of the case, {limit_us:.6g} us"
+    return ""
 
 
-def judge(
-    timing: Timing, accepted: int, *, floor_us: float | None = None, spread: float = SPREAD_LIMIT
-) -> Verdict:
-    """Refuse a mean below the physical floor, where one is known; warn of numbers that wobble."""
-    if floor_us is not None and timing.mean_us < floor_us:
-        return Verdict(f"{timing.mean_us:.3f} us is below the physical floor of {floor_us:.3f} us")
-    warnings = []
+def implausible(mean_us: float, *, floor_us: float, limit_us: float) -> str:
+    """Why no device takes so long, or so short, for a case; empty where one may. It is decided by
+    fixed numbers alone, so that whoever asks again gets the same answer."""
+    if mean_us < floor_us:
+        return f"{mean_us:.6g} us is below the physical floor of {floor_us:.6g} us"
+    return no_duration(mean_us, limit_us)
+
+
+def doubts(timing: Timing, accepted: int, *, spread: float = SPREAD_LIMIT) -> tuple[str, ...]:
+    """What to warn of: numbers that wobble, and few of them."""
+    found = []
     if timing.spread > spread:
-        warnings.append(f"spread {timing.spread:.0%} is above {spread:.0%}")
+        found.append(f"spread {timing.spread:.0%} is above {spread:.0%}")
     if accepted < FEW_REPEATS:
-        warnings.append(f"{accepted} accepted repeats: the interval says little")
-    return Verdict(warnings=tuple(warnings))
+        found.append(f"{accepted} accepted repeats: the interval says little")
+    return tuple(found)

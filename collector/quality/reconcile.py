@@ -18,7 +18,13 @@ from collector.case import normal_kernel_type, parse_shape, split_cell
 from collector.errors import BadInput
 from collector.measurement import Companion
 from collector.quality.sentinels import MARK_PREFIX, Mark, Sentinel, find_windows, sentinel_of
-from collector.vocabulary import INPUT_SHAPES, NOT_KNOWN, OP_STATE
+from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    INPUT_SHAPES,
+    NOT_KNOWN,
+    OP_STATE,
+    core_class,
+)
 
 
 class DeviceRow(Protocol):
@@ -41,7 +47,8 @@ Row = TypeVar("Row", bound=DeviceRow)
 class Expectation:
     """What a session issued for a case: `launches` in all (warm-ups, pilot, repeats, in this
     order), of which the last `repeats` count. `family` are the kernel types among which the
-    runtime chooses, `op_state` the one that the case names, if any."""
+    runtime chooses, `op_state` the one that the case names, if any, and `core` what it says that
+    the kernel runs on: AI_CPU or AI_CORE, or nothing."""
 
     ordinal: int
     kernel_type: str
@@ -49,6 +56,7 @@ class Expectation:
     repeats: int
     family: frozenset[str] = frozenset()
     op_state: str = ""
+    core: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +136,13 @@ def _attribute_window(
         return Attribution(expected.ordinal, (), len(own), companions, reason)
     counted = tuple(own[expected.launches - expected.repeats :])
     states = {_state_of(row) for row in counted}
+    cores = {core_class(row.cells.get(ACCELERATOR_CORE, "")) for row in counted}
     return Attribution(
         expected.ordinal,
         counted,
         len(own),
         companions,
-        substitution=_substitution(expected, asked, instead, states),
+        substitution=_substitution(expected, asked, instead, states, cores),
         op_state=states.pop() if len(states) == 1 else "",
     )
 
@@ -149,20 +158,28 @@ def _ran_instead(
 
 
 def _substitution(
-    expected: Expectation, asked: str, instead: Sequence[str], states: set[str]
+    expected: Expectation, asked: str, instead: Sequence[str], states: set[str], cores: set[str]
 ) -> Substitution | None:
     """What ran in place of the case, in all its repeats; None where the case itself did."""
+    is_one_core = len(cores - {""}) <= 1
     if instead:
-        is_filed = len(instead) == 1 and instead[0] in expected.family
+        is_filed = len(instead) == 1 and instead[0] in expected.family and is_one_core
         more = "" if is_filed else ", which is not measured for it"
         return Substitution(
             instead[0], is_filed, f"{' and '.join(instead)} ran instead of {asked}{more}"
         )
-    others = sorted(states - {"", expected.op_state})
-    if not expected.op_state or not others:
-        return None
-    reason = f"OP State {' and '.join(others)} came, {expected.op_state} was asked for"
-    return Substitution(asked, len(states) == 1, reason)
+    differences = (
+        _difference(OP_STATE, states, expected.op_state),
+        _difference(ACCELERATOR_CORE, cores, expected.core),
+    )
+    reason = "; ".join(filter(None, differences))
+    is_filed = len(states) == 1 and is_one_core
+    return Substitution(asked, is_filed, reason) if reason else None
+
+
+def _difference(what: str, came: set[str], asked: str) -> str:
+    others = sorted(came - {"", asked})
+    return f"{what} {' and '.join(others)} came, {asked} was asked for" if asked and others else ""
 
 
 def _companion(kernel_type: str, rows: Sequence[DeviceRow]) -> Companion:

@@ -1,5 +1,6 @@
 """From the durations of a case's repeats to its timing: an outlier rule, then the mean with its
-95 % interval, and the numbers that do not depend on a tail."""
+95 % interval, and the numbers that do not depend on a tail. The repeats are of one session, and so
+is the interval: what differs from session to session is not in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

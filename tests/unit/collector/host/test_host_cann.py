@@ -1,9 +1,13 @@
 """CANN's version files, and what vLLM-Ascend's operators want of the environment."""
 
+import shutil
+import subprocess
+
 import pytest
 
-from collector.host.cann import cann_version
+from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY, cann_runtime, cann_version
 from collector.host.custom_opp import custom_opp_problem
+from collector.stack import Runtime
 
 pytestmark = pytest.mark.fast
 
@@ -58,3 +62,18 @@ def test_what_lacks_is_told_with_the_two_lines_that_mend_it(environment, problem
     assert found.startswith(problem)
     assert "_cann_ops_custom/vendors/vllm-ascend" in found or "=/tmp:" in found
     assert "op_api/lib/:${LD_LIBRARY_PATH}" in found
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize(("symbol", "runtime"), [(FAKE_MARK, "fake"), ("aclInit", "real")])
+def test_a_cann_that_computes_nothing_says_so_by_a_symbol(tmp_path, monkeypatch, symbol, runtime):
+    source, library = tmp_path / "made.c", tmp_path / RUNTIME_LIBRARY
+    source.write_text(f"int {symbol}(void) {{ return 1; }}\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert cann_runtime() is Runtime(runtime)
+
+
+def test_without_a_cann_nothing_is_fake(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert cann_runtime() is Runtime.REAL

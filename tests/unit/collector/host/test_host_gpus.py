@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from collector.errors import BadInput
-from collector.host.gpus import Gpu, gpus, parse, visible
+from collector.errors import HostFault
+from collector.host.gpus import Gpu, list_gpus, parse, visible
 from collector.host.stack import cuda_stack, device_serial
 
 pytestmark = pytest.mark.fast
@@ -42,7 +42,7 @@ def test_every_gpu_has_its_name_uuid_and_driver():
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, so, a, b"])
 def test_an_answer_without_gpus_is_refused_with_its_words(text):
-    with pytest.raises(BadInput, match=f"names no GPU: {text.strip()}"):
+    with pytest.raises(HostFault, match=f"names no GPU: {text.strip()}"):
         parse(text)
 
 
@@ -69,27 +69,27 @@ def test_only_visible_gpus_count_and_are_numbered_as_cuda_does(variable, seen):
 
 @pytest.mark.parametrize("variable", ["1,1", "GPU-1f2b,1", "MIG-1f2b"])
 def test_what_no_session_could_use_is_refused(variable):
-    with pytest.raises(BadInput, match="twice|a part of a GPU"):
+    with pytest.raises(HostFault, match="twice|a part of a GPU"):
         visible(parse(EIGHT), variable)
 
 
 def test_two_models_are_no_stack():
-    with pytest.raises(BadInput, match="GeForce RTX 4090, NVIDIA H100 .*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(HostFault, match="GeForce RTX 4090, NVIDIA H100 .*CUDA_VISIBLE_DEVICES"):
         cuda_stack("2.13.0+cu130", parse(MIXED))
     stack = cuda_stack("2.13.0+cu130", parse(MIXED)[:1])
     assert (stack.device, stack.driver) == ("CUDA_NVIDIA_H100_80GB_HBM3", "550.54.15")
 
 
 def test_the_variable_chooses_what_is_asked_of_nvidia_smi(nvidia_smi, monkeypatch):
-    assert len(gpus()) == 2
+    assert len(list_gpus()) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpus() == (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-ab22", "550.54.15"),)
+    assert list_gpus() == (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-ab22", "550.54.15"),)
     assert device_serial("cuda", 0) == "GPU-ab22"
-    with pytest.raises(BadInput, match="cuda device 1 is wanted, this process may use 1"):
+    with pytest.raises(HostFault, match="cuda device 1 is wanted, this process may use 1"):
         device_serial("cuda", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(BadInput, match="CUDA_VISIBLE_DEVICES='' leaves no GPU"):
-        gpus()
+    with pytest.raises(HostFault, match="CUDA_VISIBLE_DEVICES='' leaves no GPU"):
+        list_gpus()
 
 
 def test_a_cpu_has_no_serial():
@@ -98,12 +98,12 @@ def test_a_cpu_has_no_serial():
 
 def test_a_driver_that_hangs_or_fails_is_told_in_a_line(nvidia_smi, monkeypatch):
     nvidia_smi("echo the driver is not loaded >&2; exit 9")
-    with pytest.raises(BadInput, match="the driver is not loaded"):
-        gpus()
+    with pytest.raises(HostFault, match="the driver is not loaded"):
+        list_gpus()
     monkeypatch.setattr("collector.host.gpus._PATIENCE_S", 0.1)
     nvidia_smi("exec sleep 5")
-    with pytest.raises(BadInput, match="does not answer within 0.1 s"):
-        gpus()
+    with pytest.raises(HostFault, match="does not answer within 0.1 s"):
+        list_gpus()
     monkeypatch.setenv("PATH", os.devnull)
-    with pytest.raises(BadInput, match="not on PATH"):
-        gpus()
+    with pytest.raises(HostFault, match="not on PATH"):
+        list_gpus()

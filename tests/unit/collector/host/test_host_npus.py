@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from collector.errors import BadInput
+from collector.errors import BadInput, HostFault
 from collector.host.npus import (
     Board,
     Npu,
@@ -12,7 +12,7 @@ from collector.host.npus import (
     chip_to_itself,
     device_name,
     device_names,
-    npus,
+    list_npus,
     one_a_chip_first,
     parse,
     parse_board,
@@ -131,7 +131,7 @@ def test_every_chip_has_a_turn_before_any_has_two():
 
 @pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])
 def test_an_answer_without_npus_is_refused_with_its_words(text):
-    with pytest.raises(BadInput, match=f"names no NPU: {text}"):
+    with pytest.raises(HostFault, match=f"names no NPU: {text}"):
         parse(text)
 
 
@@ -141,7 +141,7 @@ def test_a_board_tells_driver_firmware_chip_and_serial():
     assert parse_board(CARD, CHIP_A3) == Board(
         "Ascend910_9392", "24.1.rc2", "7.3.0.1.231", "1023A5000001/1"
     )
-    with pytest.raises(BadInput, match="names no chip: This device does not support"):
+    with pytest.raises(HostFault, match="names no chip: This device does not support"):
         parse_board(CARD, "This device does not support querying board.")
 
 
@@ -155,7 +155,7 @@ def test_only_visible_npus_count_and_are_numbered_anew(variable, seen):
 
 
 def test_an_npu_named_twice_is_refused():
-    with pytest.raises(BadInput, match="names NPU 1 twice"):
+    with pytest.raises(HostFault, match="names NPU 1 twice"):
         visible(parse(A2), "1,1")
 
 
@@ -174,35 +174,35 @@ def test_of_several_names_the_campaign_chooses():
     with pytest.raises(BadInput, match="with its name in the database"):
         device_name("Ascend999", 64)
     with pytest.raises(
-        BadInput, match="this is Ascend910B3 with 64 GB, ATLAS_800_A2_313T_64G, and"
+        HostFault, match="this is Ascend910B3 with 64 GB, ATLAS_800_A2_313T_64G, and"
     ):
         device_name("Ascend910B3", 64, wanted)
 
 
 def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, monkeypatch):
-    assert len(npus()) == 2
+    assert len(list_npus()) == 2
     assert device_locks("npu") == ["npu0", "npu1"]
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "1")
-    (chosen,) = npus()
+    (chosen,) = list_npus()
     assert (chosen.index, chosen.physical, chosen.card) == (0, 1, 3)
     assert board_of(chosen).soc == "Ascend910B3"
     assert device_locks("npu") == ["npu1"]
     assert device_serial("npu", 0).startswith("42C711D4-")
-    with pytest.raises(BadInput, match="npu device 1 is wanted, this process may use 1"):
+    with pytest.raises(HostFault, match="npu device 1 is wanted, this process may use 1"):
         device_serial("npu", 1)
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
-    with pytest.raises(BadInput, match="ASCEND_RT_VISIBLE_DEVICES='' leaves no NPU"):
-        npus()
+    with pytest.raises(HostFault, match="ASCEND_RT_VISIBLE_DEVICES='' leaves no NPU"):
+        list_npus()
 
 
 def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
     monkeypatch.setattr("collector.host.npus._PATIENCE_S", 0.1)
     npu_smi("exec sleep 5")
-    with pytest.raises(BadInput, match="does not answer within 0.1 s"):
-        npus()
+    with pytest.raises(HostFault, match="does not answer within 0.1 s"):
+        list_npus()
     monkeypatch.setenv("PATH", os.devnull)
-    with pytest.raises(BadInput, match="npu-smi is not on PATH.*mount /usr/local/bin/npu-smi"):
-        npus()
+    with pytest.raises(HostFault, match="npu-smi is not on PATH.*mount /usr/local/bin/npu-smi"):
+        list_npus()
 
 
 def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
@@ -216,7 +216,7 @@ def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
     )
     assert (stack.driver, stack.firmware) == ("24.1.rc2", "7.3.0.1.231")
     assert stack.torch_npu == "2.9.0.post1"
-    with pytest.raises(BadInput, match="910B3 with 64 GB, Ascend910 with 64 GB: choose"):
+    with pytest.raises(HostFault, match="910B3 with 64 GB, Ascend910 with 64 GB: choose"):
         npu_stack("2.9.0", (*parse(A2), *parse(A3)), board, None)
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: None)
     with pytest.raises(BadInput, match=r"CANN is not known: source .*set_env\.sh"):

@@ -2,13 +2,14 @@
 
 import csv
 import io
+import re
 
 import pytest
 
 from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
-from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes, write_profile
 
 pytestmark = pytest.mark.fast
 
@@ -52,32 +53,35 @@ DAMAGES = {
     "one cell less": (lambda row: row[:-1], "47 cells are wanted, 46 came"),
     "one cell more": (lambda row: [*row, "0"], "47 cells are wanted, 48 came"),
     "a single cell": (lambda row: row[:1], "47 cells are wanted, 1 came"),
-    "text as duration": (with_cell("Duration(us)", "long"), "duration 'long' is not a number"),
-    "no duration": (with_cell("Duration(us)", ""), "duration '' is not a number"),
-    "duration unknown": (with_cell("Duration(us)", "N/A"), "duration 'N/A' is not a number"),
-    "negative duration": (with_cell("Duration(us)", "-1.0"), "duration '-1.0' is not a number"),
-    "infinite duration": (with_cell("Duration(us)", "inf"), "duration 'inf' is not a number"),
-    "duration nan": (with_cell("Duration(us)", "nan"), "duration 'nan' is not a number"),
-    "text as counter": (with_cell("aic_mac_ratio", "high"), "aic_mac_ratio 'high' is not a number"),
-    "counter nan": (with_cell("aiv_time(us)", "nan"), "'nan' is not a number"),
-    "shape as dtype": (with_cell("Input Data Types", "4096,1024"), "Input Data Types '4096,1024'"),
-    "number as format": (with_cell("Output Formats", "5.512"), "Output Formats '5.512'"),
-    "dtype as shape": (with_cell("Input Shapes", "FLOAT;FLOAT"), "shape 'FLOAT' is not a list"),
+    "text as duration": (with_cell("Duration(us)", "long"), "Duration(us) is not a number"),
+    "no duration": (with_cell("Duration(us)", ""), "Duration(us) is not a number"),
+    "duration unknown": (with_cell("Duration(us)", "N/A"), "Duration(us) is not a number"),
+    "negative duration": (with_cell("Duration(us)", "-1.0"), "Duration(us) is not a number"),
+    "infinite duration": (with_cell("Duration(us)", "inf"), "Duration(us) is not a number"),
+    "duration nan": (with_cell("Duration(us)", "nan"), "Duration(us) is not a number"),
+    "text as counter": (with_cell("aic_mac_ratio", "high"), "aic_mac_ratio is not a number"),
+    "counter nan": (with_cell("aiv_time(us)", "nan"), "aiv_time(us) is not a number"),
+    "shape as dtype": (with_cell("Input Data Types", "4096,1024"), "Input Data Types: a name"),
+    "number as format": (with_cell("Output Formats", "5.512"), "Output Formats: a name"),
+    "dtype as shape": (with_cell("Input Shapes", "FLOAT;FLOAT"), "Input Shapes: a shape is a list"),
     "negative dimension": (with_cell("Output Shapes", '"-1,4"'), "negative dimension"),
-    "number as core": (with_cell("Accelerator Core", "1.5"), "Accelerator Core '1.5'"),
-    "core as state": (with_cell("OP State", "AI_CORE"), "OP State 'AI_CORE'"),
-    "a path as type": (with_cell("Type", "../x"), "kernel type '../x' is not a name"),
-    "a separator in type": (with_cell("Type", "a/b"), "kernel type 'a/b' is not a name"),
-    "no type": (with_cell("Type", "a b"), "kernel type 'a b' is not a name"),
-    "shifted at Name": (lambda row: shifted_left(row, at="Name"), "Accelerator Core '1764"),
-    "shifted at OP State": (lambda row: shifted_left(row, at="OP State"), "Accelerator Core '1764"),
+    "number as core": (with_cell("Accelerator Core", "1.5"), "Accelerator Core is not"),
+    "core as state": (with_cell("OP State", "AI_CORE"), "OP State is not"),
+    "a path as type": (with_cell("Type", "../x"), "a kernel type is a name"),
+    "a separator in type": (with_cell("Type", "a/b"), "a kernel type is a name"),
+    "no type": (with_cell("Type", "a b"), "a kernel type is a name"),
+    "shifted at Name": (lambda row: shifted_left(row, at="Name"), "Accelerator Core is not"),
+    "shifted at OP State": (
+        lambda row: shifted_left(row, at="OP State"),
+        "Accelerator Core is not",
+    ),
     "shifted at Wait": (
         lambda row: shifted_left(row, at="Wait Time(us)"),
-        "Input Formats '4096,1024'",
+        "Input Formats: a name",
     ),
     "shifted the other way": (
         lambda row: shifted_right(row, at="HF32 Eligible"),
-        "Input Data Types '4096,1024'",
+        "Input Data Types: a name",
     ),
     "latin-1 in a name": (with_cell("Name", "caf\udce9"), "UTF-8 text is wanted"),
 }
@@ -115,7 +119,7 @@ def test_launches_name_the_line_too(tmp_path, name):
     rows = table()
     rows[BAD_ROW] = damage(rows[BAD_ROW])
     path = written(tmp_path, rows)
-    with pytest.raises(BadInput, match=message) as error:
+    with pytest.raises(BadInput, match=re.escape(message)) as error:
         list(read_op_summary(path))
     assert error.value.line == BAD_LINE
 
@@ -124,7 +128,7 @@ def test_a_start_that_lost_its_digits_is_no_launch(tmp_path):
     rows = table()
     rows[BAD_ROW] = with_cell("Start Time(us)", "1.69512E+15")(rows[BAD_ROW])
     path = written(tmp_path, rows)
-    with pytest.raises(BadInput, match="start time '1.69512E\\+15'"):
+    with pytest.raises(BadInput, match=r"Start Time\(us\) is not like"):
         list(read_op_summary(path))
     assert read_profile([path]).report.rows == 5  # of durations it says as much as any
 
@@ -164,7 +168,11 @@ def test_lines_are_counted_through_cells_of_several_lines(tmp_path):
         (b"PK\x03\x04\n\0\0\x08", "binary", 2),
         (profile_bytes("K5", [Told(), Told(name="a\0b")]), "binary", 3),
         ("Größe,Type\n1,2\n".encode("latin-1"), "UTF-8 text is wanted", 1),
-        (profile_bytes("K5", [Told()]) + b'"unclosed,' + b"1,2\n" * 40_000, "field larger", 3),
+        (
+            profile_bytes("K5", [Told()]) + b'"unclosed,' + b"1,2\n" * 40_000,
+            "a quote is left open",
+            3,
+        ),
     ],
     ids=[
         "empty",
@@ -181,10 +189,23 @@ def test_lines_are_counted_through_cells_of_several_lines(tmp_path):
 def test_what_is_no_profile_is_refused(tmp_path, data, message, line):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(data)
-    for skip in (False, True):
-        with pytest.raises(BadInput, match=message) as error:
-            read_profile([path], skip_bad_rows=skip)
-        assert (error.value.path, error.value.line) == (path, line)
+    with pytest.raises(BadInput, match=re.escape(message)) as error:
+        read_profile([path])
+    assert (error.value.path, error.value.line) == (path, line)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"a,b\n1,2\n", profile_bytes("K5", [])])
+def test_a_file_that_is_no_profile_is_skipped_whole_and_named_where_asked(tmp_path, data):
+    path = tmp_path / "kernel_details.csv"
+    path.write_bytes(data)
+    with pytest.raises(BadInput) as error:
+        read_profile([path])
+    good = write_profile(tmp_path / "good", "K5", [Told()])
+    profile = read_profile([tmp_path], skip_bad_rows=True)
+    assert profile.report.unusable == (str(error.value),)
+    assert str(path) in str(error.value)
+    assert profile.report.files == (good,) and len(profile.records) == 1
+    assert read_profile([path], skip_bad_rows=True).records == ()
 
 
 def test_a_quote_left_open_at_the_end_is_a_short_row(tmp_path):
@@ -197,15 +218,16 @@ def test_a_quote_left_open_at_the_end_is_a_short_row(tmp_path):
 
 def test_a_file_of_bad_rows_alone_has_no_rows(tmp_path):
     path = written(tmp_path, [table()[0], ["1", "2"]])
-    with pytest.raises(BadInput, match="no rows"):
-        read_profile([path], skip_bad_rows=True)
+    profile = read_profile([path], skip_bad_rows=True)
+    (why,) = profile.report.unusable
+    assert profile.records == () and why.endswith("the file has a header and no rows")
 
 
 def test_one_bad_file_among_good_ones_is_named(tmp_path):
     for rank in range(3):
         folder = tmp_path / f"rank{rank}"
         folder.mkdir()
-        rows = table()
+        rows = [table()[0], *map(with_cell("Device_id", str(rank)), table()[1:])]
         if rank == 1:
             rows[2] = rows[2][:-1]
         written(folder, rows)

@@ -1,12 +1,15 @@
 """Odd cells that are right, communication rows, and which files below a folder are read."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from collector.errors import BadInput
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
+from collector.profiles.repeats import Repeated
 from tests.fixtures.profiles.variants import (
     Told,
     collective,
@@ -162,7 +165,8 @@ def test_a_collective_on_two_streams_counts_once(tmp_path):
 def test_the_same_collective_of_two_ranks_counts_twice(tmp_path):
     for rank in ("0", "1"):
         row = collective("1.000\t", "10.000", stream=rank if rank == "1" else "N/A")
-        write_profile(tmp_path / rank, "K5", [Told(), row])
+        rows = [replace(row, device=rank) for row in (Told(), row)]
+        write_profile(tmp_path / rank, "K5", rows)
     report = read_profile([tmp_path]).report
     assert (report.communication_rows, report.duplicates_dropped) == (2, 0)
 
@@ -183,7 +187,77 @@ def test_a_run_that_is_there_twice_is_taken_as_kernel_details(tmp_path):
     write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
     alone = write_profile(tmp_path / "PROF_2" / "mindstudio_profiler_output", "O2", [Told()])
     assert find_profiles([tmp_path]) == (alone, details)
-    assert read_profile([tmp_path]).report.rows == 2
+    report = read_profile([tmp_path]).report
+    assert (report.rows, report.files) == (1, (details,))
+    assert report.repeated == (Repeated(alone, details, 1),)
+
+
+def launches(count, first=0, **more):
+    """Rows that start one after another, each a microsecond later."""
+    return [
+        Told(start=f"17642468770{at:05d}.960\t", duration=f"{5 + at % 3}.500", **more)
+        for at in range(first, first + count)
+    ]
+
+
+@pytest.mark.parametrize("again", ["K5", "K6", "O2"])
+def test_one_run_exported_twice_counts_once(tmp_path, again):
+    rows = [*launches(40), *launches(5, first=100, core="AI_CPU")]
+    once = write_profile(tmp_path / "a", "K5", rows)
+    alone = read_profile([once])
+    twice = write_profile(tmp_path / "copy" / "b", again, rows)
+    profile = read_profile([tmp_path])
+    assert [(r.case_id, r.profile.count) for r in profile.records] == [
+        (r.case_id, r.profile.count) for r in alone.records
+    ]
+    assert profile.report.rows == 45 and len(profile.report.files) == 1
+    (repeated,) = profile.report.repeated
+    assert {repeated.path, repeated.of} == {once, twice} and repeated.rows == 45
+
+
+def test_what_only_the_second_export_of_a_run_tells_is_kept(tmp_path):
+    rows = launches(40)
+    first = write_profile(tmp_path / "a", "K5", rows[:30])
+    second = write_profile(tmp_path / "b", "K5", rows[10:])
+    report = read_profile([tmp_path]).report
+    assert (report.rows, report.files) == (40, (first, second))
+    assert report.repeated == (Repeated(second, first, 20),)
+
+
+def test_ranks_of_one_job_that_agree_in_some_launches_are_two_runs(tmp_path):
+    write_profile(tmp_path / "a", "K5", launches(40))
+    write_profile(tmp_path / "b", "K5", [*launches(10), *launches(30, first=500)])
+    write_profile(tmp_path / "c", "K5", launches(40, device="1"))
+    report = read_profile([tmp_path]).report
+    assert (report.rows, report.repeated) == (120, ())
+
+
+def test_a_copied_file_without_starts_counts_once(tmp_path):
+    rows = [Told(duration="5.000"), Told(duration="6.000")]
+    data = profile_bytes("K5", rows).replace(b"Start Time(us)", b"Something else")
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        end = b"" if name < "c" else b"\r\n"
+        (tmp_path / name / "kernel_details.csv").write_bytes(data + end)
+    report = read_profile([tmp_path]).report
+    assert (report.rows, [r.path.parent.name for r in report.repeated]) == (4, ["b"])
+
+
+def test_the_op_summary_of_a_real_run_says_nothing_that_its_kernel_details_did(
+    real_profiles, tmp_path
+):
+    run = real_profiles / "inference_cann9.1_ascend_pt"
+    (summary,) = run.rglob("op_summary_*.csv")
+    (details,) = run.rglob("kernel_details.csv")
+    shutil.copy(summary, tmp_path / "op_summary_1.csv")
+    shutil.copy(details, tmp_path / "kernel_details.csv")
+    report = read_profile([tmp_path]).report
+    (repeated,) = report.repeated
+    assert repeated.path.name == "op_summary_1.csv"
+    assert report.rows == read_profile([details]).report.rows + (
+        read_profile([summary]).report.rows - repeated.rows
+    )
+    assert repeated.rows >= 0.9 * read_profile([summary]).report.rows
 
 
 def test_an_op_summary_without_kernel_details_beside_it_is_read(tmp_path):

@@ -17,8 +17,6 @@ from collector.profiles.kernel_details import read_profile
 from collector.vocabulary import BASE_CELLS, COUNTERS
 from tests.fixtures.profiles.variants import Told, profile_bytes, write_profile
 
-pytestmark = pytest.mark.fast
-
 _NUMBERS = st.integers(0, 10**9).map(lambda thousandths: f"{thousandths / 1000:.3f}")
 _SHAPES = st.sampled_from(['"4,2;4,2"', "4,2;4,2", '"4,2;"', '""', '"16"', '";;"', '"4,2;;8"'])
 _COUNTERS = st.dictionaries(

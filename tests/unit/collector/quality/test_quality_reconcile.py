@@ -18,7 +18,7 @@ from collector.quality.sentinels import (
     find_windows,
     sentinel_of,
 )
-from collector.vocabulary import INPUT_SHAPES, OP_STATE
+from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 
 pytestmark = pytest.mark.fast
 
@@ -239,6 +239,33 @@ def test_another_state_than_the_case_names_is_another_case(asked, told, substitu
     if substituted:
         reason = "OP State dynamic came, static was asked for"
         assert found.substitution == Substitution("Add", True, reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "came", "is_filed"),
+    [
+        ("", ["AI_CPU"] * 4, None),
+        ("AI_CORE", ["AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "AI_CORE"], None),
+        ("AI_CORE", ["N/A"] * 4, None),
+        ("AI_CPU", ["AI_CPU", "AICPU", "AI_CPU", ""], None),
+        ("AI_CORE", ["AI_CPU"] * 4, True),
+        ("AI_CPU", ["AI_VECTOR_CORE"] * 4, True),
+        ("AI_CORE", ["AI_CORE", "AI_CORE", "AI_CORE", "AI_CPU"], False),
+    ],
+)
+def test_a_kernel_of_the_ai_cpu_is_no_measurement_of_one_of_its_cores(asked, came, is_filed):
+    first, *launches, last = _case("Add")
+    cores = [
+        replace(row, cells={**row.cells, ACCELERATOR_CORE: core})
+        for row, core in zip(launches, came, strict=True)
+    ]
+    expected = Expectation(0, "Add", 4, 2, core=asked)
+    found = attribute([first, *cores, last], [expected])[0]
+    assert (found.substitution is None) == (is_filed is None)
+    if is_filed is not None:
+        other = "AI_CPU" if asked == "AI_CORE" else "AI_CORE"
+        reason = f"Accelerator Core {other} came, {asked} was asked for"
+        assert found.substitution == Substitution("Add", is_filed, reason)
 
 
 def test_the_index_of_a_compiled_variant_is_no_part_of_a_type():

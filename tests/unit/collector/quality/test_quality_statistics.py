@@ -2,13 +2,12 @@
 
 from math import inf, nan
 from random import Random
-from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.quality.gates import are_positive, judge
+from collector.quality.gates import doubts, implausible, no_duration
 from collector.quality.statistics import accept, percentile, student_t95, summarise
 
 pytestmark = pytest.mark.fast
@@ -87,24 +86,28 @@ def test_percentiles_interpolate():
     assert percentile([5.0], 0.9) == 5.0
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf])
+@pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf, -inf])
 def test_durations_must_be_positive_numbers(bad):
-    assert are_positive([1.0, 2.0])
-    assert not are_positive([1.0, bad])
+    assert no_duration(1.0, 10.0) == ""
+    assert no_duration(bad, inf) == f"{bad} us is no duration"
+    assert implausible(bad, floor_us=0.01, limit_us=1e6)
 
 
-def test_a_mean_below_the_floor_is_refused():
-    timing = summarise([4.0, 4.1, 4.2]).timing
-    assert judge(timing, 3).refused == ""
-    assert judge(timing, 3, floor_us=4.0).refused == ""
-    refused = judge(timing, 3, floor_us=5.0).refused
-    assert refused == f"{fmean([4.0, 4.1, 4.2]):.3f} us is below the physical floor of 5.000 us"
+def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
+    assert implausible(5.0, floor_us=5.0, limit_us=5.0) == ""
+    short = implausible(4.0, floor_us=5.0, limit_us=1e6)
+    assert short == "4 us is below the physical floor of 5 us"
+    long = implausible(1e9, floor_us=5.0, limit_us=60e6)
+    assert long == no_duration(1e9, 60e6) == "1e+09 us is above the limit of the case, 6e+07 us"
+
+
+@given(st.lists(st.floats(1e-3, 6e10), min_size=1, max_size=200))
+def test_what_is_made_of_durations_is_a_timing(durations):
+    summarise(durations)  # the constructor of a timing refuses what is none
 
 
 def test_wobbling_numbers_and_few_repeats_are_warned_of():
     wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
-    assert judge(wobbling, 4).warnings == ("spread 59% is above 10%",)
-    assert judge(summarise([5.0]).timing, 1).warnings == (
-        "1 accepted repeats: the interval says little",
-    )
-    assert judge(summarise([5.0, 5.0, 5.01]).timing, 3).warnings == ()
+    assert doubts(wobbling, 4) == ("spread 59% is above 10%",)
+    assert doubts(summarise([5.0]).timing, 1) == ("1 accepted repeats: the interval says little",)
+    assert doubts(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
