@@ -21,6 +21,7 @@ from collector.replay.marks import Marks
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.outputs import check_outputs, find_difference, find_doubt
 from collector.replay.tensors import CaseTensors
+from collector.stack import Runtime
 
 _WARM_UPS = 3
 _COMPARED = 1 << 22  # elements of a case whose outputs are compared with the reference's
@@ -95,7 +96,7 @@ class CaseReplay:
         on_phase("looking")
         launched = time.perf_counter()
         check_outputs(launches.output, case, tensors.dtype)
-        is_real = self._device.runtime == "real"
+        is_real = self._device.runtime is Runtime.REAL
         return Replayed(
             counts=counts,
             compute_dtype=tensors.compute_dtype,
@@ -143,7 +144,7 @@ def _check_no_mark(case: Case) -> None:
     """Marks are known by their shapes alone: no tensor of a case may look like one."""
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         if slot.shape is not None and sentinel_of(slot.shape) is not None:
-            raise CaseRejected(f"{case.describe()}: {slot.shape} is the shape of a mark")
+            raise CaseRejected(f"{slot.shape} is the shape of a mark: {case.describe()}")
 
 
 class _Launches:

@@ -19,6 +19,7 @@ from collector.replay.calls import Calls, ReferenceCalls
 from collector.replay.events import Event, kernel_events, operator_events
 from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
+from collector.stack import Runtime
 
 _MIB = 1 << 20
 
@@ -28,7 +29,7 @@ class Device(Protocol):
 
     backend: str  # cpu | cuda | npu
     name: str  # torch's: cpu, cuda:0
-    runtime: str  # real, or fake: the outputs of a fake one are garbage
+    runtime: Runtime  # the outputs of a fake one are garbage
     emulated: frozenset[str]  # 16-bit dtypes it computes in float32
     cache_bytes: int  # the last level; flushing writes more than that
     calls: Calls  # how it launches operators
@@ -77,16 +78,16 @@ def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
 
 def check_gpu(spec: SessionSpec, name: str) -> None:
     """Raises BadInput where a gpu of this name is not the device that the results are for."""
-    if spec.stack_device and gpu_device(name) != spec.stack_device:
+    if spec.stack and gpu_device(name) != spec.stack.device:
         raise BadInput(
-            f"cuda device {spec.device} is {name!r} to torch, and {spec.stack_device} is measured"
+            f"cuda device {spec.device} is {name!r} to torch, and {spec.stack.device} is measured"
         )
 
 
 class _InTorch:
     """What a cpu and a gpu have in common: plain torch, recorded by its own profiler."""
 
-    runtime = "real"
+    runtime = Runtime.REAL
     calls: Calls = ReferenceCalls()
     compiles = False
     ticks = True

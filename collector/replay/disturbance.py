@@ -18,11 +18,12 @@ from collector.record import CaseRecord
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
+from collector.stack import Runtime
 
 _REPEATS = 30
 _LIMIT_S = 120.0
 _NOWHERE = Provenance(
-    "doctor", 0, "", 0, "doctor", "0", 0, "", "here", None, 0, "real", None, "", None
+    "doctor", 0, "", 0, "doctor", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
 )
 
 # Memory at its limit, memory in small pieces, and arithmetic at its limit.

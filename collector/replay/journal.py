@@ -5,6 +5,7 @@ Times are of the monotonic clock, which both processes share, except where a fie
 """
 
 import json
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from collector.measurement import DeviceState
+from collector.stack import Runtime
+
+logger = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
 MEASURED = "measured"  # the outcome of a case whose launches were all issued
@@ -72,7 +76,6 @@ class CaseEntry:
     phase: str = "building"
     outcome: str = ""
     reason: str = ""
-    ended_s: float = 0.0
     ended_time: str = ""
     warm_ups: int = 0
     pilots: int = 0
@@ -114,7 +117,7 @@ class Journal:
 
     process: tuple[int, int] | None = None  # the session's own: its id, and when it started
     refused: str = ""  # why the session would not begin
-    runtime: str = "real"
+    runtime: Runtime = Runtime.REAL
     start: SessionStart | None = None
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
@@ -153,7 +156,7 @@ class Journal:
         self.refused = line["reason"]
 
     def _ready(self, line: Mapping[str, Any]) -> None:
-        self.runtime = line.get("runtime", self.runtime)
+        self.runtime = Runtime(line.get("runtime", self.runtime))
         self.start = SessionStart(**_known(line, SessionStart))
 
     def _begin(self, line: Mapping[str, Any]) -> None:
@@ -171,9 +174,7 @@ class Journal:
         if "family" in values:
             values["family"] = tuple(values["family"])
         entry = self.cases[line["ordinal"]]
-        self.cases[entry.ordinal] = replace(
-            entry, **values, ended_s=self.last_s, ended_time=line["time"]
-        )
+        self.cases[entry.ordinal] = replace(entry, **values, ended_time=line["time"])
 
     def _window(self, line: Mapping[str, Any]) -> None:
         values = _known(line, WindowEntry)
@@ -202,11 +203,19 @@ class JournalTail:
         self.journal = Journal()
         self._path = path
         self._offset = 0
+        self._is_broken = False
 
     def read(self) -> Journal:
-        """Fold in what is new. A last line without an end is left for the next time."""
-        for line in self._new_lines():
-            self.journal.add(json.loads(line))
+        """Fold in what is new. A last line without an end is left for the next time. A line that
+        cannot be read, as a full disk leaves in the middle, is the last: what follows it is as if
+        it had not been done, and its session is one that went silent."""
+        for line in () if self._is_broken else self._new_lines():
+            try:
+                self.journal.add(json.loads(line))
+            except (LookupError, TypeError, ValueError, RecursionError) as error:
+                logger.warning("%s: a line that cannot be read: %r", self._path, error)
+                self._is_broken = True
+                break
         return self.journal
 
     def _new_lines(self) -> Iterator[bytes]:

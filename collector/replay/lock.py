@@ -3,25 +3,32 @@
 Locks are the kernel's (flock): however a process ends, what it held is free.
 """
 
+import errno
 import fcntl
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from collector.decoding import decode_object
 from collector.errors import BadInput, DeviceBusy, OpmeterError
+from collector.printable import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
 _PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: everybody has to meet there
 _LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
 _SLOT_POLL_S = 0.5
+_LONGEST = 500  # characters of a command, and of a purpose
+_NOTE_BYTES = 16 * _LONGEST  # the longest note, as JSON spells it
 
 
 def lock_directory() -> Path:
@@ -54,12 +61,12 @@ class DeviceLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _holder(os.pread(descriptor, 4096, 0))
+            holder = _holder(os.pread(descriptor, _NOTE_BYTES, 0), path)
             os.close(descriptor)
             raise DeviceBusy(f"{self._device} is in use by {holder} (lock {path})") from error
-        note = {"pid": os.getpid(), "command": " ".join(sys.argv), "purpose": self._purpose}
+        note = _Note(os.getpid(), " ".join(sys.argv)[:_LONGEST], self._purpose[:_LONGEST])
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(note).encode()[:4096], 0)
+        os.pwrite(descriptor, json.dumps(asdict(note)).encode(), 0)
         self._descriptor = descriptor
         return self
 
@@ -140,25 +147,57 @@ def _open_for_all(path: Path) -> int:
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o1777)
-    # A link would let one user have another's file overwritten. O_CREAT only where nothing is:
-    # the kernel refuses it on somebody else's file in such a folder (fs.protected_regular).
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_folder(os.fstat(folder))
+        descriptor = _open_in(folder, path.name)
+    finally:
+        os.close(folder)
+    try:
+        _check_file(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open_in(folder: int, name: str) -> int:
+    # A link would let one user have another's file overwritten, and a pipe would have to be waited
+    # for. O_CREAT only where nothing is: the kernel refuses it on somebody else's file in such a
+    # folder (fs.protected_regular).
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         with suppress(FileNotFoundError):
-            return os.open(path, flags)
+            return os.open(name, flags, dir_fd=folder)
         with suppress(FileExistsError):
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             return descriptor
+
+
+def _check_folder(status: os.stat_result) -> None:
+    """Raises OSError for a folder in which anybody may take away anybody's lock."""
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others_write and not status.st_mode & stat.S_ISVTX:
+        raise OSError(errno.EPERM, "others may remove what lies in the folder: chmod 1777")
+
+
+def _check_file(status: os.stat_result) -> None:
+    """Raises OSError for what is no file of its own: a pipe, or a second name of another file,
+    which would lose its content to our note."""
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EPERM, "it is not a file of its own")
 
 
 def _sweep(prefix: str) -> None:
     """Remove this user's folders whose owner is gone: their lock can be had."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):  # in use, somebody else's, or being removed by another
-            if folder.stat().st_uid != os.getuid():
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(folder / _LOCK, flags)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -183,10 +222,20 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
         ) from error
 
 
-def _holder(note: bytes) -> str:
-    """Who holds a lock, from its file; it may be read while the holder is writing it."""
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What a lock's file says of its holder."""
+
+    pid: int
+    command: str
+    purpose: str
+
+
+def _holder(data: bytes, path: Path) -> str:
+    """Who holds a lock, from its file. Any user of the machine may have written it, and it may be
+    read while the holder is writing it."""
     try:
-        value = json.loads(note)
-        return f"process {value['pid']} ({value['purpose']}: {value['command']})"
-    except (ValueError, KeyError, TypeError):
+        note = decode_object(_Note, data, what="a lock's note", key=str(path))
+    except BadInput:
         return "another process that has just started"
+    return in_a_line(f"process {note.pid} ({note.purpose}: {note.command})")

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from collector.errors import BadInput
+from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
 from collector.host.npus import device_names
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, NpuCalls
 from collector.replay.spec import SessionSpec
+from collector.stack import Runtime
 from collector.vocabulary import FRACTAL_NZ
 
 _MIB = 1 << 20
 _ACL_FORMAT_FRACTAL_NZ = 29  # acl/acl_base.h
-_RUNTIME = "libascendcl.so"
-_FAKE = "opmeter_fake_cann_runtime"  # what the CANN of the tests exports
 _SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
 # Where torch_npu does not tell: the L2 of the largest part, so that a flush is one everywhere.
 _L2_BYTES = 192 * _MIB
@@ -48,7 +48,7 @@ class NpuDevice:
         # Otherwise a cast to FRACTAL_NZ leaves the tensor as it is, and says nothing.
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
-        self.runtime = "fake" if is_fake_runtime() else "real"
+        self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
         properties = torch.npu.get_device_properties(index)
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _L2_BYTES
 
@@ -80,10 +80,10 @@ def check_npu(spec: SessionSpec, soc: str) -> None:
     """Raises BadInput where an NPU of this name is known, and not as the device that the results
     are for."""
     names = device_names(soc)
-    if spec.stack_device and names and spec.stack_device not in names:
+    if spec.stack and names and spec.stack.device not in names:
         raise BadInput(
             f"npu device {spec.device} is {soc!r} to torch, {' or '.join(names)}, and "
-            f"{spec.stack_device} is measured"
+            f"{spec.stack.device} is measured"
         )
 
 
@@ -111,7 +111,7 @@ def is_fake_runtime() -> bool:
 
     Known by a symbol of the loaded library: an environment variable could be left behind.
     """
-    return _is_loaded(_FAKE, _RUNTIME)
+    return _is_loaded(FAKE_MARK, RUNTIME_LIBRARY)
 
 
 def _is_loaded(symbol: str, library: str | None = None) -> bool:

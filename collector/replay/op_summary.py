@@ -3,15 +3,16 @@
 Counters do not exist on a cpu or a gpu: they are `N/A`, as msprof writes what it did not take.
 """
 
-import csv
-import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from collector.canonical import sha256_hex
+from collector.errors import BadInput
+from collector.table import csv_rows, rows_bytes, table_bytes
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     COUNTERS,
@@ -28,6 +29,7 @@ _COLUMNS = (
     *(*INPUT_CELLS, *OUTPUT_CELLS, "Context ID", *COUNTERS),
 )
 _BLOCK = 1 << 20
+_BLOCK_ROWS = 4096
 _NO_MODEL = "4294967295"
 _NO_COUNTERS = (NOT_KNOWN,) * (1 + len(COUNTERS))  # and no Context ID
 
@@ -45,15 +47,14 @@ class SummaryRow:
 
 def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) -> str:
     """Write rows, in the order they come, all at once or not at all; the sha256 of the file."""
+    data = table_bytes(_COLUMNS, _as_cells(rows, device))
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        writer.writerows(_as_cells(rows, device))
+    with partial.open("wb") as stream:
+        stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(path)
-    return sha256_hex(path.read_bytes())
+    return sha256_hex(data)
 
 
 def join_summaries(slices: Sequence[Path], path: Path) -> bool:
@@ -61,13 +62,17 @@ def join_summaries(slices: Sequence[Path], path: Path) -> bool:
     any row.
 
     Files of one header are joined byte for byte, msprof's as well as ours. Of several headers the
-    first one's columns come first, and what a file does not have is `N/A` in its rows.
+    first one's columns come first, and what a file does not have is `N/A` in its rows. Raises
+    BadInput for files that cannot be joined.
     """
     headers = list(dict.fromkeys(_header_of(piece) for piece in slices))
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
         if len(headers) > 1:
-            has_rows = _write_union(slices, headers, stream)
+            try:
+                has_rows = _write_union(slices, headers, stream)
+            except UnicodeDecodeError as error:
+                raise BadInput("op_summary in UTF-8 is wanted", path=path.parent) from error
         else:
             stream.write(headers[0] if headers else (",".join(_COLUMNS) + "\n").encode())
             has_rows = sum(_copy_rows(piece, stream) for piece in slices) > 0
@@ -98,21 +103,29 @@ def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
 
 def _write_union(slices: Sequence[Path], headers: Sequence[bytes], stream: BinaryIO) -> bool:
     columns = list(dict.fromkeys(name for header in headers for name in _names(header)))
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, columns, restval=NOT_KNOWN, lineterminator="\n")
-    writer.writeheader()
+    stream.write(rows_bytes([columns]))
     has_rows = False
     for piece in slices:
-        with piece.open(encoding="utf-8-sig", newline="") as source:
-            for row in csv.DictReader(source):
-                writer.writerow({name: text for name, text in row.items() if text is not None})
-                has_rows = True
-    text.detach()
+        rows = _rows_of(piece)
+        while block := list(islice(rows, _BLOCK_ROWS)):
+            cells = ([row.get(name, NOT_KNOWN) for name in columns] for row in block)
+            stream.write(rows_bytes(cells))
+            has_rows = True
     return has_rows
 
 
+def _rows_of(piece: Path) -> Iterator[Mapping[str, str]]:
+    with piece.open(encoding="utf-8-sig", newline="") as source:
+        rows = csv_rows(source, path=piece)
+        _, names = next(rows, (1, []))
+        for _, row in rows:
+            if row:
+                yield dict(zip(names, row, strict=False))
+
+
 def _names(header: bytes) -> list[str]:
-    return next(csv.reader([header.decode("utf-8-sig").rstrip("\r\n")]), [])
+    text = header.decode("utf-8-sig").rstrip("\r\n")
+    return next((row for _, row in csv_rows([text], path="op_summary")), [])
 
 
 def _as_cells(rows: Iterable[SummaryRow], device: int) -> Iterable[list[str]]:

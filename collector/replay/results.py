@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import fmean
 
 from collector.canonical import sha256_hex
+from collector.case import Case
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
+from collector.ops.floor import floor_us
 from collector.profiles.launches import Launch, read_op_summary
-from collector.quality.gates import are_positive, judge
+from collector.quality.gates import doubts, implausible, no_duration
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
 from collector.record import as_ran
@@ -22,6 +24,7 @@ from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
 from collector.replay.op_summary import join_summaries
 from collector.replay.spec import SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
+from collector.vocabulary import ACCELERATOR_CORE, core_class
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +143,7 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         entry.repeats,
         family=frozenset(entry.family),
         op_state=record.case.op_state,
+        core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
     )
 
 
@@ -186,7 +190,8 @@ class _Answers:
             return (certificate,)
         if found.substitution is not None:
             return self._substituted(entry, certificate, found, found.substitution)
-        return (_timed(certificate, found.repeats, entry),)
+        case = self.spec.cases[entry.ordinal].record.case
+        return (self._timed(certificate, case, found.repeats, entry),)
 
     def _substituted(
         self,
@@ -203,9 +208,39 @@ class _Answers:
         asked = self.spec.cases[entry.ordinal].record
         ran = as_ran(asked, instead.kernel_type, found.op_state, core)
         filed = replace(
-            certificate, case_id=ran.case_id, kernel_type=ran.kernel_type, asked=asked.case_id
+            certificate,
+            case_id=ran.case_id,
+            kernel_type=ran.kernel_type,
+            core=core,
+            asked=asked.case_id,
         )
-        return answer, _timed(filed, found.repeats, entry)
+        return answer, self._timed(filed, ran.case, found.repeats, entry)
+
+    def _timed(
+        self, certificate: Measurement, case: Case, repeats: Sequence[Launch], entry: CaseEntry
+    ) -> Measurement:
+        """The certificate with the timing of its repeats, once it has passed the gates."""
+        limit_us = self.spec.limits.case_s * 1e6
+        durations = [launch.duration_us for launch in repeats]
+        if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
+            return replace(certificate, outcome=Outcome.IMPLAUSIBLE, reason=fault)
+        summary = summarise(durations)
+        least_us = floor_us(case, self.spec.stack)
+        fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
+        timed = replace(
+            certificate,
+            outcome=Outcome.GATED if entry.doubt else Outcome.OK,
+            reason=entry.doubt,
+            n_accepted=len(summary.accepted_us),
+            timing=summary.timing,
+            core=repeats[0].task_type,
+            counters=_mean_counters(repeats),
+            warnings=(
+                *doubts(summary.timing, len(summary.accepted_us)),
+                *([entry.differs] if entry.differs else []),
+            ),
+        )
+        return replace(timed, outcome=Outcome.IMPLAUSIBLE, reason=fault) if fault else timed
 
     def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
         record = self.spec.cases[entry.ordinal].record
@@ -219,27 +254,6 @@ class _Answers:
             started_at=entry.began_time,
             ended_at=entry.ended_time,
         )
-
-
-def _timed(certificate: Measurement, repeats: Sequence[Launch], entry: CaseEntry) -> Measurement:
-    """The certificate with the timing of its repeats, once it has passed the gates."""
-    durations = [launch.duration_us for launch in repeats]
-    if not are_positive(durations):
-        reason = "a duration is not a positive number"
-        return replace(certificate, outcome=Outcome.GATED, reason=reason)
-    summary = summarise(durations)
-    verdict = judge(summary.timing, len(summary.accepted_us))
-    refused = verdict.refused or entry.doubt
-    return replace(
-        certificate,
-        outcome=Outcome.GATED if refused else Outcome.OK,
-        reason=refused,
-        n_accepted=len(summary.accepted_us),
-        timing=summary.timing,
-        core=repeats[0].task_type,
-        counters=_mean_counters(repeats),
-        warnings=(*verdict.warnings, *([entry.differs] if entry.differs else [])),
-    )
 
 
 def _mean_counters(repeats: Iterable[Launch]) -> tuple[tuple[str, float], ...]:

@@ -10,6 +10,7 @@ from collector.canonical import readable_json
 from collector.errors import BadInput
 from collector.plan import Limits, MeasureSettings
 from collector.record import CaseRecord, read_table, write_table
+from collector.stack import Stack
 
 _SPEC = "spec.json"
 _CASES = "cases.csv"
@@ -30,9 +31,9 @@ class SessionSpec:
     """One session on one device. A case's place in `cases` is its ordinal.
 
     `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
-    number of cores that torch uses on a cpu, 0 for all of them; `stack_device` is the device that
-    the results are for: a gpu of another name is refused. `aic_metrics` is the group of counters
-    that msprof takes on an NPU.
+    number of cores that torch uses on a cpu, 0 for all of them; `stack` is what the results are
+    for: another device is refused. `aic_metrics` is the group of counters that msprof takes on an
+    NPU.
     """
 
     backend: str  # cpu | cuda | npu
@@ -43,7 +44,7 @@ class SessionSpec:
     seed: int = 0
     threads: int = 0
     catalog: str = DEFAULT_CATALOG
-    stack_device: str = ""
+    stack: Stack | None = None
     aic_metrics: str = "PipeUtilization"
 
 
@@ -57,7 +58,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
         "seed": spec.seed,
         "threads": spec.threads,
         "catalog": spec.catalog,
-        "stack_device": spec.stack_device,
+        "stack": spec.stack.as_json() if spec.stack else None,
         "aic_metrics": spec.aic_metrics,
         "predicted_s": [case.predicted_s for case in spec.cases],
         "limit_s": [case.limit_s for case in spec.cases],
@@ -88,6 +89,6 @@ def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
         seed=value["seed"],
         threads=value["threads"],
         catalog=value["catalog"],
-        stack_device=value["stack_device"],
+        stack=Stack.from_json(value["stack"]) if value["stack"] else None,
         aic_metrics=value["aic_metrics"],
     )

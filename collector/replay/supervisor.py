@@ -211,7 +211,8 @@ class _Watch:
         if case is not None:
             limit_s = self._spec.cases[case.ordinal].limit_s
             if now - case.began_s > limit_s:
-                reason = f"not done after {limit_s:g} s, while {case.phase}"
+                whose = _whose_limit(limit_s, self._spec.limits.case_s)
+                reason = f"not done after {limit_s:g} s, {whose}, while {case.phase}"
                 return Ending.HUNG, reason, case.ordinal
         elif now - max(journal.step_s, self._started) > STEP_LIMIT_S:
             return self._ended_late(journal)
@@ -240,6 +241,14 @@ class _Watch:
         ended = len(journal.cases) - (in_flight is not None)
         wall_s = time.monotonic() - self._started
         return SessionProgress(ended, len(self._spec.cases), in_flight, wall_s)
+
+
+def _whose_limit(limit_s: float, case_s: float) -> str:
+    """Where the limit that a case outlived comes from: one below that of all cases was made from
+    its forecast, which only a campaign has."""
+    if limit_s < case_s:
+        return f"its limit by forecast (limits.case_s is {case_s:g} s)"
+    return "the most for any case"
 
 
 def _ordinal(journal: Journal) -> int | None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from collector.counting import counted
 from collector.database.columns import (
     ATTENTION_COLUMNS,
     AVERAGE_DURATION,
@@ -173,11 +174,16 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "Source", "launches that a profiler recorded earlier, the plain mean of all"
     for file in report.files:
         yield "File", str(file)
+    for again in report.repeated:
+        yield (
+            "Left out",
+            f"{counted(again.rows, 'row')} of {again.path}: of the same run as {again.of}",
+        )
     for software in report.software:
         yield "Software", f"CANN {software.cann or '?'}, torch_npu {software.torch_npu or '?'}"
-    yield "Launches", f"{report.compute_rows:,} of {len(profile.records):,} cases"
+    yield "Launches", f"{report.compute_rows:,} of {counted(len(profile.records), 'case')}"
     if report.communication_rows:
-        yield "Left out", f"{report.communication_rows:,} communication rows"
+        yield "Left out", counted(report.communication_rows, "communication row")
 
 
 def _log(row: Written) -> None:

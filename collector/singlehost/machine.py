@@ -2,16 +2,15 @@
 
 import platform
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 
 from collector import __version__
 from collector.database.layout import is_version_name
 from collector.errors import BadInput, OpmeterError
 from collector.host.stack import device_serial
-from collector.measurement import Measurement, Provenance
+from collector.measurement import Provenance
 from collector.plan import MeasureSettings
-from collector.stack import Stack
+from collector.stack import Runtime, Stack
 
 
 def tree_device(folder: Path) -> str | None:
@@ -38,11 +37,10 @@ def check_device(folder: Path, stack: Stack) -> str:
     return "" if here == name else f"the tree is of {name}, and this machine has {here}"
 
 
-def check_runtime(measurements: Iterable[Measurement]) -> None:
-    """Raise OpmeterError where a runtime that computes nothing gave the numbers."""
-    fake = {m.provenance.runtime for m in measurements} - {"real"}
-    if fake:
-        raise OpmeterError(f"a {min(fake)} runtime answered: its numbers are no measurements")
+def check_runtime(stack: Stack) -> None:
+    """Raise OpmeterError where a runtime that computes nothing would give the numbers."""
+    if stack.runtime is not Runtime.REAL:
+        raise OpmeterError(f"the runtime here is {stack.runtime}: its numbers are no measurements")
 
 
 def provenance_of(stack: Stack, backend: str) -> Provenance:
@@ -59,7 +57,7 @@ def provenance_of(stack: Stack, backend: str) -> Provenance:
         node=platform.node(),
         device_serial=device_serial(backend, 0),
         rank=0,
-        runtime="real",
+        runtime=stack.runtime,
         image_digest=None,
         collector_version=__version__,
         raw_key=None,

@@ -1,8 +1,8 @@
 """A profile into a tree: `opmeter parse`.
 
 Everything is read and joined before the first byte is written, so that bad input leaves the tree
-as it was. Rows whose inputs are unknown (`N/A`) are counted and stay out of the tree: a reader
-of its CSVs could neither match nor measure them.
+as it was. Rows whose inputs are unknown (`N/A`) come into files of their own, which consumers of
+the tree do not read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ from collector.database.columns import (
     number_text,
     profile_cells,
 )
-from collector.database.layout import COMMUNICATION_REPORT, kernel_file_name
+from collector.database.layout import COMMUNICATION_REPORT, by_file
 from collector.database.tree import (
     Cells,
     KernelFile,
     Upserted,
-    read_kernel_file,
+    read_kernel,
     upsert,
     write_whole,
 )
@@ -78,10 +78,12 @@ def parse(
     files: dict[Path, bytes] = {}
     kernels = []
     for kernel_type, records in _by_kernel(profile.records).items():
-        path = version_dir / kernel_file_name(kernel_type)
-        joined = _joined(path, kernel_type, records)
-        files[path] = joined.file.as_bytes()
-        kernels.append(_parsed(path, joined))
+        held = read_kernel(version_dir, kernel_type).files
+        files |= {version_dir / name: file.as_bytes() for name, file in held.items()}
+        for name, rows in by_file(kernel_type, map(_row, records)).items():
+            joined = upsert(held.get(name, KernelFile(kernel_type, PARSER_COLUMNS, ())), rows)
+            files[version_dir / name] = joined.file.as_bytes()
+            kernels.append(_parsed(version_dir / name, joined))
     communication = _communication(profile, version_dir, files)
     for path, data in files.items():
         _write_changed(path, data)
@@ -91,16 +93,8 @@ def parse(
 def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
     kernels: dict[str, list[CaseRecord]] = {}
     for record in records:
-        if record.case.inputs is not None:
-            kernels.setdefault(record.case.kernel_type, []).append(record)
+        kernels.setdefault(record.case.kernel_type, []).append(record)
     return kernels
-
-
-def _joined(path: Path, kernel_type: str, records: Iterable[CaseRecord]) -> Upserted:
-    file = KernelFile(kernel_type, PARSER_COLUMNS, ())
-    if path.exists():
-        file = read_kernel_file(path)
-    return upsert(file, [_row(record) for record in records])
 
 
 def _row(record: CaseRecord) -> Cells:

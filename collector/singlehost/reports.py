@@ -1,13 +1,12 @@
 """The reports of a microbenchmark, in `{version}/reports/`: a page for people, the gaps between
 microbenchmark and source run as a table, and the certificates of what was measured here."""
 
-import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from collector.singlehost.outcome import (
     shapes_of,
     tensors_of,
 )
-from collector.store.atomic import written_beside
+from collector.store.atomic import write_beside
 from collector.vocabulary import BASE_CELLS
 
 GAP_COLUMNS = (
@@ -79,12 +78,8 @@ def gap_table(result: MicrobenchResult) -> bytes:
 
 
 def certificates(measurements: Iterable[Measurement]) -> bytes:
-    """One row for each case tried, with everything that is known of it."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, ROW_COLUMNS)
-    writer.writeheader()
-    writer.writerows(to_row(measurement) for measurement in measurements)
-    return out.getvalue().encode()
+    """One row for each time that a case was tried, with everything that is known of it."""
+    return csv_bytes(ROW_COLUMNS, map(to_row, measurements))
 
 
 def table(columns: Sequence[str], rows: Rows) -> list[str]:
@@ -136,7 +131,7 @@ def _overview(result: MicrobenchResult) -> list[tuple[str, object]]:
     return [
         ("Version", result.folder),
         ("Update mode", result.update.value),
-        ("CSV files touched", len({row.place.kernel_type for row in result.written})),
+        ("CSV files touched", len({row.place.file for row in result.written})),
         ("Rows updated", changed),
         ("Rows added, for launches of no row", new),
         ("Rows measured again alike", len(result.written) - new - changed),
@@ -214,7 +209,7 @@ def _gap_cells(gap: Gap) -> tuple[str, ...]:
     row = gap.row
     return (
         row.case.kernel_type,
-        f"{row.place.kernel_type}.csv",
+        row.place.file,
         number_text(row.mean_us),
         number_text(gap.profiling_us),
         number_text(gap.difference_us),
@@ -234,12 +229,11 @@ def _create(contents: Mapping[Path, bytes]) -> bool:
     """Create all files under names that are free; none, where one is taken."""
     made: list[Path] = []
     for path, data in contents.items():
-        with written_beside(path, data) as temporary:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                for other in made:
-                    other.unlink()
-                return False
+        try:
+            write_beside(path, data, partial(os.link, dst=path))
+        except FileExistsError:
+            for other in made:
+                other.unlink()
+            return False
         made.append(path)
     return True

@@ -10,6 +10,7 @@ from typing import Any
 from collector.case import shape_text
 from collector.database.columns import number_text
 from collector.errors import BadInput
+from collector.table import is_text
 from collector.vocabulary import RUNTIME_PREFIX
 
 Shape = tuple[int, ...]
@@ -56,6 +57,8 @@ def _values(lines: Sequence[str], path: Path) -> Iterator[RuntimeValues]:
         except json.JSONDecodeError as error:
             message = f"one JSON object a line is wanted: {error}"
             raise BadInput(message, path=path, line=number) from error
+        except RecursionError as error:
+            raise BadInput("it is nested too deeply", path=path, line=number) from error
         except ValueError as error:
             raise BadInput(str(error), path=path, line=number) from error
 
@@ -123,6 +126,6 @@ def _integer(value: Any, name: str) -> int:
 
 
 def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}: a text is wanted, not {value!r}")
+    if not isinstance(value, str) or not value.strip() or not is_text(value):
+        raise ValueError(f"{name}: a text is wanted, not {value!a}")
     return value.strip()

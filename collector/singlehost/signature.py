@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from collector.case import Case, Slot
-from collector.vocabulary import EP_SIZE, is_absent_dtype, is_absent_format
+from collector.vocabulary import ACCELERATOR_CORE, EP_SIZE, is_absent_dtype, is_absent_format
 
 MATMUL_FAMILY = frozenset({"MatMulV2", "MatMulV3", "MatMulCommon"})
 _FIRST_AND_OUTPUT = frozenset({"Index"})
@@ -45,6 +45,8 @@ def agrees(row: Case, launch: Case) -> bool:
         return False
     told = dict(launch.attributes)
     if any(told.get(name, value) != value for name, value in row.attributes):
+        return False
+    if row.attribute(ACCELERATOR_CORE) != launch.attribute(ACCELERATOR_CORE):
         return False
     if any(_contradict(*pair, is_absent_format) for pair in _formats(row, launch)):
         return False

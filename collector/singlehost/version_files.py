@@ -4,18 +4,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from collector.case import Case, case_from_cells
 from collector.database.columns import (
     AVERAGE_DURATION,
     PROFILING_AVERAGE,
+    csv_bytes,
     database_columns,
     inserted,
     microbench,
 )
-from collector.database.layout import kernel_file_name, kernel_files
-from collector.database.tree import Cells, KernelFile, read_kernel_file, write_whole
+from collector.database.layout import by_file, kernel_files
+from collector.database.tree import Cells, KernelFiles, read_kernel, write_whole
 from collector.errors import BadInput
 
 _MICROBENCH = microbench("")
@@ -23,10 +24,14 @@ _MICROBENCH = microbench("")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row of a version folder: its file's kernel type, and its number, from 0."""
+    """A row of a version folder: its file's name there, and its number, from 0."""
 
-    kernel_type: str
+    file: str
     at: int
+
+    @property
+    def kernel_type(self) -> str:
+        return PurePosixPath(self.file).stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +51,16 @@ class TreeRow:
 class VersionFiles:
     """The kernel files of a version folder, edited in memory and written one by one."""
 
-    def __init__(self, folder: Path, files: Iterable[KernelFile]) -> None:
+    def __init__(self, folder: Path, kernels: Iterable[KernelFiles]) -> None:
         self.folder = folder
         self._columns: dict[str, tuple[str, ...]] = {}
         self._cells: dict[str, list[Cells]] = {}
         self._changed: set[str] = set()
-        for file in files:
-            self._columns[file.kernel_type] = file.columns
-            self._cells[file.kernel_type] = list(file.rows)
+        for kernel in kernels:
+            for name, file in kernel.files.items():
+                self._columns[name] = file.columns
+                self._cells[name] = list(file.rows)
+            self._changed.update(kernel.files if kernel.has_strays else ())
 
     @classmethod
     def read(cls, folder: Path, kernel_types: Collection[str] | None = None) -> "VersionFiles":
@@ -63,26 +70,24 @@ class VersionFiles:
         """
         if folder.exists() and not folder.is_dir():
             raise BadInput("a folder is wanted for the version", path=folder)
-        wanted = (p for p in compute_files(folder) if not kernel_types or p.stem in kernel_types)
-        return cls(folder, map(read_kernel_file, wanted))
+        there_is = dict.fromkeys(path.stem for path in compute_files(folder))
+        wanted = (name for name in there_is if not kernel_types or name in kernel_types)
+        return cls(folder, (read_kernel(folder, kernel_type) for kernel_type in wanted))
 
     @property
     def kernel_types(self) -> tuple[str, ...]:
-        return tuple(self._columns)
-
-    def path(self, kernel_type: str) -> Path:
-        return self.folder / kernel_file_name(kernel_type)
+        return tuple(dict.fromkeys(Place(file, 0).kernel_type for file in self._columns))
 
     def rows(self) -> list[TreeRow]:
         """Every row, in order of file and row."""
         return [
-            TreeRow(Place(kernel_type, at), case_from_cells(kernel_type, cells), cells)
-            for kernel_type, rows in self._cells.items()
-            for at, cells in enumerate(rows)
+            TreeRow(place, case_from_cells(place.kernel_type, self.cells(place)), self.cells(place))
+            for file, rows in self._cells.items()
+            for place in (Place(file, at) for at in range(len(rows)))
         ]
 
     def cells(self, place: Place) -> Cells:
-        return self._cells[place.kernel_type][place.at]
+        return self._cells[place.file][place.at]
 
     def set_duration(self, place: Place, cells: Cells) -> bool:
         """Give a row the cells of a microbenchmark, instead of those of an earlier one. Says
@@ -90,50 +95,50 @@ class VersionFiles:
         row = self.cells(place)
         old = {name: "" for name in row if name.startswith(_MICROBENCH)}
         new = {**row, **old, **cells}
-        self._insert(place.kernel_type, cells)
+        self._insert(place.file, cells)
         if new == row:
             return False
-        self._cells[place.kernel_type][place.at] = new
-        self._changed.add(place.kernel_type)
+        self._cells[place.file][place.at] = new
+        self._changed.add(place.file)
         return True
 
     def append(self, kernel_type: str, cells: Cells) -> Place:
-        """Add a row; a kernel type without a file gets one, with all columns of a database."""
-        if kernel_type not in self._columns:
-            self._columns[kernel_type] = database_columns(cells)
-            self._cells[kernel_type] = []
-        self._insert(kernel_type, cells)
-        self._cells[kernel_type].append(cells)
-        self._changed.add(kernel_type)
-        return Place(kernel_type, len(self._cells[kernel_type]) - 1)
+        """Add a row where it belongs; a file that is not there yet is made, with all columns of a
+        database."""
+        (file,) = by_file(kernel_type, [cells])
+        if file not in self._columns:
+            self._columns[file] = database_columns(cells)
+            self._cells[file] = []
+        self._insert(file, cells)
+        self._cells[file].append(cells)
+        self._changed.add(file)
+        return Place(file, len(self._cells[file]) - 1)
 
     def remove(self, places: Iterable[Place]) -> None:
         """Take rows out of their files. The numbers of later rows change."""
         gone: dict[str, set[int]] = {}
         for place in places:
-            gone.setdefault(place.kernel_type, set()).add(place.at)
-        for kernel_type, numbers in gone.items():
-            rows = self._cells[kernel_type]
-            self._cells[kernel_type] = [row for at, row in enumerate(rows) if at not in numbers]
-            self._changed.add(kernel_type)
+            gone.setdefault(place.file, set()).add(place.at)
+        for file, numbers in gone.items():
+            rows = self._cells[file]
+            self._cells[file] = [row for at, row in enumerate(rows) if at not in numbers]
+            self._changed.add(file)
 
     def write(self) -> list[Path]:
         """Write the files that changed, each at once, and name them. BadInput where one cannot."""
         written = []
-        for kernel_type in sorted(self._changed):
-            rows = tuple(self._cells[kernel_type])
-            file = KernelFile(kernel_type, self._columns[kernel_type], rows)
-            path = self.path(kernel_type)
+        for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
+            path = self.folder / file
             try:
-                write_whole(path, file.as_bytes())
+                write_whole(path, csv_bytes(self._columns[file], self._cells[file]))
             except OSError as error:
                 raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
             written.append(path)
         self._changed.clear()
         return written
 
-    def _insert(self, kernel_type: str, names: Iterable[str]) -> None:
-        self._columns[kernel_type] = inserted(self._columns[kernel_type], names)
+    def _insert(self, file: str, names: Iterable[str]) -> None:
+        self._columns[file] = inserted(self._columns[file], names)
 
 
 def compute_files(folder: Path) -> Iterator[Path]:

@@ -7,24 +7,26 @@ import logging
 import signal
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 
-from collector.errors import BadInput, NotFound, OpmeterError, StoreError
-from collector.host.disk import free_bytes
-from collector.host.fault import HostFault
+from collector.errors import OpmeterError
 from collector.host.parent import die_with_parent, obey_parent
-from collector.replay.msprof import NoSpace
-from collector.replay.supervisor import SessionStuck
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.single_writer import SingleWriterStore
-from collector.worker.assignment import LOG, Assignment, WrongImage, keep_log, work
+from collector.worker.assignment import LOG, Assignment, keep_log, work
+from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
+from collector.worker.machine import Machine, ThisMachine
 
 logger = logging.getLogger("collector.worker")
 
 _LEAST_FREE_BYTES = 1 << 30
+# For a store that is away when the worker is told to stop: less than whoever told it waits beyond
+# the case in hand.
+_GRACE_S = 20.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,17 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
         obey_parent(sys.stdin.fileno(), lambda line: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    assignment = Assignment(
-        campaign=options.campaign,
-        plan=options.plan,
-        plan_hash=options.plan_hash,
-        shard=options.shard,
-        attempt=options.attempt,
-        device=options.device,
-    )
+    assignment = assignment_of(options)
     try:
         _log_to(options.scratch / LOG)
-        store = open_store(options.root)
+        with seen_by_all():
+            store = open_store(options.root)
         if options.single_writer:
             store = SingleWriterStore(store)
         code = run(store, assignment, options.scratch, options.patience_s, stop, options.progress_s)
@@ -64,12 +60,24 @@ def run(
     patience_s: float,
     stop: threading.Event,
     progress_s: float = 2.0,
+    machine: Machine | None = None,
 ) -> ExitCode:
     """One attempt. Its log is stored by its commit; where it comes to none, here."""
+    machine = machine or ThisMachine()
     try:
-        _check_space(scratch)
-        patient = PatientStore(store, patience_s, wait_for_refusals=True)
-        done = work(patient, assignment, scratch, stop, watched=store, progress_s=progress_s)
+        _check_space(machine, scratch)
+        patient = PatientStore(
+            store, patience_s, wait_for_refusals=True, stop=stop, grace_s=_GRACE_S
+        )
+        done = work(
+            patient,
+            assignment,
+            scratch,
+            stop,
+            watched=store,
+            progress_s=progress_s,
+            machine=machine,
+        )
         code = ExitCode.DONE if done else ExitCode.TEMPORARY
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
@@ -79,27 +87,8 @@ def run(
     return code
 
 
-def exit_code(error: OpmeterError | OSError) -> ExitCode:
-    """Whom an error blames."""
-    match error:
-        case HostFault():  # a driver, a device, a mount: other nodes have theirs
-            return ExitCode.NODE
-        case WrongImage() | BadInput() | NotFound():
-            return ExitCode.IMAGE
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return ExitCode.SPACE
-        case NoSpace():
-            return ExitCode.SPACE
-        case SessionStuck():
-            return ExitCode.HANG
-        case StoreError():
-            return ExitCode.STORE
-        case _:  # the node, SessionsFail and WrongNode say; else nobody foresaw it
-            return ExitCode.NODE
-
-
-def _check_space(scratch: Path) -> None:
-    free = free_bytes(scratch)
+def _check_space(machine: Machine, scratch: Path) -> None:
+    free = machine.free_bytes(scratch)
     if free < _LEAST_FREE_BYTES:
         message = f"{free >> 20} MiB are free, 1 GiB is wanted"
         raise OSError(errno.ENOSPC, message, str(scratch))
@@ -111,6 +100,11 @@ def _log_to(path: Path) -> None:
         format="%(asctime)s %(name)s %(message)s",
         handlers=[logging.StreamHandler(), logging.FileHandler(path)],
     )
+
+
+def assignment_of(options: argparse.Namespace) -> Assignment:
+    """What `Assignment.as_arguments` has said."""
+    return Assignment(**{field.name: getattr(options, field.name) for field in fields(Assignment)})
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

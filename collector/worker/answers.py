@@ -3,21 +3,17 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from collector import __version__, keys
-from collector.manifest import NO_USAGE, StoredObject, Usage
-from collector.measurement import NO_RUNTIME, Measurement, Outcome, Provenance
-from collector.record import CaseRecord
+from collector.database.binding import BoundShard
+from collector.database.plans import plan_reader
+from collector.manifest import NO_USAGE, StoredObject
+from collector.measurement import Measurement, Outcome, Provenance
+from collector.measuring.answers import SessionAnswers, Unmeasured
+from collector.measuring.retries import is_answered
 from collector.shard import ShardCase
-from collector.worker.attempt import Attempt, Part, earlier_parts, killed_sessions, read_commit
-
-_TRIES = 2
-# Outcomes that may have nothing to do with the case: records were lost, or the cases before it
-# had left too little of the session's memory. The next session is a fresh one.
-_TRIED_AGAIN = (Outcome.PROFILER_LOST, Outcome.OOM)
-
-Answer = tuple[CaseRecord, Outcome, str]
+from collector.worker.attempt import Attempt, Part, is_committed
+from collector.worker.leftovers import read_leftovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,60 +23,41 @@ class Worker:
     node: str
     device_serial: str | None = None
     rank: int = 0
-    runtime: str = "real"
     image_digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RawRecords:
-    """The files that a session left; `group` tells the further passes of an NPU's session apart,
-    one for each further group of counters."""
-
-    summary: Path
-    journal: Path
-    group: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionAnswers:
-    """What one session gave: its measurements, and the files they were made from.
-
-    `began` says whether it came as far as a case, `reason` why it ended before it was complete,
-    `unread` why nothing could be read of what the profiler had recorded.
-    """
-
-    measurements: tuple[Measurement, ...]
-    raw: tuple[RawRecords, ...]
-    usage: Usage
-    began: bool
-    reason: str
-    unread: str = ""
-
-
 class ShardAnswers:
-    """What an attempt knows of its shard. `load` takes over the parts of earlier attempts."""
+    """What an attempt knows of its shard: the sink that its sessions answer to. `load` takes over
+    the parts of earlier attempts."""
 
     def __init__(self, attempt: Attempt, cases: Sequence[ShardCase], worker: Worker):
         self._attempt = attempt
         self._cases = {case.record.case_id: case for case in cases}
         self._worker = worker
         self._parts: list[Part] = []
-        self._killed: list[tuple[str, ...]] = []
+        self._killed: tuple[tuple[str, ...], ...] = ()
         self._usage = NO_USAGE  # of sessions that no part tells of yet
         self._sessions = 0
+        self._is_committed = False
 
     @property
     def total(self) -> int:
         return len(self._cases)
 
     def load(self) -> None:
-        attempt = self._attempt
-        self._parts = earlier_parts(attempt.store, attempt.plan, attempt.shard)
-        self._killed = killed_sessions(attempt.store, attempt.plan, attempt.shard)
+        store, plan = self._attempt.store, self._attempt.plan
+        records = {case_id: case.record for case_id, case in self._cases.items()}
+        bound = BoundShard(plan, self._attempt.shard, plan_reader(store, plan.campaign))
+        left = read_leftovers(store, bound, records)
+        self._parts, self._killed = list(left.parts), left.killed
 
-    def is_committed(self) -> bool:
-        attempt = self._attempt
-        return read_commit(attempt.store, attempt.plan.campaign, attempt.shard) is not None
+    def is_closed(self) -> bool:
+        """Whether the shard is committed, by anyone. That is for good: it is not asked again."""
+        if not self._is_committed:
+            attempt = self._attempt
+            campaign, shard = attempt.plan.campaign, attempt.shard
+            self._is_committed = is_committed(attempt.store, campaign, shard)
+        return self._is_committed
 
     def unanswered(self) -> list[ShardCase]:
         """The cases to measure, in the shard's order."""
@@ -102,17 +79,14 @@ class ShardAnswers:
         self._attempt.begin_session(self._sessions, [case.record.case_id for case in batch])
         return self._provenance(has_raw=True)
 
-    def give(self, answers: Sequence[Answer]) -> None:
+    def give(self, unmeasured: Sequence[Unmeasured]) -> None:
         """Store answers that took no device: they are a part of their own, without raw records."""
-        if not answers:
+        if not unmeasured:
             return
         self._sessions += 1
         provenance = self._provenance(has_raw=False)
         cache = self._attempt.plan.measure.cache
-        part = [
-            Measurement(r.case_id, r.case.kernel_type, outcome, reason, provenance, cache=cache)
-            for r, outcome, reason in answers
-        ]
+        part = [case.certificate(provenance, cache) for case in unmeasured]
         self._upload(provenance.session, part, ())
 
     def add(self, session: int, answers: SessionAnswers) -> None:
@@ -157,17 +131,11 @@ class ShardAnswers:
             node=worker.node,
             device_serial=worker.device_serial,
             rank=worker.rank,
-            runtime=worker.runtime if has_raw else NO_RUNTIME,
+            runtime=plan.stack.runtime,
             image_digest=worker.image_digest,
             collector_version=__version__,
             raw_key=raw_key if has_raw else None,
         )
-
-
-def is_answered(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a case with these outcomes is left as it is."""
-    doubtful = sum(outcome in _TRIED_AGAIN for outcome in outcomes)
-    return len(outcomes) > doubtful or doubtful >= _TRIES
 
 
 def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:

@@ -2,41 +2,32 @@
 
 import logging
 import os
-import platform
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import zstandard
 
 from collector import keys
-from collector.canonical import sha256_hex
-from collector.errors import AlreadyExists, OpmeterError, StoreError
-from collector.host.stack import device_serial, local_stack
+from collector.database.plans import read_plan
+from collector.database.sealed import read_sealed
+from collector.errors import AlreadyExists, BadInput, StoreError
 from collector.measurement import Outcome
 from collector.ops.registry import find
-from collector.plan import Plan, plan_from_json
+from collector.plan import Plan
 from collector.shard import ShardCase, read_shard
 from collector.stack import Stack
 from collector.store.base import Store
 from collector.worker.answers import ShardAnswers, Worker
-from collector.worker.attempt import Attempt
+from collector.worker.attempt import Attempt, is_committed
+from collector.worker.blame import WrongImage, WrongNode, seen_by_all
+from collector.worker.machine import Machine, ThisMachine
 from collector.worker.progress import ProgressObject
-from collector.worker.sessions import ReplayInstrument
 from collector.worker.shard_run import complete, give_up
 
 logger = logging.getLogger(__name__)
 
 LOG = "worker.log"
-
-
-class WrongImage(OpmeterError):
-    """What every worker of this installation would see: other software than the plan's."""
-
-
-class WrongNode(OpmeterError):
-    """This machine's device is not the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +59,33 @@ def work(
     *,
     watched: Store,
     progress_s: float = 2.0,
+    machine: Machine | None = None,
 ) -> bool:
     """Complete one shard. True once it is committed, by anyone; False where stopped before.
 
     `watched` is the same store, not waited for: progress is written there every `progress_s`. What
-    the process logs is expected in `scratch / LOG`, and is kept with the attempt.
+    the process logs is expected in `scratch / LOG`, and is kept with the attempt. `machine` is the
+    one to measure on, where it is not simply this one.
     Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
     another plan than the one assigned.
     """
-    plan, cases = _read(store, assignment)
-    check_stack(plan.stack, local_stack(plan.backend, plan.stack.device))
-    serial = device_serial(plan.backend, assignment.device)
+    plan = _read_plan(store, assignment)
+    machine = machine or ThisMachine()
+    cases = _read_cases(store, plan, assignment.shard)
+    if cases is None:
+        _commit_nothing(store, assignment, plan, machine.node)
+        return True
+    with seen_by_all():  # what is not installed is missing everywhere
+        here = machine.stack(plan)
+    check_stack(plan.stack, here)
+    serial = machine.serial(plan, assignment.device)
+    log = scratch / LOG
     named = (assignment.campaign, assignment.shard, assignment.attempt)
     progress = ProgressObject(watched, *named, every_s=progress_s)
     with progress:
         return complete(
-            _answers(store, assignment, plan, cases, log=scratch / LOG, serial=serial),
-            ReplayInstrument(plan, assignment.device, scratch, stop, progress.measured),
+            _answers(store, assignment, plan, cases, machine.node, log=log, serial=serial),
+            machine.instrument(plan, assignment.device, scratch, stop, progress.measured),
             find=find,
             backend=plan.backend,
             session_s=plan.shard_settings.session_s,
@@ -95,8 +96,12 @@ def work(
 
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
-    plan, cases = _read(store, assignment)
-    give_up(_answers(store, assignment, plan, cases), outcome, reason)
+    plan, node = _read_plan(store, assignment), ThisMachine().node
+    cases = _read_cases(store, plan, assignment.shard)
+    if cases is None:
+        _commit_nothing(store, assignment, plan, node)
+    else:
+        give_up(_answers(store, assignment, plan, cases, node), outcome, reason)
 
 
 def keep_log(
@@ -112,12 +117,6 @@ def keep_log(
         logger.debug("%s is there already", key)
     except (OSError, StoreError) as error:
         logger.warning("the log was not stored: %s", error)
-
-
-def this_node(environment: Mapping[str, str]) -> str:
-    """The machine's name, as provenance has it. A pod's own hostname is the pod's: there
-    Kubernetes says which node it is on, in NODE_NAME."""
-    return environment.get("NODE_NAME") or platform.node()
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:
@@ -146,22 +145,37 @@ def _difference(name: str, wanted: object, here: object) -> str:
     return f"the plan is for {name} {wanted!r}, and this machine has {here!r}"
 
 
-def _read(store: Store, assignment: Assignment) -> tuple[Plan, list[ShardCase]]:
-    """The plan and the shard's cases, as whoever assigned them knows them; else WrongImage."""
-    plan_key = keys.plan(assignment.campaign, assignment.plan)
-    plan = plan_from_json(store.get(plan_key), key=plan_key)
+def _read_plan(store: Store, assignment: Assignment) -> Plan:
+    """The plan that whoever assigned a shard of it knows; else WrongImage."""
+    key = keys.plan(assignment.campaign, assignment.plan)
+    with seen_by_all():
+        plan = read_plan(store, assignment.campaign, assignment.plan)
     if plan.plan_hash != assignment.plan_hash:
         raise WrongImage(
-            f"{plan_key}: plan {assignment.plan_hash} was assigned, and this is {plan.plan_hash}"
+            f"{key}: plan {assignment.plan_hash} was assigned, and this is {plan.plan_hash}"
         )
-    planned = {shard.shard_id: shard.sha256 for shard in plan.shards}
-    if assignment.shard not in planned:
-        raise WrongImage(f"{plan_key}: this plan has no shard {assignment.shard}")
-    shard_key = keys.shard(assignment.campaign, assignment.shard)
-    table = store.get(shard_key)
-    if sha256_hex(table) != planned[assignment.shard]:
-        raise WrongImage(f"{shard_key}: these are not the cases that the plan was made of")
-    return plan, read_shard(table, path=shard_key)
+    if assignment.shard not in {shard.shard_id for shard in plan.shards}:
+        raise WrongImage(f"{key}: this plan has no shard {assignment.shard}")
+    return plan
+
+
+def _read_cases(store: Store, plan: Plan, shard: str) -> list[ShardCase] | None:
+    """The cases of a shard, in order; None where their table is not the one that the plan was
+    made with: no worker on any node has a better one."""
+    key, plan_key = keys.shard(plan.campaign, shard), keys.plan(plan.campaign, plan.number)
+    (sha256,) = {s.sha256 for s in plan.shards if s.shard_id == shard}
+    try:
+        return read_shard(read_sealed(store, key, sha256, named_by=plan_key), path=key)
+    except BadInput as error:
+        logger.warning("nobody can measure this shard: %s", error)
+        return None
+
+
+def _commit_nothing(store: Store, assignment: Assignment, plan: Plan, node: str) -> None:
+    """Commit a shard without an answer. A merge finds it damaged, by the name of what is, and the
+    next plan has its cases in a shard of their own."""
+    if not is_committed(store, plan.campaign, assignment.shard):
+        Attempt(store, plan, assignment.shard, assignment.attempt, node).commit([], {})
 
 
 def _answers(
@@ -169,11 +183,11 @@ def _answers(
     assignment: Assignment,
     plan: Plan,
     cases: list[ShardCase],
+    node: str,
     *,
     log: Path | None = None,
     serial: str | None = None,
 ) -> ShardAnswers:
-    node = this_node(os.environ)
     attempt = Attempt(store, plan, assignment.shard, assignment.attempt, node, log)
     digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
     return ShardAnswers(attempt, cases, Worker(node, serial, image_digest=digest))

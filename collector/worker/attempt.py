@@ -1,25 +1,22 @@
-"""What one attempt at a shard writes, and what earlier attempts left behind.
+"""What one attempt at a shard writes.
 
 Order is the promise. The cases of a session come before it (`session-{k}.json`): who is killed with
-it leaves those, and no part. When it has ended come raw records and what it took
-(`usage-{k}.json`), then the part that was made from them, and the manifest last. A part that exists
-is a complete session, so its cases are never measured again, and whoever commits it knows what it
-took.
+it leaves those, and no part. When it has ended come raw records, then what the manifest will say
+of them and of the part (`entry-{k}.json`), then the part, and the manifest last. A part that exists
+is a complete session, so its cases are never measured again, and whoever commits it knows its
+bytes, and what it took.
 """
 
-import csv
-import io
-import json
-import uuid
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import zstandard
 
-from collector import __version__, keys
+from collector import __version__, keys, surroundings
 from collector.canonical import canonical_json, sha256_hex
-from collector.errors import AlreadyExists, BadInput, NotFound
+from collector.errors import AlreadyExists, BadInput, NotFound, stored
 from collector.manifest import (
     AttemptManifest,
     PartEntry,
@@ -28,13 +25,15 @@ from collector.manifest import (
     Usage,
     commit_from_json,
     commit_to_json,
+    entry_to_json,
     manifest_to_json,
-    usage_from_json,
-    usage_to_json,
 )
 from collector.measurement import ROW_COLUMNS, Measurement, from_row, to_row
 from collector.plan import Plan
 from collector.store.base import Store, create_once
+from collector.table import table_bytes, table_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,14 @@ class Attempt:
     ) -> Part:
         """Make a session's answers final; its raw records must be up already."""
         where = (self.plan.campaign, self.shard, self.attempt, session)
-        _create(self.store, keys.usage(*where), usage_to_json(usage))
-        stored = _create(self.store, keys.part(*where), part_bytes(measurements))
-        return Part(PartEntry(stored, raw, usage), tuple(measurements))
+        key, data = keys.part(*where), part_bytes(measurements)
+        entry = PartEntry(_stored(key, data), raw, usage)
+        _create(self.store, keys.part_entry(*where), entry_to_json(entry))
+        _create(self.store, key, data)
+        return Part(entry, tuple(measurements))
 
-    def commit(self, parts: Sequence[Part], final: Mapping[str, str]) -> ShardCommit:
-        """Write the manifest, then commit the shard. Whoever comes first has committed it:
-        the commit that counts is returned."""
+    def commit(self, parts: Sequence[Part], final: Mapping[str, str]) -> None:
+        """Write the manifest, then commit the shard. Whoever comes first has committed it."""
         if self.log is not None:
             where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
             self._store_compressed(where, self.log)
@@ -104,14 +104,13 @@ class Attempt:
         )
         key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
         stored = _create(self.store, key, manifest_to_json(manifest))
-        commit = ShardCommit(self.shard, self.attempt, stored, nonce=uuid.uuid4().hex)
+        commit = ShardCommit(self.shard, self.attempt, stored, nonce=surroundings.token(32))
         try:
             self.store.create(
                 keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
             )
         except AlreadyExists:
-            return read_commit(self.store, self.plan.campaign, self.shard) or commit
-        return commit
+            logger.info("shard %s: somebody else was first to commit it", self.shard)
 
     def _store_compressed(self, key: str, path: Path) -> StoredObject:
         return _create(self.store, key, zstandard.compress(path.read_bytes()))
@@ -121,76 +120,38 @@ def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
     """The commit of a shard, whoever made it; None where there is none yet."""
     key = keys.committed(campaign, shard)
     try:
-        return commit_from_json(store.get(key), key=key)
+        with stored():
+            return commit_from_json(store.get(key), key=key)
     except NotFound:
         return None
 
 
-def earlier_parts(store: Store, plan: Plan, shard: str) -> list[Part]:
-    """The parts that every attempt so far has completed, in order of keys."""
-    listing = list(store.list(keys.attempts(plan.campaign, shard)))
-    stored_raw = {info.key for info in listing if "/raw/" in info.key}
-    return [
-        _read_part(store, info.key, stored_raw)
-        for info in listing
-        if info.key.rsplit("/", 1)[1].startswith("part-")
-    ]
-
-
-def killed_sessions(store: Store, plan: Plan, shard: str) -> list[tuple[str, ...]]:
-    """The case ids of every session that nobody has told the end of: its worker was killed, or is
-    at it still."""
-    listed = {info.key for info in store.list(keys.attempts(plan.campaign, shard))}
-    begun = {key: key.replace("/session-", "/part-")[: -len(".json")] + ".csv" for key in listed}
-    killed = sorted(key for key, part in begun.items() if "/session-" in key and part not in listed)
-    found = (_case_ids(store.get(key), key) for key in killed)
-    return [case_ids for case_ids in found if case_ids]
-
-
-def _case_ids(data: bytes, key: str) -> tuple[str, ...]:
+def is_committed(store: Store, campaign: str, shard: str) -> bool:
+    """Whether there is nothing left to do. A commit that cannot be read is one too: it is made only
+    once. Whoever merges reports it, and the next plan has its cases."""
     try:
-        value = json.loads(data)
-    except ValueError:
-        value = None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadInput("a list of case ids is wanted", path=key)
-    return tuple(value)
+        return read_commit(store, campaign, shard) is not None
+    except BadInput as error:
+        logger.error("shard %s is committed, and its commit is damaged: %s", shard, error)
+        return True
 
 
 def part_bytes(measurements: Iterable[Measurement]) -> bytes:
     """A part: one row per case tried, in the columns of a measurement."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, ROW_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(to_row(measurement) for measurement in measurements)
-    return out.getvalue().encode()
+    return table_bytes(ROW_COLUMNS, (list(to_row(m).values()) for m in measurements))
 
 
 def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
-    reader = csv.DictReader(io.StringIO(data.decode(), newline=""))
-    if tuple(reader.fieldnames or ()) != ROW_COLUMNS:
-        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
-    return tuple(from_row(row) for row in reader)
+    rows = table_rows(data, ROW_COLUMNS, path=key)
+    return tuple(_measurement(row, key, line) for line, row in rows)
 
 
-def _read_part(store: Store, key: str, stored_raw: set[str]) -> Part:
-    data = store.get(key)
-    measurements = read_part(data, key=key)
-    raw_keys = {m.provenance.raw_key for m in measurements if m.provenance.raw_key}
-    mine = sorted(raw for raw in stored_raw if any(_is_of(raw, main) for main in raw_keys))
-    raw = tuple(_stored(raw, store.get(raw)) for raw in mine)
-    usage_key = key.replace("/part-", "/usage-").replace(".csv", ".json")
-    usage = usage_from_json(store.get(usage_key), key=usage_key)
-    return Part(PartEntry(_stored(key, data), raw, usage), measurements)
-
-
-def _is_of(raw: str, main: str) -> bool:
-    """Whether a raw record is of the session with this op_summary: that, its journal, or those of
-    its further passes."""
-    summary = raw.replace("/journal-", "/op_summary-").replace(".jsonl.", ".csv.")
-    stem, _, suffix = main.partition(".csv.")
-    return summary == main or (summary.startswith(f"{stem}-") and summary.endswith(suffix))
+def _measurement(cells: Sequence[str], key: str, line: int) -> Measurement:
+    try:
+        return from_row(dict(zip(ROW_COLUMNS, cells, strict=True)))
+    except BadInput as error:
+        raise BadInput(str(error), path=key, line=line) from error
 
 
 def _create(store: Store, key: str, data: bytes) -> StoredObject:

@@ -2,9 +2,11 @@
 
 from collector.measurement import Measurement, Provenance
 from collector.record import CaseRecord
+from collector.stack import Runtime
 
 PROVENANCE = Provenance(
-    "test", 1, "hash", 0, "shard", "attempt", 0, "stack", "node", None, 0, "real", None, "0", None
+    *("test", 1, "hash", 0, "shard", "attempt", 0, "stack", "node", None, 0),
+    *(Runtime.REAL, None, "0", None),
 )
 
 

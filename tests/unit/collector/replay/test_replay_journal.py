@@ -105,6 +105,30 @@ def test_a_tail_takes_up_a_line_when_it_is_complete(tmp_path):
     assert tail.read().in_flight.ordinal == 4
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"event": "end", "at_s": 2.0, "ordi{"event": "heartbeat", "at_s": 3.0}',
+        b"[" * 5000,
+        b"\xff\x00",
+        b"7",
+        b'{"event": "end", "at_s": 2.0, "ordinal": 9, "time": "t"}',
+        b'{"event": ["end"], "at_s": 2.0}',
+        b'{"event": "end", "at_s": "soon"}',
+    ],
+)
+def test_what_follows_a_line_that_cannot_be_read_is_as_if_it_was_not_done(tmp_path, broken):
+    path = tmp_path / JOURNAL
+    begun = b'{"event": "begin", "at_s": 1.5, "ordinal": 4, "case": "c", "time": "t"}\n'
+    after = begun.replace(b"4", b"5")
+    path.write_bytes(begun + broken + b"\n" + after)
+    tail = JournalTail(path)
+    assert set(tail.read().cases) == {4} and tail.read().in_flight.ordinal == 4
+    with path.open("ab") as stream:
+        stream.write(after)
+    assert set(tail.read().cases) == {4}
+
+
 def test_a_heartbeat_is_no_step(tmp_path):
     path = tmp_path / JOURNAL
     path.write_bytes(

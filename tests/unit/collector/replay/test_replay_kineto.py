@@ -19,8 +19,6 @@ from collector.replay.kineto import Filing, summary_rows
 from collector.replay.op_summary import join_summaries, write_summary
 from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 
-pytestmark = pytest.mark.fast
-
 CELLS = {
     OP_STATE: "dynamic",
     ACCELERATOR_CORE: "AI_VECTOR_CORE",

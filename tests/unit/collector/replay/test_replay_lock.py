@@ -77,6 +77,62 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
 
 
 @pytest.mark.fast
+def test_a_pipe_or_a_second_name_in_place_of_a_lock_is_refused(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    os.link(tmp_path / "precious", tmp_path / "cpu0.lock")
+    os.mkfifo(tmp_path / "cpu1.lock")
+    for device in ("cpu0", "cpu1"):
+        with (
+            pytest.raises(OpmeterError, match=f"{device} cannot be locked: .* file of its own"),
+            DeviceLock(device, "campaign", tmp_path),
+        ):
+            pass
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.fast
+def test_a_folder_of_locks_that_is_a_link_or_free_for_all_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / "free").mkdir()
+    (tmp_path / "free").chmod(0o777)
+    for name in ("link", "free"):
+        with (
+            pytest.raises(OpmeterError, match="cpu0 cannot be locked"),
+            DeviceLock("cpu0", "campaign", tmp_path / name),
+        ):
+            pass
+    assert not list((tmp_path / "mine").iterdir()) and not list((tmp_path / "free").iterdir())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        (b'{"pid": 7, "command": "\\u001b]0;x\\u0007", "purpose": "p"}', r"7 (p: \x1b]0;x\x07)"),
+        (b"[" * 9000, "another process that has just started"),
+        (b'{"pid": "\x1b", "command": 1}', "another process that has just started"),
+        (b"\xff\x1b[2J" * 100, "another process that has just started"),
+    ],
+)
+def test_the_note_of_another_user_cannot_steer_a_terminal(tmp_path, note, said):
+    with DeviceLock("cpu0", "campaign", tmp_path):
+        (tmp_path / "cpu0.lock").write_bytes(note)
+        with pytest.raises(DeviceBusy) as refused, DeviceLock("cpu0", "second", tmp_path):
+            pass
+    assert said in str(refused.value) and str(refused.value).isprintable()
+
+
+@pytest.mark.fast
+def test_a_long_command_leaves_a_note_that_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["opmeter", "\u7b97" * 5000])
+    second = DeviceLock("cpu0", "second", tmp_path)
+    refused = pytest.raises(DeviceBusy, match=f"process {os.getpid()}")
+    with DeviceLock("cpu0", "\u5b50" * 5000, tmp_path), refused, second:
+        pass
+
+
+@pytest.mark.fast
 def test_a_live_run_keeps_its_folder(temporary):
     with scratch_folder("cpu0") as first:
         (first / "session").mkdir()

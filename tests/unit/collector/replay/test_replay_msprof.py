@@ -184,3 +184,12 @@ def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):
     assert (os.read(held, 1), os.read(late, 1)) == (b"", b"")
     os.close(held)
     os.close(late)
+
+
+@pytest.mark.parametrize("damaged", [b"\xff\xfe,b\n1,2\n", b"a,c\n\xff,2\n"])
+def test_summaries_that_cannot_be_joined_are_refused_in_a_line(tmp_path, damaged):
+    (tmp_path / "one.csv").write_bytes(b"a,b\n1,2\n")
+    (tmp_path / "two.csv").write_bytes(damaged)
+    pieces = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    with pytest.raises(BadInput, match=f"{tmp_path}: op_summary in UTF-8 is wanted"):
+        join_summaries(pieces, tmp_path / "all.csv")

@@ -34,13 +34,21 @@ def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, 
     spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=6.0)
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
-    assert report.reason == "not done after 6 s, while launching"
+    assert report.reason == (
+        "not done after 6 s, its limit by forecast (limits.case_s is 60 s), while launching"
+    )
     result = collect(spec, tmp_path, report, PROVENANCE)
     (hung,) = result.measurements
     assert result.began
     assert (hung.kernel_type, hung.outcome) == ("Sleep", Outcome.HUNG)
     assert list(result.retry) == [spec.cases[0].record.case_id, spec.cases[2].record.case_id]
     assert _session_processes(tmp_path) == []
+
+
+def test_a_limit_that_is_that_of_every_case_is_told_as_such(session_of, tmp_path):
+    spec = session_of(case_record("Sleep", *SQUARE), limit_s=4.0, limits=Limits(case_s=4.0))
+    report = run_session(spec, tmp_path)
+    assert report.reason == "not done after 4 s, the most for any case, while launching"
 
 
 def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):

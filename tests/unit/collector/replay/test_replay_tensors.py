@@ -6,6 +6,7 @@ import pytest
 
 from collector.errors import BadInput, CaseRejected
 from collector.quality.sentinels import Mark, Sentinel
+from collector.stack import Stack
 from tests.unit.collector.replay.replay_cases import add_record, case_record
 
 torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
@@ -191,9 +192,11 @@ def test_a_backend_that_is_none_is_refused(session_of):
 
 
 def test_another_gpu_than_the_plan_s_is_refused(session_of):
-    spec = replace(session_of(add_record(1)), device=3, stack_device="CUDA_NVIDIA_H100_80GB_HBM3")
+    spec = replace(
+        session_of(add_record(1)), device=3, stack=Stack("CUDA_NVIDIA_H100_80GB_HBM3", "2.9.0")
+    )
     check_gpu(spec, "NVIDIA H100 80GB HBM3")
-    check_gpu(replace(spec, stack_device=""), "any")
+    check_gpu(replace(spec, stack=None), "any")
     with pytest.raises(BadInput, match="cuda device 3 is 'NVIDIA A10' to torch, and CUDA_NVIDIA_H"):
         check_gpu(spec, "NVIDIA A10")
 

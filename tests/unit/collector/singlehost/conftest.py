@@ -3,6 +3,7 @@
 import pytest
 
 from collector.database.columns import csv_bytes
+from collector.database.layout import kernel_files
 from collector.database.tree import read_kernel_file
 from collector.vocabulary import BASE_CELLS
 
@@ -36,7 +37,7 @@ class Tree:
         return [row["Average Duration(us)"] for row in self.rows(kernel)]
 
     def files(self):
-        return sorted(path.name for path in self.folder.glob("*.csv"))
+        return [path.relative_to(self.folder).as_posix() for path in kernel_files(self.folder)]
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.fast
 ROW = "Input Shapes,Input Data Types,Input Formats\n4,FLOAT,ND\n"
 
 
+MADE = {"commit": 1, "content_hash": "a" * 64, "files": {}}
+
+
 def tree(folder, **marker):
     version = folder / "D" / "vllm_ascend" / "vllm0_torch2_cann0"
     version.mkdir(parents=True)
@@ -27,16 +30,21 @@ def tree(folder, **marker):
 
 def test_a_tree_pulled_from_a_fake_database_is_refused(tmp_path):
     with pytest.raises(BadInput, match="fake runtime: its numbers are no device's"):
-        read_tree(tree(tmp_path, commit=1, runtime="fake"))
+        read_tree(tree(tmp_path, **MADE, runtime="fake"))
 
 
-@pytest.mark.parametrize("marker", [{"commit": 1}, {"runtime": "real"}])
-def test_other_pulled_trees_are_sources(tmp_path, marker):
-    assert [record.kernel_type for record in read_tree(tree(tmp_path, **marker))] == ["Abs"]
+def test_other_pulled_trees_are_sources(tmp_path):
+    version = tree(tmp_path, **MADE, runtime="real")
+    assert [record.kernel_type for record in read_tree(version)] == ["Abs"]
+
+
+def test_a_pulled_tree_that_does_not_say_its_runtime_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="opmeter-pull.json: .* runtime is missing"):
+        read_tree(tree(tmp_path, **MADE))
 
 
 def test_nothing_is_measured_for_a_tree_that_cannot_be_written(tmp_path, monkeypatch):
-    version = tree(tmp_path)
+    version = tree(tmp_path, **MADE, runtime="real")
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     stack = Stack(device="D", torch="2")
     with pytest.raises(BadInput, match="cannot be written: Read-only file system"):

@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 
 from collector.database.columns import DATABASE_COLUMNS, PARSER_COLUMNS
+from collector.database.layout import kernel_files
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.singlehost.from_profile import microbench_from_profile
@@ -14,6 +15,7 @@ from collector.singlehost.outcome import Update
 from collector.singlehost.parse import parse
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.singlehost.conftest import matmul
 
 pytestmark = pytest.mark.fast
@@ -159,9 +161,10 @@ def test_an_empty_tree_gets_a_file_with_every_column_for_each_kernel(tree, profi
         Told("reduce_scatterAicpuKernel", core="AI_CPU"),
     )
     result = microbench_from_profile(tree.folder, [source])
-    assert tree.files() == ["Add.csv", "Custom.csv"]
+    assert tree.files() == ["Add.csv", "unknown_inputs/Custom.csv"]
+    assert list(Consumer(tree.folder).everything()) == ["Add"]
     assert read_kernel_file(tree.folder / "Add.csv").columns == DATABASE_COLUMNS
-    assert tree.durations("Custom") == ["7.840000"]
+    assert tree.durations("unknown_inputs/Custom") == ["7.840000"]
     assert tree.rows("Add")[0]["Profiling Average Duration(us)"] == ""
     assert [left.fate for left in result.leftover] == ["an AICPU kernel makes no file"]
 
@@ -215,6 +218,36 @@ def test_nothing_is_written_where_a_file_of_the_tree_is_wrong(tree, profile):
     assert tree.durations("Add") == [""]
 
 
+def test_a_row_takes_no_launches_of_the_ai_cpu(tree, profile):
+    tree.write("Add", {})
+    source = profile(Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"))
+    microbench_from_profile(tree.folder, [source])
+    assert tree.durations("Add") == ["10.000000", "900.000000"]
+    assert [row["Accelerator Core"] for row in tree.rows("Add")] == ["AI_VECTOR_CORE", "AI_CPU"]
+    alone = profile(Told(core="AI_CPU", state="N/A", duration="800.000"), name="alone")
+    result = microbench_from_profile(tree.folder, [alone], update=Update.ALL)
+    assert [w.mean_us for w in result.written] == [800.0]
+    assert tree.durations("Add") == ["10.000000", "800.000000"]
+
+
+def test_a_row_of_unknown_inputs_gets_its_number_where_no_consumer_looks(tree, profile):
+    unknown = {"Input Shapes": "N/A", "Input Data Types": "N/A", "Input Formats": "N/A"}
+    unknown |= {"Output Shapes": "N/A", "Output Data Types": "N/A", "Output Formats": "N/A"}
+    tree.write("Add", {AVERAGE: "3.0"}, {**unknown, "Note": "mine"}, {"Input Shapes": '"1;1"'})
+    source = profile(unknown_inputs("Add", duration="7.000"))
+    result = microbench_from_profile(tree.folder, [source], update=Update.MISSING_ONLY)
+    ((written, cells),) = (
+        (w.place.file, tree.rows("unknown_inputs/Add")[w.place.at]) for w in result.written
+    )
+    assert (written, cells[AVERAGE], cells["Note"]) == (
+        "unknown_inputs/Add.csv",
+        "7.000000",
+        "mine",
+    )
+    assert len(tree.rows("Add")) == 2
+    assert Consumer(tree.folder).durations("Add") == {((4096, 1024), (4096, 1024)): 3.0}
+
+
 def test_a_second_run_changes_nothing(tree, profile):
     source = profile(Told(), Told("Mul"))
     microbench_from_profile(tree.folder, [source])
@@ -245,8 +278,10 @@ def test_real_profiles_give_what_a_spreadsheet_gives(real_profiles, tree, run, i
     if not is_parsed or run.startswith("inference"):
         found = {
             (path.stem, tuple(row[name] for name in BASE_CELLS[2:])): row[AVERAGE]
-            for path in tree.folder.glob("*.csv")
+            for path in kernel_files(tree.folder)
             for row in read_kernel_file(path).rows
         }
+        read = {path.stem for path in tree.folder.glob("*.csv")}
+        assert set(Consumer(tree.folder).everything()) == read
         assert found == {key: f"{mean:.6f}" for key, (mean, _) in expected.items()}
     assert sorted(w.launches for w in result.written) == sorted(n for _, n in expected.values())

@@ -1,146 +1,181 @@
-"""What sessions measured comes into the tree, and only where it belongs."""
+"""A microbenchmark measures as the worker does: one after the other, halved after a crash, tried
+again where that may help, and with what it could not read kept."""
 
-from dataclasses import replace
+import threading
+from pathlib import Path
 
 import pytest
 
-from collector.errors import BadInput
+from collector.errors import DeviceBusy, OpmeterError
 from collector.measurement import Measurement, Outcome, Timing
-from collector.record import as_ran
-from collector.singlehost.from_replay import TreeReplay
-from collector.singlehost.machine import check_device, provenance_of
-from collector.singlehost.outcome import Update
-from collector.stack import Stack
-from tests.unit.collector.singlehost.conftest import matmul
+from collector.measuring.batches import SessionsFail
+from collector.plan import MeasureSettings
+from collector.replay.lock import DeviceLock
+from collector.singlehost.from_replay import microbench_by_replay
+from collector.stack import Runtime, Stack, runtime_details
+from tests.unit.collector.measuring.pretending import PlayedSupervisor
 
 pytestmark = pytest.mark.fast
 
 STACK = Stack("CPU_x_2t", "2.13.0")
-AVERAGE = "Average Duration(us)"
-TWO = {"Input Shapes": '"2;2"', "Output Shapes": '"2"'}
 
 
-def measured(record, us=3.0, outcome=Outcome.OK, **more):
-    timing = Timing(us, us, us, us, us, us, us, 0.0) if outcome is Outcome.OK else None
-    return Measurement(
-        record.case_id,
-        record.kernel_type,
-        outcome,
-        "" if outcome is Outcome.OK else "why",
-        provenance_of(STACK, "cpu"),
-        n_accepted=5,
-        timing=timing,
-        **more,
-    )
+@pytest.fixture
+def sessions(monkeypatch, tmp_path):
+    """Sessions that measure every case well, on a machine that is nobody else's."""
+    monkeypatch.setenv("OPMETER_LOCKS", str(tmp_path / "locks"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    played = PlayedSupervisor(monkeypatch)
+    played.measure = lambda records, provenance: [good(r, provenance) for r in records]
+    return played
 
 
-def replay(tree, update=Update.ALL, kernels=()):
-    return TreeReplay(tree.folder, "cpu", kernels, update)
+def good(record, provenance):
+    timing = Timing(*[3.0] * 7, 0.0)
+    return Measurement(record.case_id, "Add", Outcome.OK, "", provenance, timing=timing)
 
 
-def test_a_good_measurement_is_in_the_tree_at_once(tree):
-    tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7"}, {})
-    work = replay(tree)
-    (record,) = work.to_measure
-    work.take([measured(record, counters=(("aiv_vec_ratio", 0.5),))])
-    assert tree.durations("Add") == ["3.000000"] * 2
-    assert tree.rows("Add")[0]["MicroBench aic_mac_ratio"] == ""
-    assert tree.rows("Add")[0]["MicroBench aiv_vec_ratio"] == "0.500000"
-    result = work.finish((), prune_empty=False)
-    assert result.is_complete and [row.launches for row in result.written] == [5, 5]
-    assert [count for _, count in result.duplicates] == [2]
+def failed(record, provenance, outcome, reason="it was so"):
+    return Measurement(record.case_id, "Add", outcome, reason, provenance)
 
 
-def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
-    tree.write("Add", {AVERAGE: "9.0"})
-    work = replay(tree)
-    work.take([measured(work.to_measure[0], outcome=Outcome.GATED)])
-    result = work.finish((), prune_empty=True)
-    assert tree.durations("Add") == ["9.0"]
-    assert [(u.outcome, u.reason) for u in result.failed] == [(Outcome.GATED, "why")]
+def rows(tree, count):
+    sizes = range(1, count + 1)
+    tree.write("Add", *({"Input Shapes": f'"{n};{n}"', "Output Shapes": f'"{n}"'} for n in sizes))
 
 
-def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
-    tree.write("Nothing", {})
-    tree.write("Add", {"Input Shapes": "N/A"}, {"Input Shapes": '"4;8"'})
-    work = replay(tree)
-    assert work.to_measure == []
-    result = work.finish((), prune_empty=False)
-    outcomes = [(u.case.kernel_type, u.outcome) for u in result.skipped]
-    assert outcomes == [
-        ("Add", Outcome.UNSUPPORTED),
-        ("Add", Outcome.REJECTED),
-        ("Nothing", Outcome.UNSUPPORTED),
+def microbench(tree, stack=STACK, **more):
+    stop = more.pop("stop", None) or threading.Event()
+    return microbench_by_replay(tree.folder, "cpu", stack, MeasureSettings(), stop=stop, **more)
+
+
+def first(record):
+    return record.case.inputs[0].shape == (1,)
+
+
+def test_a_slot_is_held_while_a_session_measures_and_none_between(sessions, tree, monkeypatch):
+    monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", "1")
+    rows(tree, 130)
+    met = []
+
+    def meet(spec):
+        with pytest.raises(DeviceBusy, match="a session"), DeviceLock("measuring-0", "another"):
+            pass
+        met.append(len(spec.cases))
+
+    sessions.during = meet
+    result = microbench(tree)
+    assert met == [128, 2] and len(result.written) == 130
+    with DeviceLock("measuring-0", "another"):
+        pass
+
+
+def test_a_slot_that_another_has_is_waited_for(sessions, tree, monkeypatch):
+    monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", "1")
+    monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
+    rows(tree, 1)
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(microbench(tree)))
+    with DeviceLock("measuring-0", "another"):
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive() and sessions.specs == []
+    waiting.join(60)
+    assert found[0].is_complete and sessions.sizes == [1]
+
+
+def test_a_device_that_another_run_has_is_refused(sessions, tree):
+    rows(tree, 1)
+    with DeviceLock("cpu0", "another run"), pytest.raises(DeviceBusy, match="another run"):
+        microbench(tree)
+    assert sessions.specs == []
+
+
+def test_a_case_that_kills_its_session_is_found_by_halving(sessions, tree):
+    rows(tree, 8)
+
+    def poisoned(records, provenance):
+        return () if any(map(first, records)) else [good(r, provenance) for r in records]
+
+    sessions.measure = poisoned
+    result = microbench(tree)
+    assert sessions.sizes[:4] == [8, 4, 2, 1]
+    (crashed,) = result.failed
+    assert crashed.outcome is Outcome.CRASHED and result.is_complete
+    assert tree.durations("Add") == ["", *["3.000000"] * 7]
+    assert crashed.outcome in {m.outcome for m in result.measurements}
+
+
+def test_a_profile_that_nobody_could_read_is_kept_and_named(sessions, tree, tmp_path):
+    rows(tree, 4)
+    sessions.unread = lambda records: "msprof wrote no op_summary" if len(records) > 2 else ""
+    result = microbench(tree)
+    assert sessions.sizes == [4, 2, 2] and result.is_complete
+    (profile,) = (tmp_path / "scratch").rglob("PROF_1")
+    name, said = result.about[-1]
+    assert name == "Not read" and str(profile.parent.parent) in said
+    assert said.startswith("session 1: msprof wrote no op_summary")
+
+
+def test_what_cannot_be_read_of_a_case_alone_ends_the_run_and_says_where_it_lies(sessions, tree):
+    rows(tree, 2)
+    sessions.unread = lambda records: "msprof wrote no op_summary"
+    with pytest.raises(SessionsFail, match="nothing was recorded of Add .*, alone: ") as caught:
+        microbench(tree)
+    kept = Path(str(caught.value).rpartition(" ")[2])
+    assert len(list(kept.rglob("PROF_1"))) == 1
+    assert sessions.sizes == [2, 1]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PROFILER_LOST, Outcome.OOM])
+def test_what_may_not_be_the_cases_fault_is_tried_once_more(sessions, tree, outcome):
+    rows(tree, 3)
+
+    def doubtful(records, provenance):
+        lost = [failed(r, provenance, outcome) for r in records if first(r)]
+        return [*lost, *(good(r, provenance) for r in records if not first(r))]
+
+    sessions.measure = doubtful
+    result = microbench(tree)
+    assert sessions.sizes == [3, 1] and [u.outcome for u in result.failed] == [outcome]
+    assert result.is_complete
+
+
+def test_one_failure_ends_the_run_where_that_is_wanted(sessions, tree):
+    rows(tree, 200)
+    sessions.measure = lambda records, provenance: [
+        failed(r, provenance, Outcome.GATED) if first(r) else good(r, provenance) for r in records
     ]
-    assert result.failed == () and result.is_complete
+    result = microbench(tree, fail_fast=True)
+    assert sessions.sizes == [128] and not result.is_complete and len(result.failed) == 1
 
 
-def test_missing_only_asks_for_rows_without_any_duration(tree):
-    profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
-    tree.write("Add", {AVERAGE: "5.0"}, profiled, {**TWO, AVERAGE: "0"})
-    work = replay(tree, Update.MISSING_ONLY)
-    assert [r.case.inputs[0].shape for r in work.to_measure] == [(2,)]
-    assert work.finish((), prune_empty=False).kept == 2
+def test_a_case_has_the_whole_limit_since_nobody_has_forecast_it(sessions, tree):
+    rows(tree, 1)
+    microbench(tree)
+    assert [case.limit_s for case in sessions.specs[0].cases] == [240]
 
 
-def test_only_chosen_kernels_are_asked_for(tree):
-    tree.write("Add", {})
-    tree.write("Mul", {})
-    assert [r.kernel_type for r in replay(tree, kernels=("Mul",)).to_measure] == ["Mul"]
-    with pytest.raises(BadInput, match="no file of kernel type 'Sub'; there are: Add, Mul"):
-        replay(tree, kernels=("Sub",))
+def test_progress_counts_cases_that_are_through(sessions, tree):
+    rows(tree, 130)
+    seen = []
+    microbench(tree, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 130), (128, 130), (128, 130), (130, 130), (130, 130)]
 
 
-def test_a_kernel_that_ran_in_place_of_another_is_filed_under_its_own_name(tree):
-    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
-    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
-    work = replay(tree)
-    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
-    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
-    work.take([measured(asked, outcome=Outcome.SUBSTITUTED), measured(ran, asked=asked.case_id)])
-    assert tree.durations("MatMulV2") == [""]
-    assert tree.durations("MatMulV3") == ["", "3.000000"]
-    assert tree.rows("MatMulV3")[1]["Input Shapes"] == '"8,8;8,8"'
-    result = work.finish((), prune_empty=False)
-    assert [u.outcome for u in result.failed] == [Outcome.SUBSTITUTED]
-    assert result.written[0].ran == "ran where MatMulV2 was asked for"
+def test_what_computes_nothing_is_not_even_begun(sessions, tree):
+    rows(tree, 1)
+    fake = Stack("CPU_x_2t", "2.13.0", details=runtime_details(Runtime.FAKE))
+    with pytest.raises(OpmeterError, match="the runtime here is fake"):
+        microbench(tree, fake)
+    assert sessions.specs == []
+    assert microbench(tree, fake, allow_fake=True).is_complete
 
 
-def test_missing_only_adds_no_row_for_a_kernel_that_ran_instead(tree):
-    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
-    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
-    work = replay(tree, Update.MISSING_ONLY)
-    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
-    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
-    work.take([measured(ran, asked=asked.case_id)])
-    assert tree.durations("MatMulV3") == [""]
-    (left,) = work.finish((), prune_empty=False).leftover
-    assert left.fate == "ran where MatMulV2 was asked for; it has no row"
-
-
-def test_rows_are_removed_only_where_every_case_had_its_chance(tree):
-    tree.write("Add", {}, {"Input Shapes": '"1;1"', "Output Shapes": '"1"'})
-    work = replay(tree)
-    first, second = work.to_measure
-    work.take([measured(first)])
-    early = work.finish((), prune_empty=True)
-    assert (early.is_complete, early.deleted, len(tree.rows("Add"))) == (False, (), 2)
-    work.take([replace(measured(second), outcome=Outcome.FAILED, timing=None)])
-    result = work.finish((), prune_empty=True)
-    assert result.is_complete and tree.durations("Add") == ["3.000000"]
-    assert [cells["Input Shapes"] for _, cells in result.deleted] == ['"1;1"']
-
-
-def test_a_tree_of_nothing_is_refused(tree):
-    with pytest.raises(BadInput, match="`opmeter parse` makes some"):
-        replay(tree)
-
-
-def test_numbers_of_one_device_do_not_come_into_the_tree_of_another(tmp_path):
-    place = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend"
-    with pytest.raises(BadInput, match="of ATLAS_800_A3.*here CPU_x_2t would be measured"):
-        check_device(place / "vllm0.18.0_torch2.9.0_cann8.5", STACK)
-    own = tmp_path / "CPU_x_2t" / "vllm_ascend"
-    assert check_device(own / "vllm0_torch2.13.0_cann0", STACK) == ""
-    assert "this machine has vllm0_torch2.13.0" in check_device(own / "vllm0_torch2.9_cann0", STACK)
-    assert check_device(tmp_path / "anything", STACK) == ""
+def test_stopped_it_begins_no_other_session(sessions, tree):
+    rows(tree, 130)
+    stop = threading.Event()
+    sessions.during = lambda spec: stop.set()
+    result = microbench(tree, stop=stop)
+    assert sessions.sizes == [128] and len(result.written) == 128 and not result.is_complete

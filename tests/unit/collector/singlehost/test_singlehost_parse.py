@@ -14,6 +14,7 @@ from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse
 from collector.singlehost.tree_source import read_tree
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.unit.collector.database.consumer import Consumer
 
 pytestmark = pytest.mark.fast
 
@@ -42,10 +43,12 @@ def snapshot(folder):
 
 def test_a_new_tree_has_a_file_for_each_kernel(profile, version):
     result = parse([profile], version)
-    assert sorted(path.name for path in version.iterdir()) == ["Add.csv", "Cast.csv", "reports"]
-    assert [(k.kernel_type, k.added, k.updated) for k in result.kernels] == [
-        ("Add", 1, 0),
-        ("Cast", 1, 0),
+    names = sorted(path.name for path in version.iterdir())
+    assert names == ["Add.csv", "Cast.csv", "reports", "unknown_inputs"]
+    assert [(k.path.relative_to(version).as_posix(), k.added) for k in result.kernels] == [
+        ("Add.csv", 1),
+        ("Cast.csv", 1),
+        ("unknown_inputs/MemSet.csv", 1),
     ]
     assert result.report.unknown_input_rows == (("MemSet", 1),)
     assert read_kernel_file(version / "Add.csv").columns == PARSER_COLUMNS
@@ -92,7 +95,7 @@ def test_parsing_again_changes_no_file(profile, version):
     before = snapshot(version)
     stamps = {path: path.stat().st_mtime_ns for path in before}
     result = parse([profile], version)
-    assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)] * 2
+    assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)] * 3
     assert snapshot(version) == before
     assert {path: path.stat().st_mtime_ns for path in before} == stamps
 
@@ -108,7 +111,7 @@ def test_what_others_wrote_into_a_tree_stays(profile, version):
     (version / "Other.csv").write_bytes(b"untouched")
     (version / "op_mapping.yaml").write_bytes(b"untouched")
     result = parse([profile], version)
-    assert [(k.added, k.updated) for k in result.kernels] == [(0, 1), (1, 0)]
+    assert [(k.added, k.updated) for k in result.kernels] == [(0, 1), (1, 0), (1, 0)]
     first, second = read_kernel_file(version / "Add.csv").rows
     assert {name: first[name] for name in columns} == generated | {"EP Size": ""}
     assert second["Average Duration(us)"] == "9.000000"
@@ -123,7 +126,7 @@ def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
     parse([profile], version)
     before = snapshot(version)
     bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
-    with pytest.raises(BadInput, match="kernel type '../x'") as error:
+    with pytest.raises(BadInput, match="a kernel type is a name") as error:
         parse([profile, bad], version)
     assert error.value.line == 3
     assert snapshot(version) == before
@@ -179,8 +182,45 @@ def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version
 
 def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
     parse([profile], version)
-    known = [r for r in read_profile([profile]).records if r.case.inputs is not None]
-    assert [r.case_id for r in read_tree(version)] == [r.case_id for r in known]
+    records = read_profile([profile]).records
+    assert [r.case_id for r in read_tree(version)] == [r.case_id for r in records]
+
+
+def test_launches_on_the_ai_cpu_have_a_row_of_their_own(tmp_path, version):
+    rows = [Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"), Told(core="MIX_AIV")]
+    path = write_profile(tmp_path / "both", "K5", rows)
+    parse([path], version)
+    first, second = read_kernel_file(version / "Add.csv").rows
+    assert [row["Accelerator Core"] for row in (first, second)] == ["AI_VECTOR_CORE", "AI_CPU"]
+    assert second["Profiling Average Duration(us)"] == "900.000000"
+    again = parse([path], version)
+    assert [(k.added, k.unchanged) for k in again.kernels] == [(0, 2)]
+
+
+def test_consumers_read_a_tree_of_a_profile_with_unknown_inputs(tmp_path, version):
+    both = write_profile(tmp_path / "both", "K5", [Told(), unknown_inputs("Add"), Told("Cast")])
+    parse([both], version)
+    assert set(Consumer(version).everything()) == {"Add", "Cast"}
+    assert len(Consumer(version).durations("Add")) == 1
+    (row,) = read_kernel_file(version / "unknown_inputs" / "Add.csv").rows
+    assert row["Profiling Average Duration(us)"]
+
+
+def test_rows_of_unknown_inputs_leave_the_file_that_another_tool_put_them_in(profile, version):
+    parse([profile], version)
+    path = version / "Add.csv"
+    file = read_kernel_file(path)
+    stray = {**file.rows[0], "Input Shapes": "N/A", "Note": "mine"}
+    path.write_bytes(csv_bytes((*file.columns, "Note"), [stray, *file.rows]))
+    with pytest.raises(ValueError, match="nan"):
+        Consumer(version).durations("Add")
+    parse([profile], version)
+    assert len(Consumer(version).durations("Add")) == 1
+    (moved,) = read_kernel_file(version / "unknown_inputs" / "Add.csv").rows
+    assert moved == stray
+    before = snapshot(version)
+    parse([profile], version)
+    assert snapshot(version) == before
 
 
 def test_a_tree_tells_its_attributes_and_durations_and_no_other_numbers(version):
@@ -206,14 +246,16 @@ def test_a_folder_without_a_tree_is_refused(version, make):
 def test_the_real_training_run_becomes_a_tree(real_profiles, version):
     source = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
     result = parse([source], version)
-    assert sum(kernel.added for kernel in result.kernels) == 108  # without MemSet
-    assert len(result.kernels) == 34
+    assert sum(kernel.added for kernel in result.kernels) == 109
+    assert len(result.kernels) == 35
+    assert [path.name for path in (version / "unknown_inputs").iterdir()] == ["MemSet.csv"]
     adamw = read_kernel_file(version / "ApplyAdamWV2.csv")
     assert all(row["Output Shapes"] == "N/A" for row in adamw.rows)
     ids = {record.case_id for record in read_tree(version)}
-    assert ids < {record.case_id for record in read_profile([source]).records}
+    assert ids == {record.case_id for record in read_profile([source]).records}
+    assert len(Consumer(version).kernel_types()) == 34 and Consumer(version).everything()
     again = parse([source], version)
-    assert sum(kernel.unchanged for kernel in again.kernels) == 108
+    assert sum(kernel.unchanged for kernel in again.kernels) == 109
 
 
 def attention_row(duration="10.000"):

@@ -28,7 +28,7 @@ ADD = case_from_cells("Add", PLAIN)
 
 
 def written(us, profiling_us=None, at=0, **more):
-    return Written(Place("Add", at), ADD, us, 7, profiling_us=profiling_us, **more)
+    return Written(Place("Add.csv", at), ADD, us, 7, profiling_us=profiling_us, **more)
 
 
 def result(folder, *rows, **more):

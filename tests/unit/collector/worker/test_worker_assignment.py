@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
+from collector.database.merge import CREATE, merge
 from collector.errors import OpmeterError
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
@@ -14,14 +15,13 @@ from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.worker.assignment import (
     Assignment,
-    WrongImage,
-    WrongNode,
     abandon,
     check_stack,
-    this_node,
     work,
 )
 from collector.worker.attempt import read_commit, read_part
+from collector.worker.blame import WrongImage, WrongNode
+from collector.worker.machine import this_node
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -59,10 +59,32 @@ def test_another_plan_than_the_one_assigned_is_refused(store, assignment, tmp_pa
     )
 
 
-def test_other_cases_than_the_plan_s_are_refused(store, assignment, tmp_path):
+@pytest.mark.parametrize("by", ["worker", "who gives up"])
+@pytest.mark.parametrize("damage", [None, b"", b"\xff", b"other cases"])
+def test_a_shard_whose_cases_nobody_can_read_is_left_to_the_next_plan(
+    store, assignment, tmp_path, damage, by
+):
     key = keys.shard(assignment.campaign, "s1")
-    store.put(key, store.get(key).replace(b"1,64", b"9,64"))
-    refused(store, assignment, tmp_path, "shards/s1.csv: these are not the cases")
+    store.delete(key)
+    if damage is not None:
+        store.put(key, damage)
+    if by == "worker":
+        assert work(store, assignment, tmp_path, threading.Event(), watched=store)
+    else:
+        abandon(store, assignment, Outcome.CRASHED, "")
+    merged = merge(store, [(assignment.campaign, 1)], guard=CREATE, author="test")
+    assert merged.missing == () and merged.commit is None
+    (damaged,) = merged.damaged
+    assert key in str(damaged)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"[]", b"\xff", None])
+def test_a_plan_that_cannot_be_read_is_every_workers_matter(store, assignment, tmp_path, data):
+    key = keys.plan(assignment.campaign, assignment.plan)
+    store.delete(key)
+    if data is not None:
+        store.put(key, data)
+    refused(store, assignment, tmp_path, "plans/1.json")
 
 
 def test_a_shard_of_another_plan_is_refused(store, assignment, tmp_path):

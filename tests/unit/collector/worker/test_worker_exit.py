@@ -13,16 +13,25 @@ import pytest
 import zstandard
 
 from collector import keys
-from collector.errors import BadInput, NotFound, OpmeterError, StoreUnavailable
-from collector.host.fault import HostFault
+from collector.errors import (
+    AlreadyExists,
+    BadInput,
+    DeviceBusy,
+    HostFault,
+    NotFound,
+    OpmeterError,
+    StoreUnavailable,
+)
+from collector.measuring.batches import SessionsFail
 from collector.plan import plan_to_json
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
-from collector.worker.__main__ import exit_code, run
-from collector.worker.assignment import LOG, Assignment, WrongImage, WrongNode
-from collector.worker.batches import SessionsFail
+from collector.surroundings import Surroundings, within
+from collector.worker.__main__ import run
+from collector.worker.assignment import LOG, Assignment
+from collector.worker.blame import WrongImage, WrongNode, exit_code
 from collector.worker.exit_codes import ExitCode
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -40,22 +49,61 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
     ("error", "code"),
     [
         (WrongImage("other torch"), ExitCode.IMAGE),
-        (BadInput("no plan"), ExitCode.IMAGE),
-        (NotFound("no plan"), ExitCode.IMAGE),
+        (BadInput("campaigns/c/attempts/s/a/part-1.csv: damaged"), ExitCode.FAILED),
+        (NotFound("gone meanwhile"), ExitCode.FAILED),
+        (AlreadyExists("taken"), ExitCode.FAILED),
         (WrongNode("other device"), ExitCode.NODE),
         (HostFault("npu-smi does not answer"), ExitCode.NODE),
         (SessionsFail("no torch"), ExitCode.NODE),
         (SessionStuck("still there"), ExitCode.HANG),
-        (OpmeterError("unforeseen"), ExitCode.NODE),
+        (DeviceBusy("another run holds it"), ExitCode.NODE),
+        (OpmeterError("unforeseen"), ExitCode.FAILED),
         (StoreUnavailable("away"), ExitCode.STORE),
         (OSError(errno.ENOSPC, "full"), ExitCode.SPACE),
         (OSError(errno.EDQUOT, "full"), ExitCode.SPACE),
         (NoSpace("no room for a profile"), ExitCode.SPACE),
-        (PermissionError(errno.EACCES, "not yours"), ExitCode.NODE),
+        (OSError(errno.EIO, "Input/output error"), ExitCode.NODE),
+        (PermissionError(errno.EACCES, "not yours"), ExitCode.FAILED),
     ],
 )
 def test_an_error_blames_somebody(error, code):
     assert exit_code(error) is code
+
+
+class Away(MemoryStore):
+    def get(self, key):
+        raise StoreUnavailable("away")
+
+
+class ToldToStop(Surroundings):
+    """A clock of its own, and somebody who says stop a minute after the beginning."""
+
+    def __init__(self, stop):
+        self.now_s, self._stop = 0.0, stop
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+    def wait(self, event, seconds):
+        assert event is self._stop
+        self.now_s = min(self.now_s + seconds, 60.0)
+        if self.now_s == 60.0:
+            event.set()
+        return event.is_set()
+
+
+@pytest.mark.fast
+def test_who_is_told_to_stop_while_the_store_is_away_does_not_wait_for_it(tmp_path):
+    stop = threading.Event()
+    played = ToldToStop(stop)
+    with within(played):
+        code = run(Away(), ASSIGNMENT, tmp_path, 600.0, stop)
+    assert (
+        code is ExitCode.STORE and 60 < played.now_s < 90
+    )  # its parent waits 30 s beyond the case
 
 
 @pytest.mark.fast
@@ -136,7 +184,7 @@ def test_the_last_line_of_a_worker_is_in_its_stored_log(tmp_path):
 
 def test_a_worker_without_a_folder_says_so_in_a_line(tmp_path):
     done = _worker((tmp_path / "data").as_uri(), tmp_path / "absent")
-    assert done.returncode == ExitCode.NODE
+    assert done.returncode == ExitCode.FAILED
     assert len(done.stderr.splitlines()) == 1 and "absent/worker.log" in done.stderr
 
 

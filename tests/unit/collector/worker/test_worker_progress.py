@@ -9,7 +9,7 @@ import pytest
 from collector import keys
 from collector.errors import NotFound, StoreUnavailable
 from collector.store.memory import MemoryStore
-from collector.worker.progress import ProgressObject
+from collector.worker.progress import Progress, ProgressObject, read_progress
 
 pytestmark = pytest.mark.fast
 
@@ -58,6 +58,18 @@ def test_what_is_written_says_where_the_attempt_is():
         until(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
 
 
+def test_a_session_that_is_lost_does_not_take_the_picture_back():
+    store = MemoryStore()
+    with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
+        progress.answered(2, 9)
+        progress.measured(5, "Add 2,2")
+        progress.answered(2, 9)
+        progress.measured(1, "Add 3,3")
+        until(lambda: _stored(store) == {"done": 7, "cases": 9, "case": "Add 3,3"})
+        progress.measured(6, "Add 4,4")
+        until(lambda: _stored(store) == {"done": 8, "cases": 9, "case": "Add 4,4"})
+
+
 def test_a_slow_store_gets_only_the_newest_value():
     store = Slow()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
@@ -94,3 +106,19 @@ def _stored(store):
         return json.loads(store.get(KEY))
     except NotFound:
         return None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000),
+        *(b'{"done": null, "cases": 3, "case": ""}', b'{"done": 1}'),
+    ],
+)
+def test_an_odd_picture_of_the_progress_is_passed_over(odd):
+    store = MemoryStore()
+    assert read_progress(store, KEY) is None
+    store.put(KEY, odd)
+    assert read_progress(store, KEY) is None
+    store.put(KEY, b'{"done": 1, "cases": 3, "case": "Add"}')
+    assert read_progress(store, KEY) == Progress(1, 3, "Add")

@@ -6,29 +6,20 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
-from collector.errors import BadInput, CaseRejected, StoreUnavailable
+from collector.errors import StoreUnavailable
 from collector.manifest import Usage, manifest_from_json
 from collector.measurement import Measurement, Outcome, Timing
-from collector.ops.spec import Constraint, OpSpec
+from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.measuring.batches import SessionsFail
 from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
-from collector.record import CaseRecord
-from collector.replay.supervisor import Ending, SessionReport
 from collector.shard import ShardCase
-from collector.stack import Stack
+from collector.stack import Runtime, Stack, runtime_details
 from collector.store.memory import MemoryStore
-from collector.vocabulary import BASE_CELLS
-from collector.worker.answers import (
-    RawRecords,
-    SessionAnswers,
-    ShardAnswers,
-    Worker,
-    final_measurements,
-    is_answered,
-)
-from collector.worker.attempt import Attempt, earlier_parts, killed_sessions, read_commit
-from collector.worker.batches import SessionsFail, next_session
-from collector.worker.sessions import counter_groups, why_it_ended, with_counters
-from collector.worker.shard_run import complete, give_up, refusal
+from collector.worker.answers import ShardAnswers, Worker, final_measurements
+from collector.worker.attempt import Attempt, read_commit
+from collector.worker.shard_run import complete, give_up
+from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
+from tests.unit.collector.worker.stored_parts import measured
 
 pytestmark = pytest.mark.fast
 
@@ -51,74 +42,10 @@ PLAN = Plan(
     forecast=Forecast(0, 0, 0, 0.0, 0.0, 0.0),
     shards=(),
 )
-NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
-ADD = OpSpec(
-    "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=(NEEDS_TWO_DIMS,)
-)
 
 
-def find(kernel_type):
-    return ADD if kernel_type == "Add" else None
-
-
-def record(shape, kernel_type="Add"):
-    values = ("dynamic", "AI_CORE", shape, "FLOAT", "ND", shape, "FLOAT", "ND")
-    return CaseRecord(kernel_type, dict(zip(BASE_CELLS, values, strict=True)), {})
-
-
-def cases(n=4):
-    return [ShardCase(record(f"{i + 1},2"), 1.0) for i in range(n)]
-
-
-class Pretender:
-    """Answers every case of a session as told; keeps what it was asked."""
-
-    def __init__(self, folder, outcomes=lambda case, session: Outcome.OK, began=True):
-        self.folder = folder
-        self.outcomes = outcomes
-        self.began = began
-        self.asked = []
-
-    def measure(self, batch, provenance):
-        self.asked.append([case.record.case_id for case in batch])
-        summary = self.folder / f"summary-{provenance.session}"
-        summary.write_text("rows")
-        told = ((c.record, self.outcomes(c.record.case, provenance.session)) for c in batch)
-        measurements = tuple(
-            Measurement(
-                r.case_id,
-                r.kernel_type,
-                outcome,
-                "",
-                provenance,
-                timing=Timing(*[1.0] * 8) if outcome is Outcome.OK else None,
-            )
-            for r, outcome in told
-            if outcome is not None
-        )
-        usage = Usage(1.0, 1.0, 1.0, 0.0)
-        reason = "" if measurements else "killed by SIGSEGV outside of every case"
-        raw = (RawRecords(summary, summary),)
-        return SessionAnswers(measurements, raw, usage, self.began, reason)
-
-
-class Poisoned(Pretender):
-    """Sessions that hold one of these cases die when their window is closed."""
-
-    def __init__(self, folder, poison):
-        super().__init__(folder)
-        self.poison = {case.record.case_id for case in poison}
-
-    def measure(self, batch, provenance):
-        if self.poison & {case.record.case_id for case in batch}:
-            self.outcomes = lambda case, session: None
-        else:
-            self.outcomes = lambda case, session: Outcome.OK
-        return super().measure(batch, provenance)
-
-
-def answers(store, shard_cases, attempt="a1"):
-    return ShardAnswers(Attempt(store, PLAN, "s1", attempt, "here"), shard_cases, Worker("here"))
+def answers(store, shard_cases, attempt="a1", plan=PLAN):
+    return ShardAnswers(Attempt(store, plan, "s1", attempt, "here"), shard_cases, Worker("here"))
 
 
 def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
@@ -140,9 +67,7 @@ def committed(store):
 
 def outcomes_of(store):
     manifest = committed(store)
-    rows = {
-        m.measurement_id: m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements
-    }
+    rows = {m.measurement_id: m for m in measured(store)}
     return {case_id: rows[m].outcome for case_id, m in manifest.final.items()}
 
 
@@ -223,7 +148,7 @@ def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path,
     }
     assert found == expected
     assert len(instrument.asked) <= 1 + 10 * len(poison)
-    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    rows = measured(store)
     reasons = {m.reason for m in rows if m.outcome is Outcome.CRASHED}
     assert reasons == {"killed by SIGSEGV outside of every case"}
 
@@ -281,18 +206,12 @@ def test_a_session_that_ended_without_a_part_is_no_suspect(tmp_path):
         stop.set()
 
     assert not run(store, shard, Pretender(tmp_path, stopped), stop=stop, session_s=100.0)
-    assert killed_sessions(store, PLAN, "s1") == []
+    later = answers(store, shard, "a2")
+    later.load()
+    assert later.killed == ()
     again = Pretender(tmp_path)
     assert run(store, shard, again, "a2", session_s=100.0)
     assert [len(batch) for batch in again.asked] == [4]
-
-
-@pytest.mark.parametrize("odd", [b"", b"{}", b"[1]", b"\xff"])
-def test_an_odd_list_of_a_session_s_cases_is_named(odd):
-    store = MemoryStore()
-    store.put(keys.session_cases("c", "s1", "a1", 1), odd)
-    with pytest.raises(BadInput, match="session-1.json: a list of case ids is wanted"):
-        killed_sessions(store, PLAN, "s1")
 
 
 def test_a_session_that_was_stopped_blames_no_case(tmp_path):
@@ -302,16 +221,7 @@ def test_a_session_that_was_stopped_blames_no_case(tmp_path):
         stop.set()
 
     assert not run(store, cases(1), Pretender(tmp_path, stopped), stop=stop)
-    assert earlier_parts(store, PLAN, "s1") == []
-
-
-def test_the_reason_of_a_session_that_never_began_is_its_last_word():
-    log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
-    report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
-    said = "exited with 1 outside of every case: ModuleNotFoundError: No module named 'torch'"
-    assert why_it_ended(report, began=False) == said
-    assert why_it_ended(report, began=True) == report.reason
-    assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
+    assert measured(store) == []
 
 
 def test_giving_up_answers_what_nobody_answered(tmp_path):
@@ -353,7 +263,7 @@ def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
     store = Recording()
     run(store, cases(2), Pretender(tmp_path))
     kinds = [key.rsplit("/", 1)[1].split("-")[0] for key in store.created]
-    assert kinds == ["op_summary", "journal", "usage", "part", "manifest.json", "s1.json"]
+    assert kinds == ["op_summary", "journal", "entry", "part", "manifest.json", "s1.json"]
 
 
 def test_a_shard_that_somebody_commits_meanwhile_is_not_published_again(tmp_path):
@@ -381,52 +291,16 @@ def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
     store = NoParts()
     with pytest.raises(StoreUnavailable):
         run(store, cases(2), Pretender(tmp_path))
-    assert earlier_parts(store, PLAN, "s1") == []
+    assert measured(store) == []
     assert not list(store.list(keys.committed_shards("c")))
-
-
-def test_sessions_hold_at_least_one_case_and_about_their_time():
-    long = [ShardCase(record("9,9"), 100.0), *cases(3)]
-    assert next_session(long, 2.0) == long[:1]
-    assert next_session(long[1:], 2.5) == long[1:3]
-
-
-def test_which_outcomes_answer_a_case():
-    lost = Outcome.PROFILER_LOST
-    assert not is_answered([]) and not is_answered([lost])
-    assert is_answered([lost, lost]) and is_answered([lost, Outcome.HUNG])
-    assert not is_answered([Outcome.OOM]) and is_answered([Outcome.OOM, Outcome.OOM])
 
 
 def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
     store = MemoryStore()
     instrument = Pretender(tmp_path, lambda c, s: Outcome.PROFILER_LOST if s == 1 else Outcome.OK)
     run(store, cases(2), instrument)
-    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    rows = measured(store)
     assert final_measurements(rows) == final_measurements(rows[::-1])
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        lambda case: case.inputs[9],
-        lambda case: case.inputs[0].shapes,
-        lambda case: int("x"),
-        lambda case: 1 // 0,
-        lambda case: len(7),
-    ],
-)
-def test_a_mistake_in_a_declaration_is_left_to_the_session(tmp_path, mistake):
-    constraints = (Constraint("something is wanted", mistake),)
-    wrong = OpSpec(
-        "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=constraints
-    )
-    assert refusal(record("2,2"), lambda kernel_type: wrong, "cpu") is None
-
-
-def test_a_rejection_names_the_case_and_the_rule():
-    with pytest.raises(CaseRejected, match="Add 3 FLOAT: two dims are wanted"):
-        ADD.check(record("3").case, "cpu")
 
 
 class Substituting(Pretender):
@@ -455,7 +329,7 @@ def test_what_ran_instead_is_kept_and_answers_no_case_of_the_shard(tmp_path):
     assert run(store, shard, instrument)
     assert set(outcomes_of(store).values()) == {Outcome.SUBSTITUTED}
     assert set(committed(store).final) == {case.record.case_id for case in shard}
-    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
+    rows = measured(store)
     assert sum(m.is_filed and m.is_good for m in rows) == 2
     assert len(instrument.asked) == 1
 
@@ -489,7 +363,7 @@ def test_records_that_nobody_can_read_are_looked_for_with_fewer_cases_and_blame_
     with pytest.raises(SessionsFail, match="nothing was recorded of Add .*, alone: msprof wrote"):
         run(store, cases(4), mute, session_s=100.0)
     assert [len(batch) for batch in mute.asked] == [4, 2, 1]
-    assert earlier_parts(store, PLAN, "s1") == []
+    assert measured(store) == []
 
 
 def test_every_pass_keeps_its_raw_records(tmp_path):
@@ -508,8 +382,7 @@ def test_every_pass_keeps_its_raw_records(tmp_path):
     assert not run(store, cases(), TwoPasses(tmp_path, stop_after_one), "a1", stop)
     assert run(store, cases(), Pretender(tmp_path), "a2")
     first, second = committed(store).parts
-    names = [raw.key.rsplit("/", 1)[1] for raw in first.raw]
-    assert names == [
+    assert sorted(raw.key.rsplit("/", 1)[1] for raw in first.raw) == [
         "journal-1-Memory.jsonl.zst",
         "journal-1.jsonl.zst",
         "op_summary-1-Memory.csv.zst",
@@ -518,40 +391,9 @@ def test_every_pass_keeps_its_raw_records(tmp_path):
     assert len(second.raw) == 2
 
 
-def test_an_answer_that_took_no_device_is_of_no_runtime(tmp_path):
+def test_answers_that_took_no_device_are_of_the_plans_runtime():
     store = MemoryStore()
-    odd = ShardCase(record("3,3", "Unheard"), 0.0)
-    run(store, [*cases(1), odd], Pretender(tmp_path))
-    rows = [m for part in earlier_parts(store, PLAN, "s1") for m in part.measurements]
-    assert {m.outcome: m.provenance.runtime for m in rows} == {
-        Outcome.UNSUPPORTED: "none",
-        Outcome.OK: "real",
-    }
-
-
-def _measured(counters, outcome=Outcome.OK, asked=""):
-    provenance = answers(MemoryStore(), cases(1)).next_session(cases(1))
-    timing = Timing(*[1.0] * 8) if outcome is Outcome.OK else None
-    return Measurement(
-        "c", "Add", outcome, "lost", provenance, timing=timing, counters=counters, asked=asked
-    )
-
-
-def test_further_groups_add_counters_and_change_nothing_else():
-    first = _measured((("aiv_time(us)", 1.0),))
-    more = _measured((("aiv_time(us)", 2.0), ("aiv_ub_read_bw(GB/s)", 3.0)))
-    (joined,) = with_counters([first], [more], "Memory")
-    counters = (("aiv_time(us)", 1.0), ("aiv_ub_read_bw(GB/s)", 3.0))
-    assert joined == replace(first, counters=counters)
-    for others in ([], [_measured((), Outcome.PROFILER_LOST)], [replace(more, asked="x")]):
-        (joined,) = with_counters([first], others, "Memory")
-        assert joined.counters == first.counters
-        assert joined.warnings[0].startswith("no counters of Memory: ")
-
-
-def test_only_an_npu_has_groups_and_the_one_with_durations_comes_first():
-    assert counter_groups("cpu", ("Memory", "PipeUtilization")) == ["PipeUtilization"]
-    assert counter_groups("npu", ("Memory", "PipeUtilization", "L2Cache")) == [
-        *("PipeUtilization", "Memory", "L2Cache"),
-    ]
-    assert counter_groups("npu", ("Memory",)) == ["Memory"]
+    stack = replace(PLAN.stack, details=runtime_details(Runtime.FAKE))
+    give_up(answers(store, cases(2), plan=replace(PLAN, stack=stack)), Outcome.CRASHED, "died")
+    assert {m.provenance.runtime for m in measured(store)} == {Runtime.FAKE}
+    assert {m.provenance.raw_key for m in measured(store)} == {None}

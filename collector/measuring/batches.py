@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 from collector.errors import OpmeterError
 from collector.measurement import Outcome
-from collector.record import CaseRecord
+from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.shard import ShardCase
-from collector.worker.answers import SessionAnswers
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
 _KILLED_TIMES = 2  # a worker can be killed for something else, once
@@ -43,8 +42,9 @@ class Batches:
         suspects = [case for case in todo if case.record.case_id in self._suspects]
         return suspects[: self._most] or next_session(todo, self._session_s)
 
-    def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> ShardCase | None:
-        """Take in how the session of a batch ended: the case that is to blame for it, if known.
+    def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> Unmeasured | None:
+        """Take in how the session of a batch ended: what that says of a case, if it is known which
+        is to blame.
 
         Raises SessionsFail where one session after the other does not begin, or where even that
         of a single case leaves no records.
@@ -66,18 +66,18 @@ class Batches:
             raise SessionsFail(f"nothing was recorded of {case}, alone: {answers.unread}")
         self._suspects = frozenset(case.record.case_id for case in batch)
         self._most = max(1, len(batch) // 2)
-        return batch[0] if len(batch) == 1 else None
+        if len(batch) > 1:
+            return None
+        return Unmeasured(batch[0].record, Outcome.CRASHED, answers.reason)
 
 
-def killers(
-    todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]
-) -> list[tuple[CaseRecord, Outcome, str]]:
-    """The cases that have killed their worker, each with its answer: one was alone in such a
-    session, and in another one before."""
+def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[Unmeasured]:
+    """The cases that have killed their worker: alone in such a session, and in another before."""
     times = Counter(case_id for batch in killed for case_id in batch)
     alone = {batch[0] for batch in killed if len(batch) == 1}
+    why = "{} workers were killed with it, one alone"
     return [
-        (case.record, Outcome.CRASHED, f"{times[case_id]} workers were killed with it, one alone")
+        Unmeasured(case.record, Outcome.CRASHED, why.format(times[case_id]))
         for case in todo
         if (case_id := case.record.case_id) in alone and times[case_id] >= _KILLED_TIMES
     ]

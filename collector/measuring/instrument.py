@@ -1,0 +1,183 @@
+"""Sessions that replay: cases in, certificates and files out."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from collector.errors import HostFault
+from collector.host.npus import chip_to_itself
+from collector.manifest import Usage
+from collector.measurement import Measurement, Outcome, Provenance
+from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.measuring.counters import counter_groups, with_counters
+from collector.measuring.limits import LEAST_LIMIT_S, case_limit_s
+from collector.plan import Limits, MeasureSettings
+from collector.replay.journal import JOURNAL, JournalTail
+from collector.replay.lock import concurrency_limit, measuring_slot
+from collector.replay.msprof import discard_profile
+from collector.replay.results import SessionResult, collect
+from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
+from collector.shard import ShardCase
+from collector.stack import Stack
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[int, str], None]
+
+
+class Instrument(Protocol):
+    """Whatever measures: one call is one profiler session."""
+
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What all sessions of a run are told alike. No case counts as hung before `least_limit_s`."""
+
+    backend: str
+    stack: Stack
+    measure: MeasureSettings
+    limits: Limits
+    device: int = 0
+    least_limit_s: float = LEAST_LIMIT_S
+
+
+class ReplayInstrument:
+    """Measures by replay, one supervised session a call, each in a folder of its own. On an NPU
+    each further group of counters is one more pass over the cases that were measured well."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        scratch: Path,
+        stop: threading.Event,
+        on_progress: OnProgress,
+        *,
+        stop_at: Collection[Outcome] = (),
+        unread: Path | None = None,
+    ):
+        """`on_progress` hears how many cases of a session are through, and which is in flight. A
+        case that ends with an outcome of `stop_at` sets `stop`. A session whose profile nobody
+        could read stays in `scratch`, or is moved to `unread`, in the place of an earlier one."""
+        self._settings = settings
+        self._scratch = scratch
+        self._stop = stop
+        self._on_progress = on_progress
+        self._stop_at = frozenset(stop_at)
+        self._unread = unread
+        self._concurrency = concurrency_limit()
+        limited = settings.backend == "npu" and self._concurrency is not None
+        self._chip = chip_to_itself(settings.device, self._concurrency or 1) if limited else ""
+
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+        """Run one session; whatever ended it, its complete cases are answered."""
+        first, *others = counter_groups(self._settings.backend, self._settings.measure.aic_metrics)
+        report, result, usage = self._pass(cases, provenance, first)
+        measurements = result.measurements
+        raw = [RawRecords(result.summary, result.journal)]
+        for group in others:
+            good = {m.asked or m.case_id for m in measurements if m.is_good}
+            again = [case for case in cases if case.record.case_id in good]
+            if not again or self._stop.is_set():
+                break
+            _, more, taken = self._pass(again, provenance, group)
+            measurements = with_counters(measurements, more.measurements, group)
+            raw.append(RawRecords(more.summary, more.journal, group))
+            usage = usage.plus(taken)
+        return SessionAnswers(
+            measurements,
+            tuple(raw),
+            usage,
+            began=result.began,
+            reason=why_it_ended(report, began=result.began),
+            unread=result.unread,
+        )
+
+    def _pass(
+        self, cases: Sequence[ShardCase], provenance: Provenance, group: str
+    ) -> tuple[SessionReport, SessionResult, Usage]:
+        """One run of the cases under the profiler, with one group of counters."""
+        folder = self._scratch / f"session_{provenance.session}_{group}"
+        folder.mkdir(parents=True)
+        spec = self._spec(cases, group)
+        with measuring_slot(self._concurrency, self._stop, chip=self._chip):
+            tick = self._ticker(cases, folder / JOURNAL)
+            report = run_session(spec, folder, tick=tick, stop=self._stop)
+        if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
+            logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
+        result = collect(spec, folder, report, provenance)
+        _check_runtime(result.measurements, provenance)
+        if result.unread:
+            result = self._kept(result, folder)
+            logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
+        else:
+            discard_profile(folder)
+        usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
+        return report, result, usage
+
+    def _kept(self, result: SessionResult, folder: Path) -> SessionResult:
+        """Leave the profile to whoever looks into it, also after the run. As a batch is halved,
+        the newest session is the one of the fewest cases: one is enough, and they are large."""
+        if self._unread is None:
+            return result
+        shutil.rmtree(self._unread, ignore_errors=True)
+        shutil.move(folder, self._unread)
+        return replace(
+            result,
+            unread=f"{result.unread}; what was recorded is kept in {self._unread}",
+            summary=self._unread / result.summary.name,
+            journal=self._unread / result.journal.name,
+        )
+
+    def _spec(self, cases: Sequence[ShardCase], group: str) -> SessionSpec:
+        settings = self._settings
+        return SessionSpec(
+            backend=settings.backend,
+            device=settings.device,
+            cases=tuple(
+                SessionCase(c.record, c.predicted_s, self._limit_s(c.predicted_s)) for c in cases
+            ),
+            measure=settings.measure,
+            limits=settings.limits,
+            stack=settings.stack,
+            aic_metrics=group,
+        )
+
+    def _limit_s(self, predicted_s: float) -> float:
+        return case_limit_s(predicted_s, self._settings.limits, self._settings.least_limit_s)
+
+    def _ticker(
+        self, cases: Sequence[ShardCase], journal: Path
+    ) -> Callable[[SessionProgress], None]:
+        tail = JournalTail(journal)
+
+        def tick(progress: SessionProgress) -> None:
+            ordinal = progress.in_flight
+            case = "" if ordinal is None else cases[ordinal].record.case.describe()
+            self._on_progress(progress.ended, case)
+            if self._stop_at and any(
+                c.outcome in self._stop_at for c in tail.read().cases.values()
+            ):
+                self._stop.set()
+
+        return tick
+
+
+def _check_runtime(measurements: Sequence[Measurement], provenance: Provenance) -> None:
+    wanted = provenance.runtime
+    for runtime in {m.provenance.runtime for m in measurements} - {wanted}:
+        raise HostFault(f"a {runtime} runtime answered, and a {wanted} one is wanted")
+
+
+def why_it_ended(report: SessionReport, *, began: bool) -> str:
+    """The reason of a session's end in one line. One that never began a case has said why in its
+    log: torch that cannot be imported, a device that is not there."""
+    words = report.log_tail.strip().splitlines()
+    reason = report.reason or "ended without an answer"
+    return reason if began or not words or reason in words[-1] else f"{reason}: {words[-1]}"

@@ -1,0 +1,38 @@
+"""Groups of counters: one pass each, and one measurement in the end."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.measurement import Measurement, Outcome, Timing
+from collector.measuring.counters import counter_groups, with_counters
+from tests.unit.collector.replay.replay_cases import PROVENANCE
+
+pytestmark = pytest.mark.fast
+
+
+def _measured(counters, outcome=Outcome.OK, asked=""):
+    timing = Timing(*[1.0] * 8) if outcome is Outcome.OK else None
+    return Measurement(
+        "c", "Add", outcome, "lost", PROVENANCE, timing=timing, counters=counters, asked=asked
+    )
+
+
+def test_further_groups_add_counters_and_change_nothing_else():
+    first = _measured((("aiv_time(us)", 1.0),))
+    more = _measured((("aiv_time(us)", 2.0), ("aiv_ub_read_bw(GB/s)", 3.0)))
+    (joined,) = with_counters([first], [more], "Memory")
+    counters = (("aiv_time(us)", 1.0), ("aiv_ub_read_bw(GB/s)", 3.0))
+    assert joined == replace(first, counters=counters)
+    for others in ([], [_measured((), Outcome.PROFILER_LOST)], [replace(more, asked="x")]):
+        (joined,) = with_counters([first], others, "Memory")
+        assert joined.counters == first.counters
+        assert joined.warnings[0].startswith("no counters of Memory: ")
+
+
+def test_only_an_npu_has_groups_and_the_one_with_durations_comes_first():
+    assert counter_groups("cpu", ("Memory", "PipeUtilization")) == ["PipeUtilization"]
+    assert counter_groups("npu", ("Memory", "PipeUtilization", "L2Cache")) == [
+        *("PipeUtilization", "Memory", "L2Cache"),
+    ]
+    assert counter_groups("npu", ("Memory",)) == ["Memory"]

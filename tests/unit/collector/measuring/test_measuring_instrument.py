@@ -1,0 +1,127 @@
+"""A session waits for its slot, and what it says is looked at before it is believed."""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import HostFault
+from collector.measurement import Measurement, Outcome, Timing
+from collector.measuring import instrument
+from collector.measuring.instrument import ReplayInstrument, SessionSettings, why_it_ended
+from collector.measuring.limits import case_limit_s
+from collector.plan import Limits, MeasureSettings
+from collector.replay.journal import JOURNAL, JournalWriter
+from collector.replay.supervisor import Ending, SessionReport
+from collector.stack import Runtime, Stack
+from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases
+from tests.unit.collector.replay.replay_cases import PROVENANCE
+
+pytestmark = pytest.mark.fast
+
+SETTINGS = SessionSettings("cpu", Stack("CPU_x_2t", "2.13.0"), MeasureSettings(), Limits())
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    return PlayedSupervisor(monkeypatch)
+
+
+def made(folder, settings=SETTINGS, stop=None, **more):
+    stop = stop or threading.Event()
+    return ReplayInstrument(settings, folder, stop, lambda ended, case: None, **more)
+
+
+@pytest.mark.parametrize(
+    ("backend", "limit", "asked"),
+    [
+        ("npu", "8", (8, "chip1")),
+        ("npu", "", (None, "")),
+        ("cpu", "1", (1, "")),
+    ],
+)
+def test_where_a_site_limits_npus_a_die_asks_for_its_chip(
+    sessions, tmp_path, monkeypatch, backend, limit, asked
+):
+    held, slots = [], []
+
+    @contextmanager
+    def slot(limit, stop, *, chip):
+        held.append((limit, chip))
+        yield
+        held.clear()
+
+    sessions.during = lambda spec: slots.extend(held)
+    monkeypatch.setattr(instrument, "measuring_slot", slot)
+    monkeypatch.setattr(instrument, "chip_to_itself", lambda index, limit: f"chip{index // 2}")
+    monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", limit)
+    made(tmp_path, replace(SETTINGS, backend=backend, device=3)).measure(cases(1), PROVENANCE)
+    assert slots == [asked]
+
+
+def test_a_session_on_another_runtime_than_the_plans_blames_the_node(sessions, tmp_path):
+    provenance = replace(PROVENANCE, runtime=Runtime.FAKE)
+    timing = Timing(*[1.0] * 8)
+    told = Measurement("c", "Add", Outcome.OK, "", provenance, timing=timing)
+    sessions.measure = lambda records, provenance: [told]
+    with pytest.raises(HostFault, match="a fake runtime answered, and a real one is wanted"):
+        made(tmp_path).measure(cases(1), PROVENANCE)
+
+
+def test_a_profile_is_kept_only_where_nobody_could_read_it(sessions, tmp_path):
+    assert made(tmp_path).measure(cases(1), PROVENANCE).unread == ""
+    assert not list(tmp_path.rglob("PROF_1"))
+    sessions.unread = lambda records: "msprof wrote no op_summary"
+    told = made(tmp_path).measure(cases(1), replace(PROVENANCE, session=2))
+    assert told.unread == "msprof wrote no op_summary"
+    assert len(list(tmp_path.rglob("PROF_1"))) == 1
+
+
+def test_a_profile_is_kept_where_that_is_wanted_and_only_the_newest(sessions, tmp_path):
+    kept = tmp_path / "kept"
+    sessions.unread = lambda records: "msprof wrote no op_summary"
+    asked = made(tmp_path / "scratch", unread=kept)
+    for session in (1, 2):
+        told = asked.measure(cases(1), replace(PROVENANCE, session=session))
+        wanted = f"msprof wrote no op_summary; what was recorded is kept in {kept}"
+        assert told.unread == wanted
+        assert all(path.exists() for raw in told.raw for path in (raw.summary, raw.journal))
+    assert [path.parent.parent for path in tmp_path.rglob("PROF_1")] == [kept]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OOM])
+def test_a_session_is_stopped_by_the_outcomes_that_are_named(sessions, tmp_path, outcome):
+    def fail(spec):
+        journal = JournalWriter(sessions.folders[-1] / JOURNAL)
+        journal.write("begin", ordinal=0, time="")
+        journal.write("end", ordinal=0, time="", outcome=outcome, reason="no")
+
+    sessions.during, stop = fail, threading.Event()
+    made(tmp_path, stop=stop, stop_at={Outcome.FAILED}).measure(cases(1), PROVENANCE)
+    assert stop.is_set() == (outcome is Outcome.FAILED)
+
+
+def test_a_case_may_take_many_times_its_forecast_within_the_campaigns_limit():
+    limits = Limits(case_s=100.0)
+    assert [case_limit_s(predicted_s, limits) for predicted_s in (0.1, 3.0, 9.0)] == [60, 90, 100]
+    assert case_limit_s(0.1, limits, 100.0) == 100
+
+
+def test_the_limits_of_the_cases_are_told_to_the_session(sessions, tmp_path):
+    settings = replace(SETTINGS, limits=Limits(case_s=240.0))
+    made(tmp_path, settings).measure(cases(2), PROVENANCE)
+    patient = replace(settings, least_limit_s=240.0)
+    made(tmp_path, patient).measure(cases(1), replace(PROVENANCE, session=2))
+    assert [[case.limit_s for case in spec.cases] for spec in sessions.specs] == [[60, 60], [240]]
+
+
+def test_the_reason_of_a_session_that_never_began_is_its_last_word():
+    log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
+    report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
+    said = "exited with 1 outside of every case: ModuleNotFoundError: No module named 'torch'"
+    assert why_it_ended(report, began=False) == said
+    assert why_it_ended(report, began=True) == report.reason
+    assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
+    refused = replace(report, reason="cpu device 1 is wanted", log_tail="cpu device 1 is wanted\n")
+    assert why_it_ended(refused, began=False) == refused.reason

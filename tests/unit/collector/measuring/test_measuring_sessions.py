@@ -1,0 +1,121 @@
+"""Sessions go on until every case has its answer, whatever sessions do."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collector.measurement import Outcome
+from collector.measuring.batches import Batches, SessionsFail
+from collector.measuring.retries import is_answered
+from collector.measuring.sessions import measure_all
+from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases
+from tests.unit.collector.replay.replay_cases import PROVENANCE
+
+pytestmark = pytest.mark.fast
+
+
+class Notebook:
+    """A sink that writes outcomes down; it closes after so many sessions, if told to."""
+
+    def __init__(self, shard_cases, closes_after=None):
+        self.cases = {case.record.case_id: case for case in shard_cases}
+        self.outcomes = {case_id: [] for case_id in self.cases}
+        self.unmeasured = []
+        self.sessions = 0
+        self.closes_after = closes_after
+
+    @property
+    def total(self):
+        return len(self.cases)
+
+    def is_closed(self):
+        return self.sessions == self.closes_after
+
+    def unanswered(self):
+        return [case for c, case in self.cases.items() if not is_answered(self.outcomes[c])]
+
+    def next_session(self, batch):
+        self.sessions += 1
+        return replace(PROVENANCE, session=self.sessions)
+
+    def add(self, session, answers):
+        assert session == self.sessions
+        for m in answers.measurements:
+            self.outcomes[m.case_id].append(m.outcome)
+
+    def give(self, unmeasured):
+        self.unmeasured += unmeasured
+        for case in unmeasured:
+            self.outcomes[case.record.case_id].append(case.outcome)
+
+
+def run(sink, instrument, session_s=100.0, stop=None, seen=None):
+    return measure_all(
+        sink,
+        instrument,
+        Batches(session_s),
+        stop=stop or threading.Event(),
+        on_progress=lambda *progress: seen.append(progress) if seen is not None else None,
+    )
+
+
+def test_all_cases_are_answered_session_by_session(tmp_path):
+    sink, instrument, seen = Notebook(cases(7)), Pretender(tmp_path), []
+    assert run(sink, instrument, session_s=4.0, seen=seen)
+    assert [len(batch) for batch in instrument.asked] == [4, 3]
+    assert set(map(tuple, sink.outcomes.values())) == {(Outcome.OK,)}
+    assert seen == [(0, 7), (4, 7), (7, 7)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PROFILER_LOST, Outcome.OOM])
+def test_what_may_not_be_the_cases_fault_is_tried_once_more(tmp_path, outcome):
+    sink = Notebook(cases(2))
+    assert run(sink, Pretender(tmp_path, lambda case, session: outcome))
+    assert list(sink.outcomes.values()) == [[outcome] * 2] * 2
+
+
+def test_a_case_that_kills_its_session_is_found_by_halving(tmp_path):
+    shard = cases(7)
+    sink, instrument = Notebook(shard), Poisoned(tmp_path, [shard[2]])
+    assert run(sink, instrument, session_s=7.0)
+    (blamed,) = sink.unmeasured
+    assert blamed.record == shard[2].record and blamed.outcome is Outcome.CRASHED
+    assert blamed.reason == "killed by SIGSEGV outside of every case"
+    sizes = [len(batch) for batch in instrument.asked]
+    assert sizes[0] == 7 and sizes[-1] > 1  # those behind it share sessions again
+
+
+def test_a_case_that_was_alone_in_a_stopped_session_is_not_blamed(tmp_path):
+    sink, stop = Notebook(cases(1)), threading.Event()
+
+    def stopped(case, session):
+        stop.set()
+
+    assert not run(sink, Pretender(tmp_path, stopped), stop=stop)
+    assert sink.unmeasured == [] and sink.sessions == 1
+
+
+def test_sessions_that_never_begin_and_records_that_nobody_reads_are_no_cases_fault(tmp_path):
+    mute = Pretender(tmp_path, lambda case, session: None, began=False)
+    with pytest.raises(SessionsFail, match="3 sessions in a row ended before their first case"):
+        run(Notebook(cases(4)), mute)
+
+    class Unreadable(Pretender):
+        def measure(self, batch, provenance):
+            return replace(super().measure(batch, provenance), unread="msprof wrote nothing")
+
+    unread = Unreadable(tmp_path, lambda case, session: None)
+    with pytest.raises(SessionsFail, match="nothing was recorded of Add .*, alone: msprof wrote"):
+        run(Notebook(cases(4)), unread)
+    assert [len(batch) for batch in unread.asked] == [4, 2, 1]
+
+
+def test_nothing_is_begun_once_it_is_stopped_or_nobody_wants_more(tmp_path):
+    stop = threading.Event()
+    stop.set()
+    idle = Pretender(tmp_path)
+    assert not run(Notebook(cases(2)), idle, stop=stop) and idle.asked == []
+    closing = Notebook(cases(4), closes_after=1)
+    assert run(closing, Pretender(tmp_path), session_s=2.0)
+    assert closing.sessions == 1 and len(closing.unanswered()) == 2

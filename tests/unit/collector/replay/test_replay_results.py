@@ -1,0 +1,132 @@
+"""From what a profiler recorded to measurements: what no device can have done is none of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.measurement import Outcome
+from collector.plan import Limits, MeasureSettings
+from collector.quality.sentinels import Mark, Sentinel
+from collector.record import CaseRecord, as_ran
+from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
+from collector.replay.op_summary import SummaryRow, write_summary
+from collector.replay.results import collect
+from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.supervisor import Ending, SessionReport
+from collector.stack import Stack
+from collector.vocabulary import ACCELERATOR_CORE
+from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
+
+pytestmark = pytest.mark.fast
+
+PRODUCT = case_record("MatMulV3", "4096,4096;4096,4096", "4096,4096", "DT_BF16")
+A3 = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5")
+SPEC = SessionSpec(
+    backend="cpu",
+    device=0,
+    cases=(SessionCase(PRODUCT, 1.0, 60.0),),
+    measure=MeasureSettings(repeat_count=3),
+    limits=Limits(case_s=60.0),
+    stack=A3,
+)
+
+
+@pytest.fixture
+def collected(tmp_path):
+    """(nanoseconds of each repeat) -> the measurements that a session of them gives."""
+
+    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE"):
+        cells = {**PRODUCT.cells, ACCELERATOR_CORE: core}
+        marks = [{"Input Shapes": ",".join(map(str, Sentinel(m, 0).shape))} for m in Mark][:2]
+        rows = [
+            ("OpmeterSentinel", marks[0], 1000),
+            *((PRODUCT.kernel_type, cells, ns) for ns in durations_ns),
+            ("OpmeterSentinel", marks[1], 1000),
+        ]
+        summary = [
+            SummaryRow("x", kernel, cells, at, ns)
+            for at, (kernel, cells, ns) in enumerate(rows, 10**12)
+        ]
+        sha256 = write_summary(summary, tmp_path / "slice.csv")
+        writer = JournalWriter(tmp_path / JOURNAL)
+        writer.write("begin", ordinal=0, case=spec.cases[0].record.case_id, time="t0")
+        entry = {"outcome": MEASURED, "repeats": len(durations_ns), "doubt": doubt}
+        writer.write("end", ordinal=0, time="t1", **entry)
+        times = {"stop_s": 0.1, "read_s": 0.1, "write_s": 0.1}
+        writer.write("window", slice="slice.csv", sha256=sha256, ordinals=[0], **times)
+        report = SessionReport(Ending.COMPLETE, "", None, 1.0, "")
+        return collect(spec, tmp_path, report, PROVENANCE).measurements
+
+    return collect_of
+
+
+@pytest.fixture
+def measured(collected):
+    def measure(*durations_ns, **more):
+        (measurement,) = collected(*durations_ns, **more)
+        return measurement
+
+    return measure
+
+
+def test_what_a_device_can_do_is_ok(measured):
+    fine = measured(500_000, 510_000, 505_000)
+    assert fine.outcome is Outcome.OK and fine.is_good
+    assert fine.timing.mean_us == pytest.approx(505.0)
+
+
+def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
+    short = measured(1, 1, 1)
+    assert short.outcome is Outcome.IMPLAUSIBLE and not short.is_good
+    assert short.timing.mean_us == 0.001 and short.n_accepted == 3
+    assert short.reason.startswith("0.001 us is below the physical floor of 182.7")
+
+
+def test_the_floor_is_that_of_the_stack(measured):
+    assert measured(100_000, 100_000, 100_000).outcome is Outcome.IMPLAUSIBLE
+
+
+def test_any_device_may_be_faster_than_a_known_one(measured):
+    fast = measured(100_000, 100_000, 100_000, spec=replace(SPEC, stack=None))
+    assert fast.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("ns", [0, 61_000_000_000])
+def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns):
+    odd = measured(500_000, ns, 505_000)
+    assert odd.outcome is Outcome.IMPLAUSIBLE and odd.timing is None
+    assert "no duration" in odd.reason or "above the limit of the case" in odd.reason
+
+
+def asking_for(core):
+    record = CaseRecord(PRODUCT.kernel_type, {**PRODUCT.cells, ACCELERATOR_CORE: core}, {})
+    return record, replace(SPEC, stack=None, cases=(SessionCase(record, 1.0, 60.0),))
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran"), [("AI_CORE", "AI_CPU"), ("AI_CPU", "AI_VECTOR_CORE"), ("MIX_AIC", "AI_CPU")]
+)
+@pytest.mark.parametrize("ns", [500_000, 0])
+def test_what_ran_on_the_ai_cpu_is_filed_apart_from_what_a_core_runs(collected, asked, ran, ns):
+    record, spec = asking_for(asked)
+    answer, filed = collected(ns, 510_000, 505_000, spec=spec, core=ran)
+    assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.SUBSTITUTED)
+    assert answer.timing is None and "Accelerator Core" in answer.reason
+    other = as_ran(record, PRODUCT.kernel_type, "dynamic", ran)
+    assert (filed.case_id, filed.core, filed.asked) == (other.case_id, ran, record.case_id)
+    assert filed.outcome is (Outcome.OK if ns else Outcome.IMPLAUSIBLE)
+    assert other.case_id != record.case_id
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran"), [("AI_CORE", "MIX_AIC"), ("AI_CPU", "N/A"), ("", "AI_CPU"), ("AI_CPU",) * 2]
+)
+def test_cores_that_do_not_differ_for_sure_are_the_case_that_was_asked_for(measured, asked, ran):
+    record, spec = asking_for(asked)
+    answer = measured(500_000, 510_000, 505_000, spec=spec, core=ran)
+    assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.OK)
+
+
+def test_wrong_outputs_and_impossible_times_are_told_apart(measured):
+    gated = measured(500_000, 510_000, doubt="not finite")
+    assert (gated.outcome, gated.reason) == (Outcome.GATED, "not finite")

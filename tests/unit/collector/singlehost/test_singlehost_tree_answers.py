@@ -1,0 +1,201 @@
+"""What sessions measured comes into the tree, and only where it belongs."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import BadInput
+from collector.manifest import NO_USAGE
+from collector.measurement import Measurement, Outcome, Timing
+from collector.measuring.answers import SessionAnswers, Unmeasured
+from collector.plan import MeasureSettings
+from collector.record import as_ran
+from collector.singlehost.machine import check_device, provenance_of
+from collector.singlehost.outcome import Update
+from collector.singlehost.tree_answers import TreeAnswers
+from collector.singlehost.tree_rows import TreeRows
+from collector.stack import Stack
+from tests.unit.collector.singlehost.conftest import matmul
+
+pytestmark = pytest.mark.fast
+
+STACK = Stack("CPU_x_2t", "2.13.0")
+AVERAGE = "Average Duration(us)"
+TWO = {"Input Shapes": '"2;2"', "Output Shapes": '"2"'}
+
+
+def measured(record, us=3.0, outcome=Outcome.OK, **more):
+    timing = Timing(us, us, us, us, us, us, us, 0.0) if outcome is Outcome.OK else None
+    return Measurement(
+        record.case_id,
+        record.kernel_type,
+        outcome,
+        "" if outcome is Outcome.OK else "why",
+        provenance_of(STACK, "cpu"),
+        n_accepted=5,
+        timing=timing,
+        **more,
+    )
+
+
+class Replay(TreeAnswers):
+    """A microbenchmark whose sessions give what a test says."""
+
+    def __init__(self, tree, update=Update.ALL, kernels=(), **more):
+        rows = TreeRows(tree.folder, kernels, update)
+        super().__init__(rows, "cpu", MeasureSettings(), provenance_of(STACK, "cpu"), **more)
+
+    @property
+    def to_measure(self):
+        return [case.record for case in self.unanswered()]
+
+    def take(self, *measurements):
+        session = self.next_session(self.unanswered()).session
+        self.add(session, SessionAnswers(measurements, (), NO_USAGE, True, ""))
+
+
+def test_a_good_measurement_is_in_the_tree_at_once(tree):
+    tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7"}, {})
+    work = Replay(tree)
+    (record,) = work.to_measure
+    work.take(measured(record, counters=(("aiv_vec_ratio", 0.5),)))
+    assert tree.durations("Add") == ["3.000000"] * 2
+    assert tree.rows("Add")[0]["MicroBench aic_mac_ratio"] == ""
+    assert tree.rows("Add")[0]["MicroBench aiv_vec_ratio"] == "0.500000"
+    result = work.result((), prune_empty=False)
+    assert result.is_complete and [row.launches for row in result.written] == [5, 5]
+    assert [count for _, count in result.duplicates] == [2]
+
+
+def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
+    tree.write("Add", {AVERAGE: "9.0"})
+    work = Replay(tree)
+    work.take(measured(work.to_measure[0], outcome=Outcome.GATED))
+    result = work.result((), prune_empty=True)
+    assert tree.durations("Add") == ["9.0"]
+    assert [(u.outcome, u.reason) for u in result.failed] == [(Outcome.GATED, "why")]
+
+
+def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
+    tree.write("Nothing", {})
+    tree.write("Add", {"Input Shapes": "N/A"}, {"Input Shapes": '"4;8"'})
+    work = Replay(tree)
+    assert work.to_measure == []
+    result = work.result((), prune_empty=False)
+    outcomes = [(u.case.kernel_type, u.outcome) for u in result.skipped]
+    assert outcomes == [
+        ("Add", Outcome.UNSUPPORTED),
+        ("Add", Outcome.REJECTED),
+        ("Nothing", Outcome.UNSUPPORTED),
+    ]
+    assert result.failed == () and result.is_complete
+
+
+def test_missing_only_asks_for_rows_without_any_duration(tree):
+    profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
+    tree.write("Add", {AVERAGE: "5.0"}, profiled, {**TWO, AVERAGE: "0"})
+    work = Replay(tree, Update.MISSING_ONLY)
+    assert [r.case.inputs[0].shape for r in work.to_measure] == [(2,)]
+    assert work.result((), prune_empty=False).kept == 2
+
+
+def test_only_chosen_kernels_are_asked_for(tree):
+    tree.write("Add", {})
+    tree.write("Mul", {})
+    assert [r.kernel_type for r in Replay(tree, kernels=("Mul",)).to_measure] == ["Mul"]
+    with pytest.raises(BadInput, match="no file of kernel type 'Sub'; there are: Add, Mul"):
+        Replay(tree, kernels=("Sub",))
+
+
+def test_a_kernel_that_ran_in_place_of_another_is_filed_under_its_own_name(tree):
+    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
+    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
+    work = Replay(tree)
+    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
+    work.take(measured(asked, outcome=Outcome.SUBSTITUTED), measured(ran, asked=asked.case_id))
+    assert tree.durations("MatMulV2") == [""]
+    assert tree.durations("MatMulV3") == ["", "3.000000"]
+    assert tree.rows("MatMulV3")[1]["Input Shapes"] == '"8,8;8,8"'
+    result = work.result((), prune_empty=False)
+    assert [u.outcome for u in result.failed] == [Outcome.SUBSTITUTED]
+    assert result.written[0].ran == "ran where MatMulV2 was asked for"
+
+
+def test_missing_only_adds_no_row_for_a_kernel_that_ran_instead(tree):
+    tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
+    tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
+    work = Replay(tree, Update.MISSING_ONLY)
+    asked = next(r for r in work.to_measure if r.kernel_type == "MatMulV2")
+    ran = as_ran(asked, "MatMulV3", "dynamic", "AI_CORE")
+    work.take(measured(ran, asked=asked.case_id))
+    assert tree.durations("MatMulV3") == [""]
+    (left,) = work.result((), prune_empty=False).leftover
+    assert left.fate == "ran where MatMulV2 was asked for; it has no row"
+
+
+def test_rows_are_removed_only_where_every_case_had_its_chance(tree):
+    tree.write("Add", {}, {"Input Shapes": '"1;1"', "Output Shapes": '"1"'})
+    work = Replay(tree)
+    first, second = work.to_measure
+    work.take(measured(first))
+    early = work.result((), prune_empty=True)
+    assert (early.is_complete, early.deleted, len(tree.rows("Add"))) == (False, (), 2)
+    work.take(replace(measured(second), outcome=Outcome.FAILED, timing=None))
+    result = work.result((), prune_empty=True)
+    assert result.is_complete and tree.durations("Add") == ["3.000000"]
+    assert [cells["Input Shapes"] for _, cells in result.deleted] == ['"1;1"']
+
+
+def test_a_tree_of_nothing_is_refused(tree):
+    with pytest.raises(BadInput, match="`opmeter parse` makes some"):
+        Replay(tree)
+
+
+def test_numbers_of_one_device_do_not_come_into_the_tree_of_another(tmp_path):
+    place = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend"
+    with pytest.raises(BadInput, match="of ATLAS_800_A3.*here CPU_x_2t would be measured"):
+        check_device(place / "vllm0.18.0_torch2.9.0_cann8.5", STACK)
+    own = tmp_path / "CPU_x_2t" / "vllm_ascend"
+    assert check_device(own / "vllm0_torch2.13.0_cann0", STACK) == ""
+    assert "this machine has vllm0_torch2.13.0" in check_device(own / "vllm0_torch2.9_cann0", STACK)
+    assert check_device(tmp_path / "anything", STACK) == ""
+
+
+@pytest.mark.parametrize("doubtful", [Outcome.PROFILER_LOST, Outcome.OOM])
+def test_what_may_not_be_the_cases_fault_is_tried_once_more_and_then_told(tree, doubtful):
+    tree.write("Add", {}, TWO)
+    work = Replay(tree)
+    first, second = work.to_measure
+    work.take(measured(first, outcome=doubtful), measured(second, outcome=doubtful))
+    assert work.to_measure == [first, second] and work.answered == 0
+    work.take(measured(first), measured(second, outcome=doubtful))
+    result = work.result((), prune_empty=False)
+    assert result.is_complete and tree.durations("Add") == ["3.000000", ""]
+    assert [u.outcome for u in result.failed] == [doubtful]
+    assert len(result.measurements) == 4  # every try has its certificate
+
+
+def test_a_case_that_no_session_measured_has_a_certificate_of_its_own(tree):
+    tree.write("Add", {})
+    work = Replay(tree)
+    (record,) = work.to_measure
+    assert work.next_session(work.unanswered()).session == 1
+    work.give([Unmeasured(record, Outcome.CRASHED, "killed by SIGSEGV")])
+    result = work.result((), prune_empty=False)
+    assert [(u.outcome, u.reason) for u in result.failed] == [
+        (Outcome.CRASHED, "killed by SIGSEGV")
+    ]
+    (certificate,) = result.measurements
+    assert (certificate.provenance.session, certificate.outcome) == (2, Outcome.CRASHED)
+    assert result.is_complete
+
+
+def test_one_failure_is_enough_where_that_is_wanted(tree):
+    tree.write("Add", {}, TWO)
+    tree.write("Nothing", {})  # nobody launched it: that is no failure
+    work, patient = Replay(tree, ends_at_failure=True), Replay(tree)
+    assert not work.is_closed()
+    for each in (work, patient):
+        each.take(measured(each.to_measure[0], outcome=Outcome.FAILED))
+    assert work.is_closed() and not patient.is_closed()
