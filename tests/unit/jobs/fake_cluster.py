@@ -1,4 +1,4 @@
-"""A cluster that is played: the calls of `jobs.cluster.Cluster` on objects in memory, a Job
+"""A cluster that is played: the calls of `jobs.kube.cluster.Cluster` on objects in memory, a Job
 controller, and a kubelet whose workers commit to a real store.
 
 Nothing here decides for the controller: Jobs, pods and nodes only do what Kubernetes would.
@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from collector.canonical import canonical_json
+from collector.canonical import canonical_json, sha256_hex
 from collector.database.merge import CREATE, merge
-from collector.errors import NotFound
+from collector.errors import BadInput, NotFound
 from collector.measurement import Outcome
 from collector.stack import Stack
 from collector.store.base import Store
 from collector.store.single_writer import SingleWriterStore
 from collector.worker.assignment import Assignment, abandon
-from jobs.cluster_errors import ClusterError, ObjectConflict, ObjectMissing
-from jobs.merge_lease import MergeLease
-from jobs.podspec import is_same
-from jobs.waves import parse_indexes, wave_from_json
+from jobs.controller.dry_run import named_probe
+from jobs.kube.errors import ClusterError, ObjectConflict, ObjectMissing
+from jobs.objects.applied_campaign import applied_from
+from jobs.objects.job_manifest import is_same
+from jobs.objects.waves import parse_indexes, wave_from_json
+from jobs.publishing.merge_lease import MergeLease
+from tests.unit.jobs.played_kueue import NoKueue
 
 Object = dict[str, Any]
 Worker = Callable[[str, str], int]  # shard, node -> exit code; 0 commits the shard
@@ -31,6 +34,12 @@ COMPONENT = "app.kubernetes.io/component"
 INDEX = "batch.kubernetes.io/job-completion-index"
 NO_FAULT = (45, 75)
 RUNS = -1  # what a worker says that has not come to its end
+
+
+def _versioned(thing: Object) -> Object:
+    """With a version that is another whenever anything in it is."""
+    version = sha256_hex(canonical_json(thing))[:16]
+    return {**thing, "metadata": {**thing["metadata"], "resourceVersion": version}}
 
 
 class Killed(BaseException):
@@ -49,10 +58,13 @@ class FakeCluster:
         self.stack: Stack | None = None
         self.before: Callable[[int, str], None] = lambda number, name: None
         self.after: Callable[[int, str], None] = lambda number, name: None
+        self.kueue = NoKueue()
+        self.room: int | None = None  # pods that find a node at once; any number where it is None
         self.devices = devices
         self.maps: dict[str, Object] = {}
         self.live: dict[str, Object] = {}
         self.running: list[Object] = []
+        self.going: list[tuple[Object, Object]] = []
         self.foreign: list[Object] = []  # pods of other people
         self.told: dict[str, Object] = {}
         self.warnings: dict[str, list[str]] = {}
@@ -60,6 +72,8 @@ class FakeCluster:
         self.names = dict.fromkeys(nodes, True)
         self.created: list[str] = []
         self.merges_fail = ""
+        self.merges_wait = False  # a merge takes a while
+        self.grace = False  # pods of a Job that is deleted work on until the next step
         self.forbidden: frozenset[str] = frozenset()
         self.drops: frozenset[str] = frozenset()
         self.most = 0
@@ -70,7 +84,9 @@ class FakeCluster:
     # What jobs.cluster.Cluster offers.
 
     def config_maps(self, selector: str) -> list[Object]:
-        return self._call("config_maps", lambda: _chosen(self.maps, selector))
+        return self._call(
+            "config_maps", lambda: list(map(_versioned, _chosen(self.maps, selector)))
+        )
 
     def jobs(self, selector: str) -> list[Object]:
         return self._call("jobs", lambda: _chosen(self.live, selector))
@@ -118,6 +134,7 @@ class FakeCluster:
             if "create" in self.forbidden:
                 raise ClusterError("403: exceeded quota")
             self.live[name] = copy.deepcopy(job)
+            self.kueue.webhook(self.live[name])
             self.live[name]["metadata"]["uid"] = f"uid-{next(self._uid)}"
             self.live[name]["status"] = {}
             self.created.append(name)
@@ -128,6 +145,7 @@ class FakeCluster:
     def dry_run(self, job: Object) -> Object:
         def answer() -> Object:
             kept = copy.deepcopy(job)
+            self.kueue.webhook(kept)
             for field in self.drops:
                 kept["spec"].pop(field, None)
             return kept
@@ -139,18 +157,23 @@ class FakeCluster:
             if name not in self.live:
                 raise ObjectMissing(f"404: {name}")
             self.live[name]["spec"] |= spec
-            self.live[name]["metadata"]["annotations"].pop("opmeter.io/held", None)
-            self.live[name]["metadata"]["annotations"] |= notes or {}
+            annotations = self.live[name]["metadata"]["annotations"]
+            for said_before in ("opmeter.io/held", "opmeter.io/resumed"):
+                annotations.pop(said_before, None)
+            annotations |= notes or {}
             if spec["suspend"]:
-                mine = [p for p in self.running if _job_of(p) == name and not _ended(p)]
-                self.running = [p for p in self.running if p not in mine]
+                self.suspend(name)
 
         self._call("patch_job", patch)
 
     def delete_job(self, name: str) -> None:
         def delete() -> None:
-            self.live.pop(name, None)
+            job = self.live.pop(name, None)
+            mine = [p for p in self.running if _job_of(p) == name and not _ended(p)]
             self.running = [p for p in self.running if _job_of(p) != name]
+            if job is not None and self.grace:
+                self.going += [(job, pod) for pod in mine]
+                self.running += mine
 
         self._call("delete_job", delete)
 
@@ -213,6 +236,16 @@ class FakeCluster:
         kept["metadata"]["annotations"] = dict(old["metadata"].get("annotations") or {})
         self.maps[name] = kept
 
+    def has_answered(self, name: str, stack: Stack) -> None:
+        """The probe of an applied campaign's workers has ended, and this is what it found."""
+        self.stack = stack
+        applied = applied_from(self.maps[name])
+        job = named_probe(applied.campaign, applied.site, applied.deployment)
+        if (known := job["metadata"]["name"]) not in self.live:
+            job["metadata"]["uid"], job["status"] = f"uid-{next(self._uid)}", {}
+            self.live[known] = job
+            self._run_single("probe", job)
+
     def delete_config_map(self, name: str) -> None:
         """With everything that it owns."""
         uid = self.maps.pop(name)["metadata"]["uid"]
@@ -222,18 +255,33 @@ class FakeCluster:
                 del self.live[job]
                 self.running = [p for p in self.running if _job_of(p) != job]
 
+    def suspend(self, name: str) -> None:
+        """A Job's pods go, those that have ended stay."""
+        self.live[name]["spec"]["suspend"] = True
+        self.live[name]["status"].pop("active", None)
+        self.running = [p for p in self.running if _job_of(p) != name or _ended(p)]
+
     def step(self) -> None:
         """Pods start where there is room, and those that run come to their end."""
+        self.kueue.step()
         for name, job in list(self.live.items()):
             component = job["metadata"]["labels"][COMPONENT]
             if component == "worker":
                 self._start(name, job)
-            elif not job["status"]:
+            elif not job["status"].get("conditions") and not self._waits(component, job):
                 self._run_single(component, job)
+        self._place()
         self.most = max(self.most, sum(not _ended(p) for p in self.running))
+        for _, pod in self.going:
+            self._work(pod, int(pod["metadata"]["labels"][INDEX]))
+            self.running.remove(pod)
+        self.going = []
         for pod in [p for p in self.running if not _ended(p)]:
             if self.names.get(pod["spec"]["nodeName"]) and "waiting" not in str(pod["status"]):
                 self._end(pod)
+
+    def _waits(self, component: str, job: Object) -> bool:
+        return bool(job["spec"].get("suspend")) or (component == "merge" and self.merges_wait)
 
     def worker_jobs(self) -> list[Object]:
         return [j for j in self.live.values() if j["metadata"]["labels"][COMPONENT] == "worker"]
@@ -272,8 +320,20 @@ class FakeCluster:
         free = [i for i in range(spec["completions"]) if i not in busy]
         for index in free[: max(0, spec["parallelism"] - len(mine))]:
             mine.append(self._pod(name, job, index))
+            if self.room is not None:
+                mine[-1]["spec"]["nodeName"], mine[-1]["status"] = "", {"phase": "Pending"}
         self.running += [p for p in mine if p not in self.running]
         status["active"] = len(mine)
+
+    def _place(self) -> None:
+        """Those that wait for a node get one, as long as there is room; else they go on waiting."""
+        if self.room is None:
+            return
+        there = [p for p in self.running if not _ended(p)]
+        for pod in [p for p in there if p["status"]["phase"] == "Pending"]:
+            if sum(p["status"]["phase"] == "Running" for p in there) < self.room:
+                pod["spec"]["nodeName"] = self._random.choice(sorted(self.names))
+                pod["status"] = {"phase": "Running"}
 
     def _pod(self, name: str, job: Object, index: int) -> Object:
         spec = job["spec"]["template"]["spec"]
@@ -310,7 +370,10 @@ class FakeCluster:
         said = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
         campaign, key = said["OPMETER_CAMPAIGN"], said["OPMETER_WAVE"]
         where = f"campaigns/{campaign}/waves/{key}.json"
-        wave = wave_from_json(self.store.get(where), key=where)
+        try:
+            wave = wave_from_json(self.store.get(where), key=where)
+        except BadInput:
+            return 43
         worst = 0
         for shard in wave.indexes[index]:
             if _holds(self.store, f"campaigns/{campaign}/committed/{shard}.json"):
@@ -365,7 +428,8 @@ class FakeCluster:
 
     def _merge(self, job: Object) -> str:
         command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-        campaign, number = command[2], int(command[command.index("--plan") + 1])
+        campaign = command[2]
+        plans = [int(command[at + 1]) for at, word in enumerate(command) if word == "--plan"]
         with ExitStack() as turn:
             store, guard = self.store, CREATE
             if "--lease" in command:
@@ -373,12 +437,14 @@ class FakeCluster:
                 store = SingleWriterStore(store, guard.still_holds)
             result = merge(
                 store,
-                [(campaign, number)],
+                [(campaign, number) for number in plans],
                 guard=guard,
                 author="merge",
                 allow_missing="--allow-missing" in command,
                 sleep=lambda seconds: None,
             )
+        if result.damaged and "--allow-damaged" not in command:
+            return "something is damaged"
         return "shards are missing" if result.missing and "--allow-missing" not in command else ""
 
 

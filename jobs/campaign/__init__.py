@@ -1,0 +1,1 @@
+"""The campaign file and its target. Pure, but for asking this machine for its stack."""

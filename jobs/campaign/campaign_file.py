@@ -1,0 +1,292 @@
+"""`campaign.yaml`: what to measure, from which sources, for which stack, on how many devices.
+
+The file is read into frozen values once, here. An unknown key, a value of the wrong kind or out
+of range is refused with its line, so that a typing mistake never becomes a wrong database.
+Paths are taken relative to the file. `docs/campaign.md` describes every key.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from collector import keys
+from collector.case import normal_kernel_type
+from collector.errors import BadInput
+from collector.plan import Limits, MeasureSettings, ShardSettings
+from collector.stack import BACKENDS
+from collector.store.opening import checked_address
+from jobs.campaign.document import Entry, read_document
+
+UPDATES = ("all", "missing-only")
+CACHES = ("warm", "cold")
+# The groups of counters that msprof knows by name.
+AIC_METRICS = (
+    "PipeUtilization",
+    "ArithmeticUtilization",
+    "Memory",
+    "MemoryL0",
+    "MemoryUB",
+    "ResourceConflictRatio",
+    "L2Cache",
+    "MemoryAccess",
+)
+
+_KEYS = (
+    "campaign",
+    "sources",
+    "operators",
+    "update",
+    "target",
+    "backend",
+    "devices",
+    "measure",
+    "shards",
+    "limits",
+    "op_mapping",
+    "store",
+)
+_TARGET_KEYS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
+_SOURCE_KINDS = ("profile", "tree", "bundled", "cases")
+_SOURCE_KEYS = (*_SOURCE_KINDS, "stack", "communication_us")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_ADDRESSES = ("s3://", "file://")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSource:
+    """A folder or file that an Ascend profiler wrote. `same_stack`: the user says that it was
+    taken on the target stack, so that its own durations may stand beside the measured ones."""
+
+    path: Path
+    same_stack: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSource:
+    """A version directory of a tree."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class BundledSource:
+    """A sample that comes with the package."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CasesSource:
+    """A table of cases that lies in the store, by its hash: what was parsed elsewhere, and what
+    the profile spent in communication, which makes no cases."""
+
+    sha256: str
+    same_stack: bool
+    communication_us: float = 0.0
+
+
+Source = ProfileSource | TreeSource | BundledSource | CasesSource
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The stack to measure on. A field that is None is filled before planning, or refused."""
+
+    device: str | None = None
+    vllm: str | None = None
+    torch: str | None = None
+    cann: str | None = None
+    driver: str | None = None
+    firmware: str | None = None
+    torch_npu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A campaign file, checked. `operators` is None for all of them, `target` None for `here`."""
+
+    name: str
+    sources: tuple[Source, ...]
+    operators: frozenset[str] | None
+    update: str
+    target: Target | None
+    backend: str
+    devices: int
+    measure: MeasureSettings
+    shards: ShardSettings
+    limits: Limits
+    op_mapping: Path | None
+    store: str | None
+
+
+def load_campaign(path: Path) -> Campaign:
+    """The campaign of a file. Raises BadInput, with the line, for anything it cannot mean."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"the campaign file cannot be read: {reason}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise BadInput("a campaign file in UTF-8 is wanted", path=path) from error
+    return campaign_from_text(text, path=path, base=path.parent)
+
+
+def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
+    """The campaign of a text; relative paths are taken from `base`."""
+    document = read_document(text, str(path))
+    found = document.fields(_KEYS, required=("campaign", "sources", "backend"))
+
+    def read(key: str, reader: Callable[[Entry], Value], default: Value) -> Value:
+        return reader(found[key]) if key in found else default
+
+    return Campaign(
+        name=_name(found["campaign"]),
+        sources=_sources(found["sources"], base),
+        operators=read("operators", _operators, None),
+        update=read("update", lambda entry: entry.choice(UPDATES), "missing-only"),
+        target=read("target", _target, None),
+        backend=found["backend"].choice(BACKENDS),
+        devices=read("devices", lambda entry: entry.integer(1), 1),
+        measure=read("measure", _measure, MeasureSettings()),
+        shards=read("shards", _shards, ShardSettings()),
+        limits=read("limits", _limits, Limits()),
+        op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
+        store=read("store", lambda entry: _store(entry, base), None),
+    )
+
+
+def _name(entry: Entry) -> str:
+    return _checked(entry, keys.campaign_name)
+
+
+def _checked(entry: Entry, check: Callable[[str], str]) -> str:
+    """What a check of the ground makes of the text, its refusal with our file and line."""
+    text = entry.text()
+    try:
+        return check(text)
+    except BadInput as error:
+        raise BadInput(str(error), path=entry.path, line=entry.line) from error
+
+
+def _sources(entry: Entry, base: Path) -> tuple[Source, ...]:
+    seen: list[Source] = []
+    for item in entry.items():
+        source = _source(item, base)
+        if any(_same_place(source, other) for other in seen):
+            raise item.refusal("this source is listed twice")
+        seen.append(source)
+    return tuple(seen)
+
+
+def _source(entry: Entry, base: Path) -> Source:
+    found = entry.fields(_SOURCE_KEYS)
+    kinds = [kind for kind in _SOURCE_KINDS if kind in found]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none of them"
+        raise entry.refusal(f"one of {', '.join(_SOURCE_KINDS)} is wanted, {came} came")
+    (kind,) = kinds
+    if "stack" in found and kind not in ("profile", "cases"):
+        raise found["stack"].refusal("only a profile says on which stack it was taken")
+    if "communication_us" in found and kind != "cases":
+        raise found["communication_us"].refusal("only of cases that were parsed elsewhere")
+    same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
+    if kind == "profile":
+        return ProfileSource(base / found[kind].text(), same_stack)
+    if kind == "cases":
+        sha256 = found[kind].text()
+        if not _SHA256.fullmatch(sha256):
+            raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
+        told = found.get("communication_us")
+        return CasesSource(sha256, same_stack, told.positive() if told else 0.0)
+    if kind == "tree":
+        return TreeSource(base / found[kind].text())
+    name = found[kind].text()
+    if not _BUNDLED.fullmatch(name):
+        raise found[kind].refusal(f"{name!r} is not the name of a bundled sample, as quickstart is")
+    return BundledSource(name)
+
+
+def _same_place(one: Source, other: Source) -> bool:
+    if isinstance(one, ProfileSource) and isinstance(other, ProfileSource):
+        return one.path == other.path
+    if isinstance(one, CasesSource) and isinstance(other, CasesSource):
+        return one.sha256 == other.sha256
+    return one == other
+
+
+def _operators(entry: Entry) -> frozenset[str] | None:
+    if not entry.is_list:
+        if entry.is_mapping or entry.text() != "all":
+            raise entry.refusal("all, or a list of kernel types like [Add, MatMulV3], is wanted")
+        return None
+    entry.distinct_texts()
+    return frozenset(_checked(item, normal_kernel_type) for item in entry.items())
+
+
+def _target(entry: Entry) -> Target | None:
+    if not entry.is_mapping:
+        if entry.is_list or entry.text() != "here":
+            raise entry.refusal("here, or a mapping like {device: NAME, torch: 2.9.0}, is wanted")
+        return None
+    found = entry.fields(_TARGET_KEYS, required=("device",))
+    return Target(**{name: value.text() for name, value in found.items()})
+
+
+def _measure(entry: Entry) -> MeasureSettings:
+    found = entry.fields(("budget_s", "repeats", "cache", "aic_metrics"))
+    default = MeasureSettings()
+    least, most, fixed = default.min_repeats, default.max_repeats, default.repeat_count
+    if "repeats" in found:
+        least, most, fixed = _repeats(found["repeats"], default)
+    return MeasureSettings(
+        budget_s=found["budget_s"].positive() if "budget_s" in found else default.budget_s,
+        min_repeats=least,
+        max_repeats=most,
+        repeat_count=fixed,
+        cache=found["cache"].choice(CACHES) if "cache" in found else default.cache,
+        aic_metrics=_metrics(found["aic_metrics"])
+        if "aic_metrics" in found
+        else default.aic_metrics,
+    )
+
+
+def _repeats(entry: Entry, default: MeasureSettings) -> tuple[int, int, int | None]:
+    if not entry.is_list:
+        return default.min_repeats, default.max_repeats, entry.integer(1)
+    bounds = [item.integer(1) for item in entry.items()]
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise entry.refusal(f"[fewest, most] or one whole number is wanted, {bounds} came")
+    return bounds[0], bounds[1], None
+
+
+def _metrics(entry: Entry) -> tuple[str, ...]:
+    entry.distinct_texts()
+    metrics = tuple(item.choice(AIC_METRICS) for item in entry.items())
+    if len(metrics) > 1 and "PipeUtilization" not in metrics:
+        raise entry.refusal("of several groups PipeUtilization must be one: it gives the duration")
+    return metrics
+
+
+def _shards(entry: Entry) -> ShardSettings:
+    found = entry.fields(("target_s", "session_s"))
+    return ShardSettings(**{name: value.positive() for name, value in found.items()})
+
+
+def _limits(entry: Entry) -> Limits:
+    found = entry.fields(("case_s", "memory_gb"))
+    return Limits(**{name: value.positive() for name, value in found.items()})
+
+
+def _store(entry: Entry, base: Path) -> str:
+    """A URL as it is; anything else is a folder."""
+    text = entry.text()
+    is_address = text.startswith(_ADDRESSES)
+    if not is_address and ":" in text.partition("/")[0]:
+        raise entry.refusal("s3://bucket/prefix, file:///folder or a folder is wanted")
+    _checked(entry, checked_address)
+    return text if is_address else str(base / text)

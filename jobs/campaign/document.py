@@ -1,0 +1,163 @@
+"""A YAML document whose every value knows its line, so that a mistake is named where it stands.
+
+Values are read by the schema that wants them, never by what YAML guesses: a version `2.10` stays
+`2.10` and does not become the number 2.1. Nothing in a document is constructed or run.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import yaml
+
+from collector.errors import BadInput
+from collector.yaml_nodes import line_of, read_node
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value of a document; `name` is its key, dotted, and empty for the document itself."""
+
+    name: str
+    node: yaml.Node
+    path: str
+
+    @property
+    def line(self) -> int:
+        return line_of(self.node)
+
+    def refusal(self, message: str) -> BadInput:
+        """The error to raise about this value, with file and line."""
+        label = f"{self.name}: " if self.name else ""
+        return BadInput(label + message, path=self.path, line=self.line)
+
+    def text(self) -> str:
+        """A scalar exactly as it is written, without its quotes."""
+        return self._scalar("a text")
+
+    def integer(self, least: int) -> int:
+        wanted = f"a whole number of at least {least}"
+        text = self._plain(wanted)
+        try:
+            value = int(text)
+        except ValueError as error:
+            raise self._unwanted(wanted, repr(text)) from error
+        if value < least:
+            raise self._unwanted(wanted, text)
+        return value
+
+    def positive(self) -> float:
+        wanted = "a number above 0"
+        text = self._plain(wanted)
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise self._unwanted(wanted, repr(text)) from error
+        if not (math.isfinite(value) and value > 0):
+            raise self._unwanted(wanted, text)
+        return value
+
+    def choice(self, allowed: Sequence[str]) -> str:
+        wanted = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
+        text = self._scalar(wanted)
+        if text not in allowed:
+            hint = _did_you_mean(text, allowed)
+            raise self.refusal(f"{wanted} is wanted, {text!r} came{hint}")
+        return text
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.node, yaml.MappingNode)
+
+    def items(self) -> list["Entry"]:
+        """The entries of a list that holds at least one."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self._unwanted("a list", self._kind())
+        if not self.node.value:
+            raise self.refusal("the list is empty, at least one entry is wanted")
+        return [
+            Entry(f"{self.name}[{index}]", node, self.path)
+            for index, node in enumerate(self.node.value)
+        ]
+
+    def distinct_texts(self) -> list[str]:
+        """The scalars of a list, none of them twice."""
+        seen: list[str] = []
+        for item in self.items():
+            text = item.text()
+            if text in seen:
+                raise item.refusal(f"{text!r} is listed twice")
+            seen.append(text)
+        return seen
+
+    def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, "Entry"]:
+        """The entries of a mapping by key; refuses an unknown, a repeated and a missing key."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._unwanted(f"a mapping with the keys {', '.join(known)}", self._kind())
+        found: dict[str, Entry] = {}
+        for key_node, value_node in self.node.value:
+            key = self._key(key_node, known)
+            if key in found:
+                raise self._at(key_node, f"the key {key!r} stands here twice")
+            found[key] = Entry(f"{self.name}.{key}" if self.name else key, value_node, self.path)
+        for key in required:
+            if key not in found:
+                raise self.refusal(f"the key {key!r} is missing")
+        return found
+
+    def mapping(self) -> dict[str, "Entry"]:
+        """The entries of a mapping whose keys are the writer's own; a repeated one is refused."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._unwanted("a mapping", self._kind())
+        return self.fields([str(key.value) for key, _ in self.node.value])
+
+    def _key(self, node: yaml.Node, known: Collection[str]) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._at(node, "a key must be a plain word")
+        key = str(node.value)
+        if key not in known:
+            hint = _did_you_mean(key, known) or f"; known here: {', '.join(known)}"
+            raise self._at(node, f"unknown key {key!r}{hint}")
+        return key
+
+    def _at(self, node: yaml.Node, message: str) -> BadInput:
+        return Entry(self.name, node, self.path).refusal(message)
+
+    def _plain(self, wanted: str) -> str:
+        text = self._scalar(wanted)
+        if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None:
+            raise self._unwanted(wanted, f"the text {text!r}")
+        return text
+
+    def _scalar(self, wanted: str) -> str:
+        if not isinstance(self.node, yaml.ScalarNode) or self.node.tag.endswith(":null"):
+            raise self._unwanted(wanted, self._kind())
+        text = str(self.node.value).strip()
+        if not text:
+            raise self._unwanted(wanted, "nothing")
+        return text
+
+    def _kind(self) -> str:
+        if self.is_mapping:
+            return "a mapping"
+        if self.is_list:
+            return "a list"
+        return "nothing" if self.node.tag.endswith(":null") else repr(self.node.value)
+
+    def _unwanted(self, wanted: str, came: str) -> BadInput:
+        return self.refusal(f"{wanted} is wanted, {came} came")
+
+
+def read_document(text: str, path: str) -> Entry:
+    """The one document of a YAML text. Raises BadInput, with the line, where it is none."""
+    return Entry("", read_node(text, path), path)
+
+
+def _did_you_mean(text: str, known: Collection[str]) -> str:
+    close = get_close_matches(text, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

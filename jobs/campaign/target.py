@@ -1,0 +1,77 @@
+"""From a campaign's target to a whole stack: every field filled, or refused by name."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+from collector.errors import BadInput, HostFault
+from collector.host.stack import local_stack
+from collector.stack import Stack
+from jobs.campaign.campaign_file import Campaign, Target
+
+# All that a stack of NPUs says.
+_WANTED = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
+
+
+def resolve_stack(campaign: Campaign) -> Stack:
+    """The stack of the campaign's results.
+
+    `here` is this machine. A named target of NPUs must say everything that they have, except where
+    it names this very device: then this machine fills what was left open. Of another device there
+    is more than a target can say (flags, threads, allocator), so that it must be this machine's.
+    """
+    target = campaign.target
+    if target is None:
+        return local_stack(campaign.backend)
+    if campaign.backend != "npu":
+        return _filled(_agreed(campaign, local_stack(campaign.backend)), target)
+    missing = _left_open(target)
+    if missing:
+        here = _here(target)
+        if here is not None and target.device in (None, here.device):
+            return _filled(here, target)
+        raise BadInput(
+            f"campaign {campaign.name}: target leaves {', '.join(missing)} open, and this machine "
+            "is no such device; name them (`opmeter stack` on one prints all), or say target: here"
+        )
+    return _filled(Stack(device=target.device or "", torch=target.torch or ""), target)
+
+
+def _left_open(target: Target) -> list[str]:
+    return [name for name in _WANTED if getattr(target, name) is None]
+
+
+def _here(target: Target) -> Stack | None:
+    """This machine's stack; None where there is no NPU to ask."""
+    try:
+        return local_stack("npu", target.device)
+    except (BadInput, HostFault):
+        return None
+
+
+def _agreed(campaign: Campaign, found: Stack) -> Stack:
+    """The stack that was found, where it is of the device that the campaign names."""
+    named = campaign.target.device if campaign.target else None
+    if campaign.backend != "npu" and named not in (None, found.device):
+        raise BadInput(
+            f"campaign {campaign.name}: its target is {named}, and the machine that measures is "
+            f"{found.device}; name that one, leave the device out, or say target: here"
+        )
+    return found
+
+
+def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> Stack | None:
+    """The stack of a campaign that is measured elsewhere. `find` asks the machines there, but for
+    NPUs of which the target says all; None while they have not answered."""
+    target = campaign.target
+    if campaign.backend == "npu" and target is not None and not _left_open(target):
+        return _filled(Stack(device=target.device or "", torch=target.torch or ""), target)
+    found = find()
+    if found is None or target is None:
+        return found
+    return _filled(_agreed(campaign, found), target)
+
+
+def _filled(base: Stack, target: Target) -> Stack:
+    """The base with everything that the target says."""
+    said = {field.name: getattr(target, field.name) for field in fields(target)}
+    return replace(base, **{name: value for name, value in said.items() if value is not None})

@@ -1,0 +1,132 @@
+"""The `opmeter` command: its verbs, in the order in which it lists them, and how it ends.
+
+A verb is a file of this room: its options, its help and its body. It imports what it needs when it
+runs, so that `opmeter --help` loads neither pandas nor boto3; what it returns is its exit code.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from collector import __version__
+from collector.errors import BadInput, DamagedObject, OpmeterError
+from jobs.cli import db
+from jobs.cli.cancel import cancel_verb
+from jobs.cli.controller import controller_verb
+from jobs.cli.doctor import doctor_verb
+from jobs.cli.fia_backfill import fia_backfill_verb
+from jobs.cli.launch import launch_verb
+from jobs.cli.logs import logs_verb
+from jobs.cli.merge import merge_verb
+from jobs.cli.microbench import microbench_verb
+from jobs.cli.ops import ops_verb
+from jobs.cli.parse import parse_verb
+from jobs.cli.pause import pause_verb
+from jobs.cli.plan import plan_verb
+from jobs.cli.pull import pull_verb
+from jobs.cli.run import run_verb
+from jobs.cli.stack import stack_verb
+from jobs.cli.status import status_verb
+from jobs.cli.terminal import VisibleFormatter, say
+from jobs.cli.work import work_verb
+
+FAILED, BAD_INPUT = 1, 2
+Verb = Callable[..., int | None]
+VERBS: dict[str, Verb] = {
+    "pull": pull_verb,
+    "run": run_verb,
+    "plan": plan_verb,
+    "merge": merge_verb,
+    "status": status_verb,
+    "parse": parse_verb,
+    "microbench": microbench_verb,
+    "fia-backfill": fia_backfill_verb,
+    "ops": ops_verb,
+    "doctor": doctor_verb,
+    "launch": launch_verb,
+    "controller": controller_verb,
+    "work": work_verb,
+    "cancel": cancel_verb,
+    "pause": pause_verb,
+    "logs": logs_verb,
+    "stack": stack_verb,
+}
+
+app = typer.Typer(
+    name="opmeter",
+    help="Measures every operator an LLM runs, and keeps the numbers in one versioned database.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def opmeter(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="say more on the way")] = False,
+) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    if version:
+        typer.echo(f"opmeter {__version__}")
+        raise typer.Exit
+
+
+def _register(group: typer.Typer, verbs: Mapping[str, Verb]) -> None:
+    for name, verb in verbs.items():
+        group.command(name)(_ending_with_its_code(verb))
+
+
+def _ending_with_its_code(verb: Verb) -> Callable[..., None]:
+    @wraps(verb)
+    def run(**options: Any) -> None:
+        raise typer.Exit(verb(**options) or 0)
+
+    return run
+
+
+_database = typer.Typer(
+    help="Look at the versions of the database.", no_args_is_help=True, rich_markup_mode=None
+)
+_register(_database, db.VERBS)
+app.add_typer(_database, name="db")
+_register(app, VERBS)
+
+
+def main() -> None:
+    """Run the command; turn what is raised on purpose into one line and an exit code."""
+    try:
+        app()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else FAILED if end.code else 0
+    except DamagedObject as error:
+        say(f"opmeter: {error.advice}", err=True)
+        code = FAILED
+    except BadInput as error:
+        say(f"opmeter: {error}", err=True)
+        code = BAD_INPUT
+    except OpmeterError as error:
+        say(f"opmeter: {error}", err=True)
+        code = FAILED
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """End at once. Taking the interpreter down after everything is done was seen to abort, once in
+    many runs on a loaded machine ("terminate called without an active exception", pyarrow 26.0.1),
+    and then the exit code of a finished run is a lie."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            stream.flush()
+    os._exit(code)

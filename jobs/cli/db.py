@@ -1,0 +1,168 @@
+"""`opmeter db ...`: a look at the versions of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.counting import counted
+from collector.errors import BadInput, DamagedObject, NotFound
+from jobs.cli.options import CommitOption, DatabaseRootOption
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.database.commits import Commit, Log
+    from collector.store.base import Store
+
+
+def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
+    """List the versions, newest first."""
+    from collector.database.commits import history, read_log
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    _newest(_warned(read_log(store)), root)
+    for commit in history(store):
+        plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
+        counts = ", ".join(f"{number} {name}" for name, number in sorted(commit.counts.items()))
+        fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
+        say(
+            f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
+            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{fake}"
+        )
+
+
+def path_verb(*, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None) -> None:
+    """Print where a version lies, as a prefix of the store."""
+    from collector import keys
+    from collector.database.snapshot import read_manifest
+    from collector.store.opening import address_of
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    commit = chosen_commit(store, root, version)
+    prefix = keys.snapshot(commit.snapshot)
+    for path in sorted(read_manifest(store, commit).versions):
+        say(address_of(store.url, prefix + path))
+
+
+def verify_verb(
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+    version: CommitOption = None,
+    skip_raw: Annotated[
+        bool, typer.Option("--skip-raw", help="do not read what the profiler recorded: faster")
+    ] = False,
+) -> int:
+    """Check every hash and every file of one version, or of all of them."""
+    from collector.database.strays import find_strays
+    from collector.database.verify import verify
+    from jobs.cli.opening import open_root
+
+    # A stray harms nobody: 1 is for what is broken.
+    store = open_root(root)
+    count = 1 if version else _versions(store)
+    commits = None if version is None else [chosen_commit(store, root, version)]
+    problems = verify(store, commits, with_raw=not skip_raw)
+    if not count and not problems:
+        raise BadInput(f"no database at {root}: nothing was merged there yet")
+    for problem in problems:
+        say(f"version {problem.commit}: {problem.text}")
+    told = {problem.key for problem in problems}
+    found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
+    for stray in found:
+        say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
+    if problems:
+        say("to do       put what is listed back from a backup of the store, and verify it again")
+    checked = f"version {version}" if version else counted(count, "version")
+    harmless = f", {counted(len(found), 'stray')}" if found else ""
+    unread = "; raw records were not read" if skip_raw else ""
+    say(f"{checked} at {store.url}: {_problems(len(problems))}{harmless}{unread}")
+    return int(bool(problems))
+
+
+def diff_verb(
+    before: Annotated[int, typer.Argument(help="a version")],
+    after: Annotated[int, typer.Argument(help="a later version")],
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+) -> None:
+    """List the cases that came, went or changed their duration."""
+    from collector.database.commits import readable_log
+    from collector.database.query import diff
+    from collector.database.snapshot import load_state
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    log = _warned(readable_log(store))
+    old, new = (load_state(store, _version(store, root, log, n)) for n in (before, after))
+    changes = diff(old, new)
+    for change in changes:
+        ratio = f"  x{change.ratio:.3f}" if change.ratio is not None else ""
+        say(
+            f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
+            f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
+        )
+    number = counted(len(changes), "case differs", "cases differ")
+    say(f"{number} between versions {before} and {after}")
+
+
+def _versions(store: Store) -> int:
+    from collector import keys
+
+    return sum(keys.number_of(i.key, keys.commit) is not None for i in store.list(keys.COMMITS))
+
+
+def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
+    """One version, or the newest."""
+    from collector.database.commits import read_log, readable_log
+
+    if number is None:
+        return _newest(_warned(read_log(store)), root)
+    return _version(store, root, _warned(readable_log(store)), number)
+
+
+def _warned(log: Log) -> Log:
+    """The same log; what is wrong with it is said in a line."""
+    if log.warning:
+        say(log.warning, err=True)
+    return log
+
+
+def _newest(log: Log, root: str) -> Commit:
+    if log.head is None and log.fault is not None:
+        raise DamagedObject(log.fault)
+    if log.head is None:
+        raise BadInput(f"no database at {root}: nothing was merged there yet")
+    return log.head
+
+
+def _version(store: Store, root: str, log: Log, number: int) -> Commit:
+    from collector import keys
+    from collector.database.commits import read_commit
+
+    try:
+        return read_commit(store, number)
+    except NotFound as error:
+        if log.head is not None and 0 < number < log.head.number:
+            what = "it is not there, and later commits are"
+            raise DamagedObject(what, path=keys.commit(number)) from error
+        raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
+
+
+def _problems(number: int) -> str:
+    return counted(number, "problem") if number else "no problems"
+
+
+def _duration(value_us: float | None) -> str:
+    return "-" if value_us is None else f"{value_us:.3f} us"
+
+
+VERBS: dict[str, Callable[..., int | None]] = {
+    "log": log_verb,
+    "path": path_verb,
+    "verify": verify_verb,
+    "diff": diff_verb,
+}

@@ -1,0 +1,31 @@
+"""Options that several verbs have."""
+
+from typing import Annotated
+
+import typer
+
+CampaignArgument = Annotated[
+    str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
+]
+RootOption = Annotated[
+    str | None,
+    typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
+]
+DatabaseRootOption = Annotated[
+    str, typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix")
+]
+CommitOption = Annotated[int | None, typer.Option("--version", help="a commit's number")]
+SingleWriterOption = Annotated[
+    bool,
+    typer.Option(
+        "--single-writer", help="nobody else merges, and the store cannot tell writers apart"
+    ),
+]
+SupersedeOption = Annotated[
+    bool,
+    typer.Option("--supersede-stack", help="let this stack show where a version holds another"),
+]
+CampaignNameArgument = Annotated[str, typer.Argument(help="the campaign's name")]
+NamespaceOption = Annotated[
+    str | None, typer.Option(help="the namespace of the workers  [that of this pod or context]")
+]

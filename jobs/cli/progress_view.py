@@ -1,0 +1,105 @@
+"""What a person sees of a run: bars with rate and time left on a terminal, lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from collector.counting import counted
+from collector.printable import visible
+from jobs.executor.view import View
+
+
+def view_for(stream_is_terminal: bool) -> View:
+    """The view that fits where standard error goes."""
+    return TerminalView() if stream_is_terminal else LineView()
+
+
+class TerminalView:
+    """A progress bar below the lines."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("measuring", total=None, rate="", visible=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(visible(text), soft_wrap=True, markup=False)
+
+    def measure(self, done: int, cases: int) -> None:
+        speed = self._progress.tasks[0].speed
+        rate = f"{speed:.1f} cases/s" if speed else ""
+        self._progress.update(self._task, completed=done, total=cases, rate=rate, visible=True)
+
+
+class LineView:
+    """One line for what happens, and one a minute for the progress."""
+
+    def __init__(
+        self,
+        write: Callable[[str], object] = sys.stderr.write,
+        *,
+        every_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._write = write
+        self._every_s = every_s
+        self._clock = clock
+        self._started_s = clock()
+        self._said_s = float("-inf")
+        self._first_done: int | None = None
+        self._said_done: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        self._write(visible(text) + "\n")
+
+    def measure(self, done: int, cases: int) -> None:
+        now_s = self._clock()
+        if self._first_done is None:
+            self._first_done, self._started_s = done, now_s
+        is_last = done == cases
+        if done == self._said_done or (now_s - self._said_s < self._every_s and not is_last):
+            return
+        self._said_s, self._said_done = now_s, done
+        self.say(f"answered {done:,} of {counted(cases, 'case')}{self._rate(done, cases, now_s)}")
+
+    def _rate(self, done: int, cases: int, now_s: float) -> str:
+        gained = done - (self._first_done or 0)
+        elapsed_s = now_s - self._started_s
+        if gained <= 0 or elapsed_s <= 0:
+            return ""
+        rate = gained / elapsed_s
+        return f", {rate:.1f} cases/s, about {(cases - done) / rate:.0f} s left"

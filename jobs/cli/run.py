@@ -1,0 +1,89 @@
+"""`opmeter run`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.counting import counted
+from jobs.cli.options import CampaignArgument, RootOption, SingleWriterOption, SupersedeOption
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from jobs.executor.view import View
+
+_FAILED, _NOT_COMMITTED = 1, 3
+
+
+def run_verb(
+    campaign: CampaignArgument,
+    *,
+    root: RootOption = None,
+    again: Annotated[bool, typer.Option("--again", help="measure everything once more")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="measure what failed once more")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit 1 where a case has no duration")
+    ] = False,
+    single_writer: SingleWriterOption = False,
+    supersede_stack: SupersedeOption = False,
+) -> int:
+    """Plan a campaign, measure it on this machine and merge it into the database.
+
+    Interrupted, it continues where it was when it is run again.
+    """
+    from collector.database.snapshot import load_state
+    from jobs.campaign.run_options import RunOptions
+    from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
+    from jobs.cli.progress_view import view_for
+    from jobs.executor.local_campaign import run_campaign
+    from jobs.status.summary import describe, plan_usage, summarise
+
+    # 3 where shards are left or must be measured anew, 1 by --strict or where a plan is damaged.
+    described = open_campaign(campaign)
+    options = RunOptions(again, retry_failed, supersede_stack)
+    with view_for(sys.stderr.isatty()) as view:
+        stop = stop_on_signals(view)
+        watched = open_bare(root, described, single_writer=single_writer)
+        store = patient(watched, stop)
+        view.say(f"store {store.url}")
+        guard = cache(partial(choose_guard, store, single_writer=single_writer))
+        result = run_campaign(described, store, watched, guard, options, view, stop)
+    if result.missing:
+        say(
+            f"stopped with {result.missing:,} of {counted(len(result.plan.shards), 'shard')} to "
+            f"go; `opmeter run {campaign}` continues (without --again or --retry-failed)",
+            err=True,
+        )
+        return _NOT_COMMITTED
+    state = load_state(store, result.head)
+    sources = [source.records for source in result.situation.sources]
+    usage = plan_usage(store, result.plan)
+    summary = summarise(state, result.plan, sources, usage)
+    for line in describe(summary, result.plan, result.head, store.url):
+        say(line)
+    for line in result.told.advice(result.plan):
+        say(line, err=True)
+    if result.told.needed:
+        return _NOT_COMMITTED if any(d.shard for d in result.told.needed) else _FAILED
+    return int(strict and summary.measured_cases < summary.cases)
+
+
+def stop_on_signals(view: View) -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set; a second one ends the process at once."""
+    stop = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+        view.say("stopping after the case in hand; once more stops at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return stop

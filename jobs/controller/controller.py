@@ -1,0 +1,283 @@
+"""The controller: looks at campaigns, decides, acts, and forgets.
+
+Its state is the store and the live objects; what it keeps in memory only saves it a second look.
+It may be killed at any line, and another may go on from anywhere.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from collector import surroundings
+from collector.canonical import short_hash
+from collector.errors import BadInput, DamagedObject, OpmeterError
+from collector.stack import Stack
+from collector.store.base import Store
+from collector.store.probe import Probe, probe
+from jobs.campaign.run_options import RunOptions
+from jobs.campaign.target import resolve_stack_of
+from jobs.controller.error_frames import frames_of
+from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.metrics import Metrics
+from jobs.controller.mounted_sources import check_sources
+from jobs.controller.observation import observe
+from jobs.controller.performer import PART_MERGED, Performer, announce
+from jobs.controller.stack_probe import stack_at_work, stack_of_workers
+from jobs.decide.actions import Finish
+from jobs.decide.capacity import room_for
+from jobs.decide.decision import decide
+from jobs.decide.desired import Desired
+from jobs.decide.live_objects import job_views, launched_by
+from jobs.decide.merge_jobs import has_merged, merging
+from jobs.decide.observed import Observed
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterError, is_refusal
+from jobs.objects.applied_campaign import (
+    LEASED,
+    SELECTOR,
+    Applied,
+    applied_from,
+    is_named,
+    known_as,
+)
+from jobs.objects.deployment import Manifest
+from jobs.objects.job_manifest import made_of
+from jobs.objects.reruns import SERVED_BY, open_rerun, promise
+from jobs.planning.lifecycle import NewPlan
+from jobs.planning.situation import Situation, choose_step, survey
+from jobs.planning.stored_plans import read_plans
+from jobs.publishing.due_merges import own_numbers
+from jobs.publishing.next_plan import check_version, settled
+
+logger = logging.getLogger(__name__)
+
+OpenStore = Callable[[Applied], Store]
+
+
+class Controller:
+    """Moves every campaign of a namespace on. `open_store` opens the store of one, as this
+    process reaches it; `may_act` is asked before every act: another may lead by then; `clock`
+    never goes back; `folders` are those from which a campaign may name files."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        open_store: OpenStore,
+        metrics: Metrics | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+        ask_store: Callable[[Store], Probe] = probe,
+        clock: Callable[[], float] = surroundings.monotonic,
+        folders: Sequence[Path] = (),
+    ):
+        self._cluster = cluster
+        self._open_store = open_store
+        self._metrics = metrics or Metrics()
+        self._may_act = may_act
+        self._ask_store = ask_store
+        self._clock = clock
+        self._folders = folders
+        self._memories: dict[str, Memory] = {}
+
+    def look(self) -> dict[str, bool]:
+        """One look at each campaign that is applied, by name: whether it is finished."""
+        there = {known_as(one): one for one in self._config_maps()}
+        found = dict.fromkeys(there, False)
+        for name, config_map in there.items():
+            if not self._may_act():
+                break
+            memory = self._memories.setdefault(name, Memory(self._clock))
+            started = surroundings.monotonic()
+            try:
+                found[name] = self._one(self._applied(config_map, memory), memory)
+            except DamagedObject as error:
+                announce(self._cluster, config_map, memory, "Damaged", error.advice)
+            except BadInput as error:
+                announce(self._cluster, config_map, memory, "BadInput", str(error))
+            except (OpmeterError, OSError) as error:
+                if isinstance(error, ClusterError) and is_refusal(error):
+                    announce(self._cluster, config_map, memory, "Refused", str(error))
+                else:
+                    logger.warning("campaign %s: %s", name, error)
+            except Exception as error:  # a mistake of ours in one campaign ends no other
+                logger.error("campaign %s: %s", name, frames_of(error))
+                words = f"{type(error).__name__}: nobody foresaw it; the controller's log has where"
+                announce(self._cluster, config_map, memory, "Mistake", words)
+            self._metrics.looked(name, self._clock() - started, self._cluster.requests)
+        self._forget(found)
+        return found
+
+    def follow(self, only: str) -> dict[str, bool]:
+        """The same by the word of whoever leads; nothing is done."""
+        found = map(applied_from, filter(is_named, self._config_maps(only)))
+        return {one.campaign.name: one.is_merged or is_part_merged(one) for one in found}
+
+    def _applied(self, config_map: Manifest, memory: Memory) -> Applied:
+        """Read once for each version of its ConfigMap: most looks find what the last one found."""
+        version = config_map["metadata"]["resourceVersion"]
+        if memory.applied is None or memory.applied_at != version:
+            memory.applied, memory.applied_at = applied_from(config_map), version
+        return memory.applied
+
+    def _config_maps(self, only: str = "") -> list[Manifest]:
+        """Those of campaigns, in order of names, without those that are being deleted."""
+        found = self._cluster.config_maps(f"{SELECTOR}={only}" if only else SELECTOR)
+        there = (one for one in found if "deletionTimestamp" not in one["metadata"])
+        return sorted(there, key=lambda one: str(one["metadata"]["name"]))
+
+    def _forget(self, found: dict[str, bool]) -> None:
+        for name in set(self._memories) - set(found):
+            del self._memories[name]
+            self._metrics.forget(name)
+
+    def _one(self, applied: Applied, memory: Memory) -> bool:
+        """One look at one campaign; whether it is finished."""
+        if applied.is_merged:
+            return True
+        # Phase 1: its store and its plan, both known after the first look.
+        applied = self._asked(applied, memory)
+        store = self._store(applied, memory)
+        known = self._plan(applied, store, memory)
+        if known is None:
+            return False
+        # Phase 2: look at everything once.
+        observed = observe(self._cluster, applied, known, store, memory)
+        # The first look asks by a dry run whether a queue takes Jobs; one may come later.
+        memory.queued |= any(job.queue for job in observed.jobs if job.is_live)
+        # Phase 3: decide, without another look.
+        actions = decide(_desired(applied, known, observed, memory), observed)
+        self._metrics.campaign(applied.campaign.name, known.plan, observed, applied.site)
+        # Phase 4: act, as long as this process leads.
+        performer = Performer(self._cluster, applied, known, store, memory)
+        for action in actions:
+            if not self._may_act():
+                return False
+            performer.perform(action, observed)
+        finished = any(isinstance(action, Finish) for action in actions)
+        if not finished and is_part_merged(applied):
+            name = applied.object["metadata"]["name"]
+            self._cluster.annotate_config_map(name, {PART_MERGED: None})
+        return finished
+
+    def _asked(self, applied: Applied, memory: Memory) -> Applied:
+        """The same, with what its store says of create-only writes: before anything stands on them,
+        and where it honours none, once for ever."""
+        deployment = applied.deployment
+        if deployment.looks_first or memory.honest == deployment.root:
+            return applied
+        found = self._ask_store(self._store(applied, memory))
+        if found.create_only:
+            memory.honest = deployment.root
+            return applied
+        name = applied.object["metadata"]["name"]
+        self._cluster.annotate_config_map(name, {LEASED: deployment.root})
+        words = f"{found.message}; merges take turns by a Lease of this namespace instead"
+        announce(self._cluster, applied.object, memory, "NoCreateOnly", words)
+        return replace(applied, deployment=replace(deployment, leased=True))
+
+    def _store(self, applied: Applied, memory: Memory) -> Store:
+        """Opened once: a client of a store is costly, and reads its credentials again by itself."""
+        deployment = applied.deployment
+        store_of = f"{deployment.root} {deployment.single_writer} {deployment.leased}"
+        if memory.store is None or memory.store_of != store_of:
+            memory.store, memory.store_of = self._open_store(applied), store_of
+        return memory.store
+
+    def _plan(self, applied: Applied, store: Store, memory: Memory) -> KnownPlan | None:
+        """The campaign's plan, made where there is none; None while its stack is being found, or
+        what older plans have committed is being merged."""
+        if memory.plan is not None and memory.made_for == applied.fingerprint:
+            return memory.plan
+        # Phase 1: which stack is it for, and what does the store hold of the campaign?
+        check_sources(applied.campaign, self._folders)
+        stack = resolve_stack_of(applied.campaign, lambda: self._stack(applied, store))
+        if stack is None:
+            return None
+        situation = survey(applied.campaign, store, stack, applied.op_mapping)
+        options = self._options(applied, situation)
+        check_version(situation, supersede_stack=False)
+        # Phase 2: go on with the newest plan, or make the next one, once older ones are merged.
+        damaged = [shard for shard, why in memory.unmerged.items() if why]
+        step = choose_step(
+            situation, again=options.again, retry_failed=options.retry_failed, damaged=damaged
+        )
+        due = own_numbers(situation, step.merge_first) if isinstance(step, NewPlan) else []
+        if due and not self._has_merged(applied, situation, due, store, memory):
+            return None
+        # Phase 3: write the plan where it is new, and say so.
+        advanced = settled(situation, step, store, options)
+        others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
+        known = KnownPlan(
+            advanced.plan,
+            advanced.plan.plan_hash,
+            tuple(other for other in others if other.number != advanced.plan.number),
+        )
+        if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
+            memory.forget_plan()
+            announce(self._cluster, applied.object, memory, "Planned", advanced.news)
+        memory.plan, memory.made_for = known, applied.fingerprint
+        return known
+
+    def _has_merged(
+        self,
+        applied: Applied,
+        situation: Situation,
+        due: Sequence[int],
+        store: Store,
+        memory: Memory,
+    ) -> bool:
+        """Whether a Job has merged what these older plans have committed, before the next one is
+        made; where there is no such Job yet, it is created. What is committed while it runs is
+        measured anew, and published with the next plan."""
+        name = applied.campaign.name
+        jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
+        key = short_hash([name, situation.stored.last + 1, applied.fingerprint], 12)
+        if has_merged(jobs, key):
+            return True
+        newest = situation.plans[-1]
+        known = KnownPlan(newest, newest.plan_hash)
+        performer = Performer(self._cluster, applied, known, store, memory)
+        for action in merging(jobs, key, tuple(due), partial=True):
+            if self._may_act():
+                performer.perform(action, Observed(frozenset(), (), jobs))
+        return False
+
+    def _stack(self, applied: Applied, store: Store) -> Stack | None:
+        name = applied.campaign.name
+        found = stack_at_work(self._cluster, applied, reversed(read_plans(store, name)))
+        return found or stack_of_workers(self._cluster, applied)
+
+    def _options(self, applied: Applied, situation: Situation) -> RunOptions:
+        """What is asked for beyond the campaign, and not yet served."""
+        metadata, numbers = applied.object["metadata"], [situation.stored.last]
+        notes = dict(metadata.get("annotations") or {})
+        if (promised := promise(notes, numbers)) is not None:
+            self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
+            notes[SERVED_BY] = promised
+        return open_rerun(notes, numbers)
+
+
+def is_part_merged(applied: Applied) -> bool:
+    """Whether what could be merged is, and nothing runs until somebody acts."""
+    notes = applied.object["metadata"].get("annotations") or {}
+    return applied.allow_missing and notes.get(PART_MERGED) == applied.fingerprint
+
+
+def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Memory) -> Desired:
+    site = applied.site
+    wanted = max(1, applied.campaign.devices // site.devices_per_worker)
+    kueue = bool(site.kueue_queue) or memory.queued
+    return Desired(
+        plan=known.plan,
+        plan_hash=known.plan_hash,
+        # What is free now says nothing of what Kueue will give.
+        workers=wanted if kueue else room_for(wanted, site, observed.nodes, observed.pods),
+        per_index=site.devices_per_worker,
+        paused=applied.paused,
+        allow_missing=applied.allow_missing,
+        queue=site.kueue_queue,
+        kueue=kueue,
+        at_once=site.at_once,
+        made_of=made_of(site, applied.deployment),
+        launched=launched_by(applied.object),
+    )

@@ -1,0 +1,87 @@
+"""What `opmeter launch` uploads and applies: a campaign with sources that mean the same in the
+cluster, as a ConfigMap."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from collector import keys
+from collector.profiles.bundled import bundled_file
+from collector.store.base import Store, create_named
+from jobs.campaign.campaign_file import BundledSource, Campaign, CasesSource
+from jobs.objects.applied_campaign import OP_MAPPING, SITE, SITE_YAML, config_map
+from jobs.objects.deployment import Deployment, Manifest
+from jobs.planning.situation import op_mapping_of
+from jobs.planning.sources import LoadedSource
+
+
+def campaign_object(
+    campaign: Campaign,
+    name: str,
+    site: str,
+    deployment: Deployment,
+    loaded: tuple[LoadedSource, ...],
+) -> Manifest:
+    path = Path(site)
+    is_file = path.suffix in (".yaml", ".yml")
+    more = {SITE_YAML: path.read_text(encoding="utf-8")} if is_file else {SITE: site}
+    op_mapping = op_mapping_of(campaign)
+    if op_mapping is not None:
+        more[OP_MAPPING] = op_mapping
+    return config_map(campaign.name, _portable_text(campaign, name, loaded), more, deployment)
+
+
+def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ...]) -> str:
+    """The campaign file with sources that mean the same in the cluster: what lies in a file here
+    is parsed here, and named by its key."""
+    document = yaml.safe_load(_text_of(name))
+    sources: list[dict[str, str | float]] = []
+    for said, source, found in zip(document["sources"], campaign.sources, loaded, strict=True):
+        if isinstance(source, BundledSource | CasesSource):
+            sources.append(said)
+            continue
+        stack = {"stack": "target"} if found.planned.same_stack else {}
+        took_us = found.planned.communication_us
+        communication = {"communication_us": took_us} if took_us else {}
+        sources.append({"cases": found.planned.sha256, **stack, **communication})
+    document["sources"] = sources
+    for of_this_machine in ("store", "op_mapping"):
+        document.pop(of_this_machine, None)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
+    """Tables first: a ConfigMap that names one is read at once."""
+    for key, table in _tables(campaign, loaded):
+        create_named(store, key, table)
+
+
+def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tuple[str, bytes]]:
+    """What only this machine has: key in the store -> the cases of a source."""
+    for source, found in zip(campaign.sources, loaded, strict=True):
+        if not isinstance(source, BundledSource | CasesSource):
+            yield keys.source(campaign.name, found.planned.sha256), found.table
+
+
+def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> str:
+    """What a dry run has left undone, as comments of the YAML that follows."""
+    wanted = [key for key, _ in _tables(campaign, loaded)]
+    missing = [key for key in wanted if not any(info.key == key for info in store.list(key))]
+    lines = ["Nothing is created. A Job of workers is suspended and names no queue: a controller"]
+    lines += ["writes its plan and its wave into the store first, then makes it and lets it go."]
+    if missing:
+        lines += [f"Not uploaded, so that no plan can be made of it: {key}" for key in missing]
+        lines += ["The same command without --dry-run uploads it."]
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def _text_of(name: str) -> str:
+    path = Path(name)
+    if path.exists():
+        return path.read_text(encoding="utf-8-sig")
+    return bundled_file(name, "campaign.yaml").decode()
+
+
+def as_yaml(objects: list[Manifest]) -> str:
+    return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True).rstrip()

@@ -1,0 +1,117 @@
+"""What a controller says to Prometheus: text over HTTP, counted while it works."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from collector.plan import Plan
+from jobs.controller.work_done import WorkDone
+from jobs.decide.observed import WORKER, Observed
+from jobs.objects.site import Site
+
+Labels = tuple[tuple[str, str], ...]
+
+_HELP = {
+    "opmeter_shards": "Shards of the newest plan by state.",
+    "opmeter_cases": "Cases of the newest plan by state of their shard.",
+    "opmeter_pods": "Worker pods of live Jobs by phase.",
+    "opmeter_attempts_total": "Worker pods that ended, by exit code, since this controller leads.",
+    "opmeter_npu_seconds_total": "Device-seconds that running worker pods held, since then.",
+    "opmeter_eta_seconds": "Wall time to come, on the devices that measure now.",
+    "opmeter_node_strikes": "Shards that failed on a node alone.",
+    "opmeter_look_seconds": "What the last look at a campaign took.",
+    "opmeter_api_requests_total": "Requests to the API server.",
+    "opmeter_is_leader": "Whether this controller acts.",
+}
+
+
+class Metrics:
+    """The latest numbers; `text` is what a scrape gets."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, Labels], float] = {}
+        self._work: dict[str, WorkDone] = {}
+        self._lock = threading.Lock()
+
+    def set(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        with self._lock:
+            self._values[name, tuple(sorted((labels or {}).items()))] = value
+
+    def looked(self, campaign: str, seconds: float, requests: int) -> None:
+        self.set("opmeter_look_seconds", seconds, {"campaign": campaign})
+        self.set("opmeter_api_requests_total", requests)
+
+    def campaign(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
+        """Everything of one campaign at one moment."""
+        done = [s for s in plan.shards if s.shard_id in observed.committed]
+        left = [s for s in plan.shards if s.shard_id not in observed.committed]
+        for state, shards in (("committed", done), ("open", left)):
+            labels = {"campaign": name, "state": state}
+            self.set("opmeter_shards", len(shards), labels)
+            self.set("opmeter_cases", sum(shard.cases for shard in shards), labels)
+        phases = Counter(pod.phase for pod in observed.pods)
+        # Those are not listed: their Jobs count them.
+        workers = (job for job in observed.jobs if job.component == WORKER)
+        phases["Succeeded"] = sum(len(job.succeeded) for job in workers)
+        for phase in ("Pending", "Running", "Succeeded", "Failed"):
+            self.set("opmeter_pods", phases[phase], {"campaign": name, "phase": phase})
+        self._work_of(name, plan, observed, site)
+        for node, shards_of in observed.strikes.against().items():
+            labels = {"campaign": name, "node": node}
+            self.set("opmeter_node_strikes", len(shards_of), labels)
+
+    def _work_of(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
+        work = self._work.setdefault(name, WorkDone())
+        work.look(observed, site)
+        for code, count in work.attempts.items():
+            self.set("opmeter_attempts_total", count, {"campaign": name, "exit": code})
+        self.set("opmeter_npu_seconds_total", work.device_s, {"campaign": name})
+        self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
+
+    def forget(self, campaign: str) -> None:
+        """A campaign that is no longer applied."""
+        label = ("campaign", campaign)
+        self._work.pop(campaign, None)
+        with self._lock:
+            self._values = {key: v for key, v in self._values.items() if label not in key[1]}
+
+    def text(self) -> str:
+        """Prometheus' text format, version 0.0.4."""
+        with self._lock:
+            values = sorted(self._values.items())
+        lines: list[str] = []
+        last = ""
+        for (name, labels), value in values:
+            if name != last:
+                last = name
+                kind = "counter" if name.endswith("_total") else "gauge"
+                lines += [f"# HELP {name} {_HELP.get(name, '')}", f"# TYPE {name} {kind}"]
+            inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+            text = f"{value:.10g}"
+            lines.append(f"{name}{{{inside}}} {text}" if inside else f"{name} {text}")
+        return "\n".join(lines) + "\n"
+
+    def serve(self, port: int) -> ThreadingHTTPServer:
+        """Answer scrapes on a port, from a thread of its own."""
+        metrics = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = metrics.text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Scrapes are not worth a line."""
+
+        server = ThreadingHTTPServer(("", port), Handler)
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

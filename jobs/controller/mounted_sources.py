@@ -1,0 +1,80 @@
+"""Files that a campaign in a cluster names: read only below folders that the controller was told.
+
+Who writes a ConfigMap chooses the path, and the controller's own files (its token, the store's
+credentials) must not become cases, nor words of an Event. So links count by where they lead, and
+only regular files are read: a pipe would hold the controller up for ever.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from collector.errors import BadInput
+from collector.profiles.discovery import run_folder
+from jobs.campaign.campaign_file import Campaign, ProfileSource, TreeSource
+
+
+def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
+    """Raise BadInput where a source or the op_mapping is a file that lies in none of the folders
+    from which campaigns may be read here."""
+    paths = [s.path for s in campaign.sources if isinstance(s, ProfileSource | TreeSource)]
+    for path in (*paths, *([campaign.op_mapping] if campaign.op_mapping else ())):
+        try:
+            check_mounted(path, folders)
+        except BadInput as error:
+            raise BadInput(
+                f"campaign {campaign.name}: {error}; from where its files lie, "
+                "opmeter launch CAMPAIGN uploads their cases"
+            ) from error
+
+
+def check_mounted(path: Path, folders: Sequence[Path]) -> None:
+    """Raise BadInput unless the path, all below it, and what readers look at beside it, are
+    regular files and folders below one of `folders`; what lies elsewhere is not even looked for."""
+    real = _end_of(path)
+    folder = _holding(real, folders)
+    if folder is None:
+        told = ", ".join(map(str, folders)) or "it was told none (--sources-folder)"
+        raise BadInput(
+            f"outside the folders that this controller reads sources from: {told}", path=path
+        )
+    if not os.path.exists(real):
+        raise BadInput("no such file or folder", path=path)
+    for start in {_read_with(path.absolute(), folder), _read_with(real, folder)}:
+        for parent, inside, files in os.walk(start):
+            for name in (*inside, *files):
+                _check(Path(parent, name), folder)
+
+
+def _end_of(path: Path) -> Path:
+    """Where a path leads; of links that lead in a circle, the first."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        raise BadInput("no path has such a name", path=ascii(path.name)) from error
+
+
+def _holding(path: Path, folders: Sequence[Path]) -> Path | None:
+    resolved = map(_end_of, folders)
+    return next((folder for folder in resolved if path.is_relative_to(folder)), None)
+
+
+def _read_with(path: Path, folder: Path) -> Path:
+    """The folder below which a reader of this path looks: of a file its neighbours, too, and what
+    lies at the top of its run."""
+    run = run_folder(path)
+    if run is not None and _end_of(run).is_relative_to(folder):
+        return run
+    return path if path.is_dir() else path.parent
+
+
+def _check(path: Path, folder: Path) -> None:
+    if not _end_of(path).is_relative_to(folder):
+        raise BadInput(f"a link that leads out of {folder} is not followed", path=path)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadInput("a regular file is wanted", path=path)

@@ -1,0 +1,209 @@
+"""Doing what was decided. Each act may be done again, by anyone, without harm."""
+
+import logging
+
+from collector import keys, surroundings
+from collector.counting import counted
+from collector.store.base import Store, create_named
+from collector.worker.assignment import Assignment, abandon
+from jobs.controller.memory import KnownPlan, Memory
+from jobs.decide.actions import (
+    Action,
+    Announce,
+    Delete,
+    Finish,
+    GiveUp,
+    Launch,
+    Merge,
+    Remember,
+    Replan,
+    Scale,
+    Suspend,
+)
+from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, launched_by
+from jobs.decide.observed import JobView, Observed
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterAway, ClusterError, is_refusal
+from jobs.objects.applied_campaign import MERGED, Applied
+from jobs.objects.deployment import LABEL
+from jobs.objects.job_features import Features, features_of, unknown_fields
+from jobs.objects.job_manifest import merge_job, worker_job
+from jobs.objects.strikes import strikes_to_json
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.stored_plans import known_strikes
+
+logger = logging.getLogger(__name__)
+
+_SAY_AGAIN_S = 1800.0  # an Event is gone after an hour
+# On a campaign: what was merged of it, though shards are missing and nothing runs.
+PART_MERGED = LABEL + "merged-in-part"
+_NEWS = frozenset({"Planned", "WaveCreated", "Merged", "Paused", "Queued"})
+
+
+class Performer:
+    """The hands of a controller, for one campaign at one look."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        applied: Applied,
+        known: KnownPlan,
+        store: Store,
+        memory: Memory,
+    ):
+        self._cluster, self._applied, self._known = cluster, applied, known
+        self._store, self._memory = store, memory
+
+    def perform(self, action: Action, observed: Observed) -> None:
+        """Do one thing; what the cluster refuses is announced. Raises ClusterAway and StoreError
+        where the rest had better wait."""
+        if not isinstance(action, Announce | Finish):
+            logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
+        try:
+            self._do(action, observed)
+        except ClusterError as error:
+            if not is_refusal(error):
+                raise
+            what = type(action).__name__
+            self.say("Refused", f"{what}: {error}", about=what)
+
+    def say(self, reason: str, message: str, about: str = "") -> None:
+        announce(self._cluster, self._applied.object, self._memory, reason, message, about)
+
+    def _do(self, action: Action, observed: Observed) -> None:
+        name, cluster = self._applied.campaign.name, self._cluster
+        match action:
+            case Launch(wave, cap):
+                self._launch(wave, cap)
+            case Scale(job_name, number):
+                job = _job(observed, job_name)
+                self._patch(job, number, job.suspended, _marks(job))
+            case Suspend(job_name, on, _, hold):
+                job = _job(observed, job_name)
+                marks = {HELD: "true" if hold else "false"} if on else _resumed(job)
+                self._patch(job, job.parallelism, on, marks)
+            case Delete(job_name, _):
+                cluster.delete_job(job_name)
+            case GiveUp(shard, outcome, reason):
+                attempt = f"controller-{surroundings.token(12)}"
+                plan, plan_hash = self._known.plan, self._known.plan_hash
+                assignment = Assignment(name, plan.number, plan_hash, shard, attempt, 0)
+                abandon(self._store, assignment, outcome, reason)
+                self.say("ShardFailed", f"{shard}: {reason}", shard)
+            case Remember(strikes):
+                # Another may have led since that was seen: what it knows stays known.
+                known = known_strikes(self._store, name)
+                self._store.put(keys.nodes(name), strikes_to_json(known.plus(strikes.seen)))
+            case Announce(reason, message, about):
+                self.say(reason, message, about)
+            case Merge(key, plans, partial):
+                there, queue = self._applied.deployment, self._applied.site.kueue_queue
+                merge = merge_job(name, plans, key, there, partial=partial, queue=queue)
+                cluster.create_or_adopt(merge)
+            case Replan():
+                self._memory.made_for = ""
+            case Finish(partial):
+                self._finish(partial=partial)
+
+    def _finish(self, *, partial: bool) -> None:
+        """Written down for whoever waits. What is merged in part goes on when somebody acts, so
+        that it is looked at further."""
+        metadata = self._applied.object["metadata"]
+        note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
+        if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
+            return
+        self._cluster.annotate_config_map(metadata["name"], {note: self._applied.fingerprint})
+        self.say("Merged", f"plan {number}{', but for what is missing' if partial else ''}")
+
+    def _launch(self, wave: Wave, cap: int) -> None:
+        """First the wave, then its Job: a Job always finds what its indexes are."""
+        site, deployment = self._applied.site, self._applied.deployment
+        plan = self._known.plan
+        if self._memory.features is None:
+            job = worker_job(wave, plan, site, deployment, cap=cap)
+            self._memory.features = self._features(job)
+        features = self._memory.features
+        if features.queued and not (site.kueue_queue or self._memory.queued):
+            logger.info("the Jobs of this namespace are queued: waves are cut for that")
+            self._memory.queued = True
+            return
+        key = keys.wave(wave.campaign, wave.wave_hash)
+        create_named(self._store, key, wave_to_json(wave))
+        self._memory.waves[key] = wave
+        job = worker_job(wave, plan, site, deployment, cap=cap, features=features)
+        if launched := launched_by(self._applied.object):
+            job["metadata"]["annotations"][LAUNCHED] = launched
+        if self._cluster.create_or_adopt(job):
+            self.say("WaveCreated", f"{wave.job_name}: {_indexes(wave)}")
+
+    def _features(self, job: dict[str, object]) -> Features:
+        """What this cluster keeps of a Job's fields."""
+        try:
+            found = features_of(job, self._cluster.dry_run(job))
+        except ClusterAway:
+            raise
+        except ClusterError as error:
+            degraded = unknown_fields(str(error))
+            if degraded is None:
+                raise
+            found = degraded
+        if not found.per_index:
+            self.say("Degraded", "before Kubernetes 1.29 an index has no retries of its own")
+        return found
+
+    def _patch(self, job: JobView, parallelism: int, suspend: bool, marks: dict[str, str]) -> None:
+        """All that is ours to change: an apply takes back what it does not name."""
+        spec = {"parallelism": parallelism, "suspend": suspend}
+        self._cluster.patch_job(job.name, spec, marks)
+
+
+def _marks(job: JobView) -> dict[str, str]:
+    """What a live Job bears already."""
+    if job.stopped:
+        return {HELD: "true" if job.held else "false"}
+    return {RESUMED: str(job.resumed)} if job.resumed else {}
+
+
+def _resumed(job: JobView) -> dict[str, str]:
+    """Of one that is let go: how often it was suspended by somebody else, one after the other."""
+    return {} if job.stopped else {RESUMED: str(job.resumed + 1)}
+
+
+def announce(
+    cluster: Cluster,
+    owner: dict[str, object],
+    memory: Memory,
+    reason: str,
+    message: str,
+    about: str = "",
+) -> None:
+    """An Event, where this account may write one; people read it, nothing depends on it. The same
+    news is told once, and again when its Event must be gone."""
+    key, now = (reason, about or message), memory.clock()
+    if key in memory.announced and now - memory.announced[key] < _SAY_AGAIN_S:
+        return
+    level = logging.INFO if reason in _NEWS else logging.WARNING
+    logger.log(level, "%s: %s", reason, message)
+    try:
+        cluster.announce(owner, reason, message, about=about, warning=reason not in _NEWS)
+    except ClusterError as error:
+        logger.warning("no Event of it: %s", error)
+    memory.announced[key] = now
+
+
+def _described(action: Action) -> str:
+    """In a line: a wave may hold a thousand indexes."""
+    match action:
+        case Launch(wave, cap):
+            return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} at once"
+        case Remember(strikes):
+            return f"Remember {counted(len(strikes.seen), 'strike')}"
+    return str(action)
+
+
+def _indexes(wave: Wave) -> str:
+    return counted(len(wave.indexes), "index", "indexes")
+
+
+def _job(observed: Observed, name: str) -> JobView:
+    return next(job for job in observed.jobs if job.name == name)

@@ -1,0 +1,1 @@
+"""decide(desired, observed) -> actions, and what it is made of. Pure."""

@@ -1,0 +1,275 @@
+"""One round of the controller: what is wanted and what is seen make a list of actions. Pure.
+
+Nothing is remembered between two rounds. The waves in the store tell what was tried, live Jobs tell
+what is under way, commits tell what is done; so a controller may be killed at any line and started
+again anywhere. The rules themselves stand in the modules beside this one: here is their order.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from collector.counting import counted
+from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
+from jobs.decide.completion import ending
+from jobs.decide.desired import Desired
+from jobs.decide.failed_shards import judge
+from jobs.decide.image_refusal import refusal
+from jobs.decide.job_scaling import Claim, scaling
+from jobs.decide.job_suspension import Suspension, refused_by_store, suspension
+from jobs.decide.observed import WORKER, JobView, Observed, PodView
+from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnings
+from jobs.decide.quarantine import drained, kept_indexes
+from jobs.decide.queued_waves import is_others, queued_launches, queueing
+from jobs.decide.remaining_work import remaining_work
+from jobs.decide.wave_choice import half_made, next_wave
+from jobs.objects.waves import parallelism
+
+# A Job that ended well stays so long, for whoever wants to read the logs of its pods.
+_KEPT_S = 600.0
+
+
+def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
+    """The actions that bring what is seen closer to what is wanted, in order."""
+    return tuple(_Round(desired, observed).actions())
+
+
+class _Round:
+    """All that one round knows: first what each rule says of what is seen, then the actions."""
+
+    def __init__(self, desired: Desired, observed: Observed):
+        self._desired = desired
+        self._observed = observed
+        self._plan_shards = [shard.shard_id for shard in desired.plan.shards]
+        # The campaign's own Jobs: all of this plan, and those that may still commit.
+        self._jobs = [
+            job
+            for job in observed.jobs
+            if job.component == WORKER and not _why_obsolete(job, desired)
+        ]
+        self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
+        # The nodes: which are quarantined, and which the next wave avoids as well. Where nodes may
+        # not be listed none is quarantined: nobody knows how many there are.
+        self._strikes = observed.strikes.plus(strikes(observed))
+        self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
+        self._refusal = refusal(self._jobs, observed, self._avoid)
+        self._stuck = tuple(stuck_beside(observed))
+        self._unfit = self._avoid | self._unfit_nodes()
+        # The indexes that nobody waits for, what is left of live Jobs, the shards that nobody can
+        # finish, the Jobs to stop.
+        self._lost = lost_indexes(observed) | {
+            (pod.job, pod.index) for pod in self._stuck if pod.node in self._unfit
+        }
+        self._remaining = remaining_work(self._live, observed, self._lost)
+        indexes = -(-len(desired.plan.shards) // desired.per_index)
+        self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
+        self._suspensions = dict(self._to_suspend())
+
+    def actions(self) -> Iterator[Action]:
+        """Remember and tell, clear away, give up, launch, scale, and end: in this order."""
+        if not self._observed.store_works:
+            # Nobody sees what is committed: Jobs may be stopped and let go, and nothing else.
+            yield from self._scaling()
+            return
+        if self._strikes != self._observed.strikes:
+            yield Remember(self._strikes)
+        yield from self._warnings()
+        yield from self._obsolete()
+        retired = list(self._retired())
+        yield from retired
+        gone = {action.job for action in retired if isinstance(action, Delete)}
+        done: set[str] = set()  # the shards that are given up in this round
+        launches: list[Launch] = []
+        # A wrong image fails whatever is launched with it.
+        if self._refusal is None or not self._refusal.is_proved:
+            for action in self._verdict.given_up:
+                done.add(action.shard)
+                yield action
+            launches = list(self._launches(done))
+            yield from launches
+            yield from self._scaling(gone)
+        moving = bool(launches or done or self._observed.settling)
+        left = self._open(done)
+        live, more = self._live, self._may_go_on()
+        yield from ending(
+            self._desired, self._observed, live, left, is_moving=moving, may_go_on=more
+        )
+
+    def _warnings(self) -> Iterator[Announce]:
+        """What people should know of nodes, pods, the image, shards and Jobs."""
+        for node in sorted(self._avoid):
+            shards = len(self._strikes.against()[node])
+            yield Announce(
+                "NodeQuarantined",
+                f"{node}: {counted(shards, 'shard')} failed there and nowhere else",
+                node,
+            )
+        yield from warnings(self._observed)
+        if self._refusal is not None:
+            yield from self._refusal.warnings()
+        yield from self._verdict.warnings()
+        for job in self._live:
+            if refused := refused_by_store(job, self._pods(job)):
+                nodes = ", ".join(sorted({pod.node for pod in refused}))
+                yield Announce(
+                    "StoreRefusesWorkers",
+                    f"{counted(len(refused), 'pod')} of {job.name} on {nodes} waited for the store "
+                    "in vain, and this controller reaches it: look at their Secret and at network "
+                    "policies",
+                    job.name,
+                )
+            if (stops := self._suspensions.get(job.name)) and stops.reason == "NodesFail":
+                yield Announce(
+                    stops.reason,
+                    f"{job.name}: {stops.why}. What helps: compare driver, firmware and device "
+                    "plugin with the plan's stack (opmeter doctor --cluster); after an upgrade "
+                    "launch with a target of the new stack",
+                    job.name,
+                )
+
+    def _may_go_on(self) -> bool:
+        """Whether anything will happen though nobody acts: a suspended Job is tried again, or Kueue
+        admits it, and shards that rest are launched again."""
+        if self._desired.paused or (self._refusal is not None and self._refusal.is_proved):
+            return any(is_others(job, self._desired) and not job.suspended for job in self._live)
+        return bool(self._live or self._open())
+
+    def _pods(self, job: JobView) -> list[PodView]:
+        return [pod for pod in self._observed.pods if pod.job == job.name]
+
+    def _to_suspend(self) -> Iterator[tuple[str, Suspension]]:
+        for job in self._live:
+            wave = self._observed.by_hash[job.wave]
+            if stops := suspension(job, wave, self._pods(job), self._avoid):
+                yield job.name, stops
+
+    def _unfit_nodes(self) -> frozenset[str]:
+        """The nodes that the next wave avoids though they are not quarantined: those that found the
+        software of another image, and those where pods do not start while others of their Job run.
+        With the latter at most half of all nodes are avoided.
+
+        Example: of 4 nodes n1 is quarantined, and pods do not start on n2 and n3. The next wave
+        avoids n1 and n2.
+        """
+        differing = self._refusal.nodes if self._refusal else frozenset()
+        stuck = {pod.node for pod in self._stuck} - self._avoid - differing
+        most = len(self._observed.nodes) // 2 - len(self._avoid | differing)
+        return differing | frozenset(sorted(stuck)[: max(0, most)])
+
+    def _obsolete(self) -> Iterator[Action]:
+        """Delete Jobs that are of no more use: those of older plans, whose commits were merged
+        before this plan was made; those of another image or site than the campaign has now; and
+        those that have ended, and whose wave is not in the store."""
+        for job in self._observed.jobs:
+            if job.component != WORKER or job.deleting:
+                continue
+            if why := _why_obsolete(job, self._desired):
+                yield Delete(job.name, why)
+            elif job.state and job.wave not in self._observed.by_hash:
+                yield Delete(job.name, "its wave is not in the store")
+
+    def _open(self, handled: Iterable[str] = ()) -> list[str]:
+        """The shards that nobody has committed, in the plan's order."""
+        committed, done = self._observed.committed, frozenset(handled)
+        return [s for s in self._plan_shards if s not in committed and s not in done]
+
+    def _settling(self) -> set[str]:
+        """The shards of indexes that ended well a moment ago: the store may list them late."""
+        waves = {job.name: self._observed.by_hash.get(job.wave) for job in self._jobs}
+        found = ((waves.get(job), index) for job, index in self._observed.settling)
+        return {shard for wave, index in found if wave for shard in wave.indexes[index]}
+
+    def _is_retired(self, job: JobView) -> bool:
+        """Whether a Job may use a node that is quarantined since the Job was made."""
+        return not self._avoid <= frozenset(self._observed.by_hash[job.wave].avoid)
+
+    def _awaited(self, job: JobView) -> list[int]:
+        """The indexes of a live Job whose shards go to no other wave."""
+        found = list(self._remaining[job.name].open_indexes)
+        if not self._is_retired(job):
+            return found
+        if self._desired.paused or job.suspended:
+            return []
+        kept = kept_indexes(job, found, self._observed, self._avoid)
+        # A queue's Job cannot be narrowed: it would go on with the indexes that it should lose.
+        return [] if is_others(job, self._desired) and kept != found else kept
+
+    def _retired(self) -> Iterator[Action]:
+        """Delete Jobs whose shards are committed, if they have ended or a pod of theirs is lost or
+        stuck; narrow, or delete, those that may use a quarantined node. Nothing is force-deleted.
+
+        A Job that ended well stays ten minutes while others work: deleting a thousand pods is as
+        much work as making them. Example: one that ended 599 s ago stays, at 600 s it goes; once
+        the last shard of the plan is committed it goes at once.
+        """
+        is_over = not self._open()
+        for job in self._jobs:
+            wave = self._observed.by_hash.get(job.wave)
+            if job.deleting or wave is None:
+                continue
+            done = wave.shards <= self._observed.committed
+            has_ended = bool(job.state) and (is_over or job.in_state_s >= _KEPT_S)
+            if done and (has_ended or any(name == job.name for name, _ in self._lost)):
+                yield Delete(job.name, "its shards are committed")
+            elif not done and job.is_live and self._is_retired(job):
+                kept = len(self._awaited(job))
+                if not kept or not is_others(job, self._desired):
+                    yield from drained(job, kept, self._avoid)
+
+    def _launches(self, handled: set[str]) -> Iterator[Launch]:
+        """The next wave, of the shards that nobody has in hand, as soon as there are more workers
+        than indexes to wait for."""
+        desired = self._desired
+        if desired.paused:
+            return
+        at_work = [(self._observed.by_hash[job.wave], self._awaited(job)) for job in self._live]
+        in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
+        rest = in_hand | self._settling() | self._verdict.resting
+        todo = [shard for shard in self._open(handled) if shard not in rest]
+        if desired.kueue:
+            yield from queued_launches(desired, self._observed, self._live, todo, self._unfit)
+            return
+        waiting = sum(len(indexes) for _, indexes in at_work)
+        waiting += sum(
+            self._remaining[job.name].doubled_pods
+            for job in self._live
+            if not self._is_retired(job)
+        )
+        if not todo or waiting >= desired.workers:
+            return
+        wave = half_made(self._observed, self._avoid) or next_wave(
+            desired, self._observed, todo, self._unfit
+        )
+        yield Launch(wave, parallelism(len(wave.indexes), max(1, desired.workers - waiting)))
+
+    def _scaling(self, gone: Collection[str] = ()) -> Iterator[Action]:
+        """Suspend, let go, widen and narrow our Jobs, oldest first. Jobs that somebody else starts,
+        and those that may use a quarantined node, have their workers before that."""
+        desired, observed = self._desired, self._observed
+        jobs = sorted(
+            (job for job in self._live if job.name not in gone and not self._is_retired(job)),
+            key=lambda job: observed.by_hash[job.wave].serial,
+        )
+        theirs = [job for job in jobs if is_others(job, desired)]
+        ours = [self._claim(job) for job in jobs if job not in theirs]
+        taken = sum(len(self._awaited(job)) for job in self._live if self._is_retired(job))
+        taken += sum(job.parallelism for job in theirs if not job.suspended)
+        left = max(0, desired.workers - taken)
+        yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
+        yield from queueing(desired, self._live, theirs)
+
+    def _claim(self, job: JobView) -> Claim:
+        left = self._remaining[job.name]
+        return Claim(job, len(left.open_indexes), len(left.taken_indexes), left.doubled_pods)
+
+
+def _why_obsolete(job: JobView, desired: Desired) -> str:
+    """Why a Job is of no more use, whatever became of it; empty where it may be of use."""
+    if job.plan_hash != desired.plan_hash:
+        return "its plan is no longer the campaign's"
+    if job.made_of != desired.made_of:
+        return "the campaign's image, store or site has changed"
+    if desired.queue and not job.queue:
+        return "it lacks the label of the site's queue, without which nobody starts it"
+    # Its image was wrong, and whoever launched the campaign again may have mended that.
+    if job.reason == "PodFailurePolicy" and job.launched != desired.launched:
+        return "the campaign was launched again"
+    return ""

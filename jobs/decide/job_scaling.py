@@ -1,0 +1,90 @@
+"""The live Jobs share one number of workers, and the oldest is served first. Pure.
+
+No Job is narrowed below the pods that it runs: Kubernetes would kill pods at work. So an older Job
+that comes back, because its nodes are trusted again, waits for the pods of younger ones to end. A
+paused campaign suspends all of its Jobs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jobs.decide.actions import Announce, Scale, Suspend
+from jobs.decide.job_suspension import HOLD_S, Suspension
+from jobs.decide.observed import JobView, Observed
+from jobs.objects.waves import parallelism
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a live Job still has to do."""
+
+    job: JobView
+    open_indexes: int  # not ended, not committed, not lost, and not taken by a younger wave
+    taken_indexes: int = 0  # those that a younger wave has taken
+    doubled_pods: int = 0  # pods that still measure what a younger wave has taken
+
+    @property
+    def widest(self) -> int:
+        """How many pods at once find something to do, whichever indexes Kubernetes picks: where a
+        younger wave has taken some, each pod more could begin one of those."""
+        return self.open_indexes if self.taken_indexes else self.job.completions
+
+
+def scaling(
+    claims: Sequence[Claim],
+    suspensions: Mapping[str, Suspension],
+    observed: Observed,
+    workers: int,
+    *,
+    paused: bool,
+) -> Iterator[Scale | Suspend | Announce]:
+    """What to change in live Jobs, oldest first; `suspensions` are of those that are to stop.
+
+    Example: of 10 workers the older of two Jobs, with 9 indexes of which 8 are open, gets 8; the
+    younger gets the 2 that are left. If the younger runs 6 pods already it keeps those 6, and the
+    older gets 4.
+    """
+    left, younger = workers, sum(claim.job.active for claim in claims)
+    for claim in claims:
+        job = claim.job
+        younger -= job.active
+        stops = suspensions.get(job.name)
+        why = _why_suspended(job, stops, observed, paused=paused)
+        if why and not job.suspended:
+            # What we stop while the store is away goes on as soon as it is back, and what a person
+            # has paused when that person says so. Everything else is tried again after a while.
+            hold = not paused and observed.store_works
+            yield Suspend(job.name, True, why, hold=hold)
+            later = "; it is tried again in a quarter of an hour" if hold else ""
+            yield Announce("Suspended", f"{job.name}: {why}{later}", f"{job.name}: {why}")
+        elif not why and job.suspended:
+            yield Suspend(job.name, False, "nothing stands against it any more")
+        wanted = _share(claim, left - younger)
+        if not why and not job.suspended and wanted != job.parallelism:
+            yield Scale(job.name, wanted)
+        left -= min(claim.open_indexes, _share(claim, left)) + claim.doubled_pods
+        left = max(0, left)
+
+
+def _share(claim: Claim, left: int) -> int:
+    """How many pods a Job has of the workers that are left, never fewer than it runs. Where none
+    is left a Job that runs none gets none."""
+    most, active = min(left, claim.widest), claim.job.active
+    wanted = parallelism(claim.job.completions, most) if most > 0 else 0
+    return max(wanted, parallelism(claim.job.completions, active) if active else 0)
+
+
+def _why_suspended(
+    job: JobView, stops: Suspension | None, observed: Observed, *, paused: bool
+) -> str:
+    """Why a Job is to be, or to stay, suspended; empty where it is to run. While the store is away
+    no Job is let go, and none is stopped for what its nodes do."""
+    if paused:
+        return "the campaign is paused"
+    if job.suspended and not observed.store_works:
+        return "the store cannot be reached"
+    if job.suspended and job.held and job.in_state_s < HOLD_S:
+        return "none of its pods got anywhere; it is tried again later"
+    if stops is None or (stops.reason == "NodesFail" and not observed.store_works):
+        return ""
+    return stops.why

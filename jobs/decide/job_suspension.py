@@ -1,0 +1,100 @@
+"""A Job is suspended for a quarter of an hour when its pods get nowhere. Pure.
+
+That is so when a pod does not start, and none runs or has ended well; when workers on most of its
+nodes do not reach the store; or when more indexes fail by the fault of their nodes than go well.
+One pod that fares worse than the others stops nobody: that is its node's matter. Only what happened
+since the Job last began counts: otherwise what stopped it once would stop it for ever.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
+from jobs.decide.observed import JobView, PodView
+from jobs.decide.pod_problems import not_starting, runs_anywhere
+from jobs.objects.waves import Wave
+
+# A suspended Job is tried again after so long: often enough for what mends itself, and too seldom
+# for a Job that fails again to wear down the cluster.
+HOLD_S = 900.0
+# A pod that ended longer ago tells nothing of now.
+_RECENT_S = 3600.0
+# So many pods of a Job must miss the store, each after ten minutes of trying: of one or two it may
+# be chance.
+_LEAST_REFUSED_PODS = 3
+# So many indexes may fail by the fault of their nodes whatever the others do: that may be chance.
+_MOST_CHANCE_INDEXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """Why a Job is to be suspended."""
+
+    reason: str  # of an Event: NotStarting, StoreRefusesWorkers or NodesFail
+    why: str  # one sentence for a person
+
+
+def suspension(
+    job: JobView, wave: Wave, pods: Sequence[PodView], avoid: Collection[str]
+) -> Suspension | None:
+    """Why a Job that runs is to be suspended, None where it may go on; `pods` are its own."""
+    if job.suspended:
+        return None
+    stuck = [pod for pod in pods if not_starting(pod)]
+    if stuck and not runs_anywhere(job, pods):
+        why = f"{stuck[0].name} does not start: {not_starting(stuck[0])}"
+        return Suspension("NotStarting", why)
+    return _store_suspension(job, pods) or _node_suspension(job, wave, pods, avoid)
+
+
+def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
+    """The pods that lately waited for the store in vain; none while there are fewer than three."""
+    found = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.STORE]
+    return found if len(found) >= _LEAST_REFUSED_PODS else ()
+
+
+def _recent(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
+    since_s = min(job.in_state_s, _RECENT_S)
+    return [pod for pod in pods if pod.phase == "Failed" and pod.in_state_s < since_s]
+
+
+def _store_suspension(job: JobView, pods: Sequence[PodView]) -> Suspension | None:
+    """Most nodes of a Job do not reach the store.
+
+    Example: two pods on n1 and one on n2 wait for the store in vain, and a pod runs on n3: that is
+    2 of 3 nodes, and the Job is suspended. With another pod that runs on n4 it is 2 of 4, which is
+    not most, and the Job goes on.
+    """
+    refused = refused_by_store(job, pods)
+    nodes = {pod.node for pod in refused}
+    there = nodes | {pod.node for pod in pods if pod.phase == "Running"}
+    if 2 * len(nodes) <= len(there):
+        return None
+    why = f"the store cannot be reached: {len(refused)} of its workers waited for it in vain"
+    return Suspension("StoreRefusesWorkers", why)
+
+
+def _node_suspension(
+    job: JobView, wave: Wave, pods: Sequence[PodView], avoid: Collection[str]
+) -> Suspension | None:
+    """Most indexes fail, on whatever node: something has changed under the campaign.
+
+    Example: 4 indexes fail with exit 44, and 3 run: 4 is more than 3, and the Job is suspended. If
+    4 run, it goes on; and if 3 fail it goes on, though none runs.
+    """
+    by_node = [
+        pod
+        for pod in _recent(job, pods)
+        if (pod.refused or pod.exit_code in NOT_THE_SHARDS) and pod.node not in avoid
+    ]
+    blamed = {pod.index for pod in by_node}
+    well = {index for index in job.succeeded if index < len(wave.indexes) and wave.indexes[index]}
+    well |= {pod.index for pod in pods if pod.phase == "Running"} - blamed
+    if len(blamed) <= max(_MOST_CHANCE_INDEXES, len(well)):
+        return None
+    last = min(by_node, key=lambda pod: pod.in_state_s)
+    words = last.words or last.reason or f"exit {last.exit_code}"
+    return Suspension(
+        "NodesFail",
+        f"most of it fails on whatever node it meets, as {last.name} on {last.node}: {words}",
+    )

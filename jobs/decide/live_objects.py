@@ -1,0 +1,170 @@
+"""Live objects of a cluster as the values that decisions are made from. Pure, but for a clock that
+remembers since when a pod has been seen as it is."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from collector.decoding import json_object
+from collector.errors import BadInput
+from jobs.decide.observed import WORKER, JobView, PodView
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
+from jobs.objects.job_manifest import MADE_OF, MERGE_INPUT
+from jobs.objects.kueue import queue_of
+from jobs.objects.waves import parse_indexes
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+# On a Job that a controller has suspended: `true` where it is for a while. On one that others
+# suspend: how often it was let go.
+HELD, RESUMED = LABEL + "held", LABEL + "resumed"
+# On a campaign and on its Jobs: a token of whoever launched it last.
+LAUNCHED = LABEL + "launched"
+# Reasons of a waiting container that pass by themselves.
+_STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
+# Reasons of a kubelet that refuses a pod and is well.
+_PASSING = frozenset({"NodeShutdown", "Terminated"})
+_NO_ROOM = "OutOf"
+
+
+class Since:
+    """How long each thing has been seen in its state, by our own clock: clocks of a cluster
+    differ."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self._clock = clock
+        self._seen: dict[Hashable, tuple[Hashable, float]] = {}
+
+    def look(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
+        """Thing -> seconds. What is not told this time is forgotten."""
+        now = self._clock()
+        seen = {}
+        for thing, state in states.items():
+            held, since = self._seen.get(thing, (None, now))
+            seen[thing] = (state, since if held == state else now)
+        self._seen = seen
+        return {thing: now - since for thing, (_, since) in seen.items()}
+
+
+def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView, ...]:
+    """The Jobs of a campaign."""
+    views = [job_view(job) for job in jobs]
+    ages = since.look({view.uid: (view.suspended, view.state) for view in views})
+    return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
+
+
+def aged(views: Collection[PodView], since: Since) -> tuple[PodView, ...]:
+    """The pods of a campaign, with how long each has been as it is."""
+    ages = since.look({view.uid: _state_of(view) for view in views})
+    return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
+
+
+def _state_of(pod: PodView) -> Hashable:
+    """What has to change for a pod to be in another state. Not the words of who holds it up: a
+    kubelet says by turns that a pull failed and that it waits, a scheduler counts."""
+    return pod.phase, pod.node, pod.deleting, bool(pod.waiting), bool(pod.unschedulable)
+
+
+def job_view(job: Mapping[str, Any]) -> JobView:
+    """A Job of a campaign."""
+    metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    ending = _ending(status.get("conditions") or ())
+    return JobView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        component=labels.get(COMPONENT_LABEL, ""),
+        wave=labels.get(LABEL + "wave", ""),
+        plan_hash=labels.get(LABEL + "plan", ""),
+        completions=int(spec.get("completions") or 1),
+        parallelism=int(spec.get("parallelism") or 0),
+        suspended=bool(spec.get("suspend")),
+        active=int(status.get("active") or 0),
+        succeeded=parse_indexes(status.get("completedIndexes") or ""),
+        failed=parse_indexes(status.get("failedIndexes") or ""),
+        state=ending.get("type", ""),
+        reason=ending.get("reason", ""),
+        message=ending.get("message", ""),
+        deleting="deletionTimestamp" in metadata,
+        made_of=notes.get(MADE_OF, ""),
+        merges=labels.get(MERGE_INPUT, ""),
+        queue=queue_of(job),
+        stopped=HELD in notes,
+        held=notes.get(HELD) == "true",
+        resumed=_count(notes.get(RESUMED, "")),
+        launched=notes.get(LAUNCHED, ""),
+    )
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+
+def launched_by(config_map: Mapping[str, Any]) -> str:
+    """The token of whoever launched a campaign last; empty where nobody has written one."""
+    return str((config_map["metadata"].get("annotations") or {}).get(LAUNCHED, ""))
+
+
+def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
+    """The condition that ended a Job: all its pods have ended then."""
+    found = {c["type"]: c for c in conditions if c.get("status") == "True"}
+    return found.get("Complete") or found.get("Failed") or {}
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """A pod of a Job."""
+    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    statuses = status.get("containerStatuses") or ()
+    state = next((c.get("state") or {} for c in statuses if c.get("name") == WORKER), {})
+    ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        job=labels.get(JOB_NAME, ""),
+        index=int(labels.get(_INDEX) or notes.get(_INDEX) or 0),
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        exit_code=ended.get("exitCode"),
+        reason=ended.get("reason") or status.get("reason") or "",
+        waiting=_words(waiting) if waiting.get("reason", "") not in _STARTING else "",
+        unschedulable=_unschedulable(status.get("conditions") or ()),
+        deleting="deletionTimestamp" in metadata,
+        shard=_said(ended, "shard"),
+        words=_said(ended, "reason") or status.get("message") or "",
+        refused=_is_refused(pod),
+    )
+
+
+def _said(ended: Mapping[str, Any], key: str) -> str:
+    """What a worker's termination message says of a key."""
+    try:
+        said = json_object((ended.get("message") or "").encode(), what="a worker's word", key="")
+    except BadInput:  # a container that was killed, or is not ours, says what it likes
+        return ""
+    return str(said.get(key, ""))
+
+
+def _is_refused(pod: Mapping[str, Any]) -> bool:
+    """Whether a node's kubelet took the pod and ended it before any container began: its device
+    plugin fails, say. One that lacked room then, or was going down, is not ill."""
+    status = pod.get("status") or {}
+    reason = status.get("reason") or ""
+    disrupted = any(
+        c["type"] == "DisruptionTarget" and c.get("status") == "True"
+        for c in status.get("conditions") or ()
+    )
+    passing = reason in _PASSING or reason.startswith(_NO_ROOM)
+    began = bool(status.get("containerStatuses")) or passing or disrupted
+    return status.get("phase") == "Failed" and bool(pod["spec"].get("nodeName")) and not began
+
+
+def _words(waiting: Mapping[str, str]) -> str:
+    return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+
+
+def _unschedulable(conditions: Iterable[Mapping[str, str]]) -> str:
+    """Why no node takes a pod, as the scheduler says it."""
+    for condition in conditions:
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
+            return condition.get("message") or condition.get("reason") or ""
+    return ""

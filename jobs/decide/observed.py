@@ -1,0 +1,103 @@
+"""What a controller sees of a campaign: commits and waves in the store, and live objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobs.objects.strikes import Strikes
+from jobs.objects.waves import Wave
+
+WORKER, MERGE = "worker", "merge"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One Job that the cluster knows."""
+
+    name: str
+    uid: str
+    component: str  # worker | merge
+    wave: str  # the hash of its wave
+    plan_hash: str
+    completions: int  # how many indexes it has
+    parallelism: int  # how many of its pods may run at once
+    suspended: bool
+    active: int  # how many of its pods wait or run
+    succeeded: frozenset[int] = frozenset()  # indexes that ended well
+    failed: frozenset[int] = frozenset()  # indexes that failed for good
+    state: str = ""  # Complete or Failed; empty while it lives
+    reason: str = ""  # why it failed, in Kubernetes' word for it
+    message: str = ""  # the same, for people
+    deleting: bool = False
+    made_of: str = ""  # the hash of what its pods were made of: image, store and site
+    merges: str = ""  # what a merge is for, see `merge_key`
+    queue: str = ""  # the queue of Kueue whose label it bears
+    given_up: bool = False  # Kueue tries it no more
+    stopped: bool = False  # a controller has suspended it
+    held: bool = False  # the same, for a while
+    resumed: int = 0  # how often a controller let it go that others had suspended
+    launched: str = ""  # the token of whoever had launched its campaign last
+    in_state_s: float = 0.0  # how long we see it suspended, at work, or ended; by our clock
+
+    @property
+    def is_live(self) -> bool:
+        return not self.state and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a Job."""
+
+    name: str
+    uid: str
+    job: str  # the name of its Job
+    index: int
+    node: str  # empty until one is found
+    phase: str  # Pending, Running, Succeeded or Failed
+    exit_code: int | None = None  # None where no container of it has ended
+    reason: str = ""  # why it ended, in Kubernetes' word for it
+    waiting: str = ""  # why a container does not start, in the words of who says so
+    unschedulable: str = ""  # why no node takes it, in the scheduler's words
+    event: str = ""  # the last warning about one that has a node and does not start
+    deleting: bool = False
+    shard: str = ""  # the shard that it says it failed in
+    words: str = ""  # why it failed, as it says itself
+    refused: bool = False  # it failed, and no container of it ever began
+    in_state_s: float = 0.0  # how long we see it like this, by our own clock
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node that the site's pods may run on."""
+
+    name: str
+    ready: bool  # its kubelet answers
+    schedulable: bool  # nobody has cordoned it
+    devices: int  # of the kind that the site measures on
+    free_devices: int  # those that no pod holds
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything at one moment. Where the store does not answer, its side is what was last seen."""
+
+    committed: frozenset[str]  # shards of the plan
+    waves: tuple[Wave, ...]  # of the plan
+    jobs: tuple[JobView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()  # empty where they may not be listed
+    strikes: Strikes = Strikes()  # those that the store remembers
+    merged: bool = False  # the head holds all that is committed of this plan and of those before it
+    damaged: tuple[tuple[str, str], ...] = ()  # but for these shards of this plan, and why
+    late: tuple[int, ...] = ()  # earlier plans of which something is still to be merged
+    of_others: frozenset[str] = frozenset()  # all shards that earlier plans have committed
+    # Indexes (a Job's name and a number) that ended well, and whose commits are not listed yet.
+    settling: frozenset[tuple[str, int]] = frozenset()
+    store_works: bool = True
+    by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_hash", {wave.wave_hash: wave for wave in self.waves})

@@ -1,0 +1,149 @@
+"""What pods say against nodes: a pod accuses its node, is lost with it, or does not start. Pure.
+
+A pod accuses its node when a worker says so (exit 44 or 46), when the node refused the pod, or
+when the pod does not start while others of its Job do. A pod is lost when it should have ended and
+its node does not answer. A pod does not start when its node has had ten minutes for it, and says
+what is wrong.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from collector.counting import counted
+from collector.worker.exit_codes import ExitCode
+from jobs.decide.actions import Announce
+from jobs.decide.advice import advice_on
+from jobs.decide.observed import JobView, Observed, PodView
+from jobs.objects.pod_template import POD_GRACE_S
+from jobs.objects.strikes import Strike
+
+# So long a pod may wait or be prepared before anybody is told: a node that meets a large
+# image for the first time pulls it for minutes.
+STUCK_S = 600.0
+# So long a node may prepare a pod and say nothing: three times what it may where it says why.
+_SILENT_S = 1800.0
+# After its grace a pod is killed; so much later its node has had the time to report that.
+_REPORT_S = 60.0
+_KUBELET = "is it Ready, what does its kubelet log"
+# A scheduler's words count nodes anew each time; with other numbers they are the same news.
+_NUMBER = re.compile(r"\d+")
+
+
+def strikes(observed: Observed) -> Iterator[Strike]:
+    """What pods say against their nodes. A pod is one witness, however many shards it has.
+
+    Example: a pod with the shards s1 and s2 ends on n1 with exit 44, and s1 is committed: that is
+    one strike, of s2 against n1. A pod that ends with exit 48 (memory) accuses no node.
+    """
+    beside = {pod.uid for pod in stuck_beside(observed)}
+    for pod in observed.pods:
+        ill = pod.refused or pod.exit_code in (ExitCode.NODE, ExitCode.HANG)
+        if pod.node and (ill or pod.uid in beside) and (shard := witness(pod, observed)):
+            yield Strike(pod.node, shard)
+
+
+def witness(pod: PodView, observed: Observed) -> str:
+    """The shard that a pod speaks of: the one that it names, or else the first of its index that
+    nobody has committed. Empty where all are committed."""
+    job = next((job for job in observed.jobs if job.name == pod.job), None)
+    wave = observed.by_hash.get(job.wave) if job else None
+    shards = wave.indexes[pod.index] if wave and pod.index < len(wave.indexes) else ()
+    left = [shard for shard in shards if shard not in observed.committed]
+    return pod.shard if pod.shard in left else next(iter(left), "")
+
+
+def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
+    """The indexes (a Job's name and a number) whose pod is lost: Kubernetes waits for its node, and
+    we do not. Where nodes may not be listed none is: a pod that ends slowly looks the same.
+
+    Example: a pod was told to end, and its node is not Ready. After 180 s (120 s of grace and 60 s
+    to report) it is still waited for; after 181 s it is lost, and its shards go elsewhere.
+    """
+    ready = _ready(observed)
+    return frozenset((p.job, p.index) for p in observed.pods if _is_lost(p, ready))
+
+
+def _ready(observed: Observed) -> set[str] | None:
+    """The nodes that answer; None where nodes may not be listed."""
+    return {node.name for node in observed.nodes if node.ready} if observed.nodes else None
+
+
+def _is_lost(pod: PodView, ready: set[str] | None) -> bool:
+    away = bool(pod.node) and ready is not None and pod.node not in ready
+    return pod.deleting and away and not pod.has_ended and pod.in_state_s > POD_GRACE_S + _REPORT_S
+
+
+def not_starting(pod: PodView) -> str:
+    """Why a pod that has a node does not start, in the words of who says so. Empty where it may
+    still start, as while a large image is pulled.
+
+    Example: a pod that says ImagePullBackOff does not start after 601 s. One of which nobody says
+    anything may still start then; after 1801 s it does not either.
+    """
+    if not is_being_made(pod) or pod.in_state_s <= STUCK_S:
+        return ""
+    if pod.waiting or pod.event:
+        return pod.waiting or pod.event
+    words = f"{pod.node} has been preparing it for {_SILENT_S / 60:.0f} minutes, and says nothing"
+    return words if pod.in_state_s > _SILENT_S else ""
+
+
+def is_being_made(pod: PodView) -> bool:
+    """Whether a pod has a node, and no container of it has begun."""
+    return pod.phase == "Pending" and bool(pod.node) and not pod.deleting
+
+
+def runs_anywhere(job: JobView, pods: Iterable[PodView]) -> bool:
+    """Whether a pod of a Job runs, or has ended well: then each of its pods could."""
+    running = any(p.job == job.name and p.phase == "Running" and not p.deleting for p in pods)
+    return running or bool(job.succeeded)
+
+
+def stuck_beside(observed: Observed) -> Iterator[PodView]:
+    """Pods that do not start while others of their Job do: their nodes are to blame."""
+    stuck = [pod for pod in observed.pods if not_starting(pod)]
+    for job in observed.jobs if stuck else ():
+        if runs_anywhere(job, observed.pods):
+            yield from (pod for pod in stuck if pod.job == job.name)
+
+
+def warnings(observed: Observed) -> Iterator[Announce]:
+    """What a person should know of pods that wait, or that cannot end."""
+    ready = _ready(observed)
+    lost = sorted({p.node for p in observed.pods if _is_lost(p, ready)})
+    for node in lost:
+        yield Announce(
+            "NodeLost",
+            f"{node} does not answer; its shards are measured elsewhere, and its pods go when it "
+            f"is back, or when somebody says: kubectl delete node {node}",
+            node,
+        )
+    for pod in observed.pods:
+        if pod.in_state_s <= STUCK_S or pod.has_ended:
+            continue
+        if pod.deleting and pod.node not in lost:
+            yield Announce(
+                "Terminating",
+                f"{pod.name} on {pod.node} has not ended since it was told to. What helps: look at "
+                f"the node ({_KUBELET}) and at the pod's finalizers; where the node is gone for "
+                f"good, kubectl delete node {pod.node}",
+                pod.name,
+            )
+    stuck = [pod for pod in observed.pods if not_starting(pod)]
+    for place in dict.fromkeys((pod.job, pod.node) for pod in stuck):
+        here = [pod for pod in stuck if (pod.job, pod.node) == place]
+        why = not_starting(here[0])
+        yield Announce(
+            "NotStarting",
+            f"{counted(len(here), 'pod does', 'pods do')} not start on {place[1]} (as "
+            f"{here[0].name}): {why}. What helps: {advice_on(why)}",
+            " ".join(place),
+        )
+    waiting = [p for p in observed.pods if p.unschedulable and p.in_state_s > STUCK_S]
+    for pod in waiting[:1]:
+        yield Announce(
+            "Unschedulable",
+            f"{counted(len(waiting), 'pod waits', 'pods wait')} for a node: {pod.unschedulable}. "
+            f"What helps: {advice_on(pod.unschedulable)}",
+            f"{pod.job}: {_NUMBER.sub('', pod.unschedulable)}",
+        )

@@ -1,0 +1,145 @@
+"""Where a queue (Kueue) admits Jobs, each is small and short, and about as many wait as run. Pure.
+
+Kueue gives a Job all the pods that it asks for, or none, and never more later; it may take all back
+because one is not ready in time. So a Job asks for one pod, or in a large fleet for a small part of
+what is admitted already, and it ends within a quarter of an hour.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from collector.counting import counted
+from jobs.decide.actions import Announce, Delete, Launch
+from jobs.decide.desired import Desired
+from jobs.decide.observed import JobView, Observed
+from jobs.decide.wave_choice import half_made, wave_of
+from jobs.objects.waves import QUEUED_S, Wave, cut_for_queue, index_s, parallelism
+
+# A Job that we let go so often, and that was suspended again each time, has another master. Once or
+# twice may have been a person.
+_RESUMED_OFTEN = 3
+# A large campaign is cut into about so many Jobs at once: fewer would ask for more pods each, and
+# wait longer.
+_JOBS_AT_ONCE = 64
+# A new Job asks for at most a fourth of what is admitted: so much becomes free again soon.
+_ASKED_PART = 4
+# One that waits for more than half of what is admitted was made when more was, and may wait for
+# ever.
+_HOPELESS_PART = 2
+# In one look: the API server's budget is for others too.
+_MOST_LAUNCHES = 8
+
+
+def is_others(job: JobView, desired: Desired) -> bool:
+    """Whether somebody else starts, stops and widens a live Job. That is so if it bears the label
+    of a queue, whoever put it there; if somebody suspends it again and again; and if it is
+    suspended, not by us, where a queue takes all Jobs."""
+    taken = desired.kueue and job.suspended and not job.stopped
+    return bool(job.queue) or job.resumed >= _RESUMED_OFTEN or taken
+
+
+def queued_launches(
+    desired: Desired,
+    observed: Observed,
+    live: Sequence[JobView],
+    todo: Sequence[str],
+    avoid: Collection[str],
+) -> Iterator[Launch]:
+    """The next waves, until about as much waits as runs. `todo` are the shards that nobody has in
+    hand, `avoid` the nodes to keep away from.
+
+    Example: of 400 workers none is admitted yet: one Job is made, for 1 pod. Once 100 are, each Job
+    asks for 7 (400 / 64, rounded up), and one look makes 8 of them.
+    """
+    admitted, waiting = _pods(live, suspended=False), _pods(live, suspended=True)
+    takes_s, begun = _takes_s(desired), half_made(observed, avoid)
+    left, serial = list(todo), len(observed.waves)
+    for _ in range(_MOST_LAUNCHES):
+        width = min(_width(desired, admitted), desired.workers - admitted - waiting)
+        if not left or width < 1 or (waiting and waiting + width > max(1, admitted)):
+            return
+        if begun is not None and _fits(begun, observed, left, width, takes_s):
+            wave = begun
+        else:
+            indexes = cut_for_queue(left, desired.per_index, width, desired.workers, takes_s)
+            wave = wave_of(desired, indexes, serial, avoid)
+            serial += 1
+        yield Launch(wave, width)
+        begun = None
+        waiting += parallelism(len(wave.indexes), width)
+        left = [shard for shard in left if shard not in wave.shards]
+
+
+def queueing(
+    desired: Desired, live: Sequence[JobView], jobs: Sequence[JobView]
+) -> Iterator[Announce | Delete]:
+    """What to do about the `jobs` that somebody else starts. One that waits is deleted where the
+    campaign is paused, for it would begin when its turn comes, and where it asks for so much that
+    it may wait for ever. Its shards go into another wave.
+
+    Example: 100 pods are admitted. A Job that waits for 51 pods is deleted; one that waits for 50
+    stays.
+    """
+    most = max(1, _pods(live, suspended=False) // _HOPELESS_PART)
+    for job in jobs:
+        waits = job.suspended and not job.active and (job.queue or desired.kueue)
+        if job.given_up:
+            yield Delete(job.name, "Kueue tries it no more; its shards go into another wave")
+        elif waits and desired.paused:
+            yield Delete(job.name, "the campaign is paused, and Kueue would start it")
+        elif waits and job.parallelism > most:
+            yield Delete(
+                job.name, f"it waits for {counted(job.parallelism, 'pod')} at once; less may begin"
+            )
+        elif not desired.queue:
+            yield _taken(job)
+    if desired.paused and any(not job.suspended for job in jobs):
+        yield Announce(
+            "Paused",
+            "no wave is added, and what waits is taken off; what runs belongs to Kueue, and ends "
+            "within a quarter of an hour or so. To stop it now, say of its Workloads: kubectl "
+            'patch workloads.kueue.x-k8s.io NAME --type=merge -p \'{"spec":{"active":false}}\'',
+        )
+
+
+def _taken(job: JobView) -> Announce:
+    """Tells once that there is a queue: nobody asked for one."""
+    if job.queue:
+        words = f"Kueue has the Jobs of this namespace, in its LocalQueue {job.queue}"
+        return Announce("Queued", f"{words}: it alone starts and stops them", job.queue)
+    return Announce(
+        "SuspendedByOthers",
+        f"{job.name}: somebody suspends it whenever it is let go, and is left to it. What helps: "
+        "see who does (kubectl get job --show-managed-fields), or name a queue of Kueue's "
+        "(site.kueue_queue)",
+        job.name,
+    )
+
+
+def _pods(jobs: Sequence[JobView], *, suspended: bool) -> int:
+    """How many pods the Jobs that run may have at once; or, `suspended`, those that wait."""
+    return sum(job.parallelism for job in jobs if job.suspended is suspended)
+
+
+def _width(desired: Desired, admitted: int) -> int:
+    """How many pods a new Job asks for."""
+    return max(1, min(-(-desired.workers // _JOBS_AT_ONCE), admitted // _ASKED_PART))
+
+
+def _takes_s(desired: Desired) -> Callable[[Sequence[str]], float]:
+    """How long an index with these shards takes by the plan's forecast."""
+    predicted_s = {shard.shard_id: shard.predicted_s for shard in desired.plan.shards}
+    return lambda shards: index_s(shards, predicted_s, desired.at_once)
+
+
+def _fits(
+    wave: Wave,
+    observed: Observed,
+    todo: Sequence[str],
+    width: int,
+    takes_s: Callable[[Sequence[str]], float],
+) -> bool:
+    """Whether a wave that lacks its Job may still be the next: it ends in time, and what is not
+    committed of it nobody else has in hand."""
+    left = [i for i in wave.indexes if not observed.committed.issuperset(i)]
+    is_short = len(left) <= width or sum(map(takes_s, left)) <= width * QUEUED_S
+    return is_short and wave.shards - observed.committed <= set(todo)

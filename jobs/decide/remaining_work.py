@@ -1,0 +1,64 @@
+"""What each live Job still has to do, and what a younger wave has of it. Pure.
+
+Shards are given to a younger wave while a node is lost or quarantined. That may be over, and then
+the older Job's pods may come to them as well: nobody waits for those, but each has a device.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from jobs.decide.observed import JobView, Observed, PodView
+from jobs.objects.waves import Wave
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of one live Job."""
+
+    open_indexes: tuple[int, ...]  # can still commit a shard, and no younger wave has them
+    taken_indexes: frozenset[int]  # a younger wave has them
+    doubled_pods: int  # pods that measure what a younger wave has, too
+
+
+def remaining_work(
+    live: Sequence[JobView], observed: Observed, lost: Collection[tuple[str, int]]
+) -> Mapping[str, Remaining]:
+    """What is left of each live Job, by its name; `lost` are indexes that nobody waits for."""
+    waves = sorted((observed.by_hash[job.wave] for job in live), key=lambda wave: wave.serial)
+    newest = {shard: wave.serial for wave in waves for shard in wave.shards}
+    return {job.name: _of(job, observed, lost, newest) for job in live}
+
+
+def _of(
+    job: JobView,
+    observed: Observed,
+    lost: Collection[tuple[str, int]],
+    newest: Mapping[str, int],
+) -> Remaining:
+    wave = observed.by_hash[job.wave]
+    taken = _taken(wave, newest)
+    waited_for = [
+        index
+        for index, shards in enumerate(wave.indexes)
+        if (job.name, index) not in lost and not observed.committed.issuperset(shards)
+    ]
+    ended = job.succeeded | job.failed
+    doubled = taken.intersection(waited_for)
+    pods = (pod for pod in observed.pods if doubled and pod.job == job.name)
+    return Remaining(
+        open_indexes=tuple(i for i in waited_for if i not in ended and i not in taken),
+        taken_indexes=taken,
+        doubled_pods=sum(_is_at(pod, doubled) for pod in pods),
+    )
+
+
+def _taken(wave: Wave, newest: Mapping[str, int]) -> frozenset[int]:
+    return frozenset(
+        index
+        for index, shards in enumerate(wave.indexes)
+        if any(newest[shard] > wave.serial for shard in shards)
+    )
+
+
+def _is_at(pod: PodView, indexes: Collection[int]) -> bool:
+    return pod.index in indexes and not pod.has_ended and not pod.deleting

@@ -1,0 +1,158 @@
+"""`opmeter doctor --cluster`: fetches what the checks are made of."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from collector.errors import BadInput
+from jobs.controller.dry_run import named_probe
+from jobs.controller.stack_probe import stack_of_workers
+from jobs.doctor.cluster_checks import (
+    APIS,
+    KUEUE,
+    NEEDED,
+    Permission,
+    check_account,
+    check_apis,
+    check_features,
+    check_nodes,
+    check_permissions,
+    check_probe,
+    check_version,
+    not_probed,
+    refused_job,
+    sample_job,
+)
+from jobs.doctor.device_plugin import check_device_plugin
+from jobs.doctor.machine import Check
+from jobs.doctor.queues import check_cluster_queue, check_local_queue, cluster_queue_of
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterError, ObjectMissing
+from jobs.objects.applied_campaign import SELECTOR, Applied, applied_from
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Deployment
+from jobs.objects.kueue import by_job, why_waiting
+from jobs.objects.site import Site, load_site
+
+_PATIENCE_S, _LOOK_S = 180.0, 2.0
+_ACCOUNT = "opmeter-controller"  # of manifests/base
+_NO_IMAGE = "no-image-is-known-yet"
+
+
+def check_cluster(namespace: str | None, site: str | None, root: str | None) -> Iterator[Check]:
+    """Every check of a cluster. A campaign that is applied in the namespace tells the image, the
+    store and, where `site` does not, the machines."""
+    cluster = Cluster.connect(namespace)
+    try:
+        yield check_version(cluster.version())
+    except ClusterError as error:
+        fix = "kubectl get --raw /version must answer too: look at KUBECONFIG and the network"
+        yield Check("version", False, str(error), fix)
+        return
+    applied, trouble = _applied(cluster)
+    if trouble:
+        yield trouble
+    chosen = load_site(site) if site else (applied.site if applied else load_site("cpu"))
+    yield Check("site", True, chosen.name)
+    served = {group: cluster.has_api(group) for group in APIS}
+    yield from check_apis(served, chosen)
+    if chosen.kueue_queue and served[KUEUE]:
+        yield from _queues(cluster, chosen)
+    allowed = {permission: cluster.may(*permission) for permission in NEEDED}
+    yield check_permissions(allowed, f"this account, in {cluster.namespace},")
+    yield check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
+    yield from check_nodes(cluster.nodes(), chosen)
+    yield check_device_plugin(cluster.daemon_sets(), chosen)
+    yield _dry_run(cluster, chosen, applied)
+    if applied is None:
+        yield not_probed(cluster.namespace)
+        return
+    yield _probe(cluster, applied, chosen, root)
+
+
+def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
+    """What the ServiceAccount of the controller may do; None where that may not be asked."""
+    try:
+        return {permission: cluster.account_may(_ACCOUNT, *permission) for permission in NEEDED}
+    except ClusterError:
+        return None
+
+
+def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
+    """The LocalQueue that the site names, and the ClusterQueue behind it."""
+    try:
+        local = cluster.kueue.local_queue(site.kueue_queue)
+    except ClusterError as error:
+        yield check_local_queue(site, None, str(error))
+        return
+    yield check_local_queue(site, local, "")
+    name = cluster_queue_of(local)
+    try:
+        found, said, is_missing = cluster.kueue.cluster_queue(name), "", False
+    except ClusterError as error:
+        found, said, is_missing = None, str(error), isinstance(error, ObjectMissing)
+    yield from check_cluster_queue(site, name, found, said, is_missing=is_missing)
+
+
+def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
+    """The first campaign of the namespace that can be read, and what is wrong with another."""
+    trouble = None
+    try:
+        found = cluster.config_maps(SELECTOR)
+    except ClusterError as error:
+        return None, Check("campaigns", False, str(error), "ask for the Role in manifests/base")
+    for config_map in found:
+        try:
+            return applied_from(config_map), trouble
+        except BadInput as error:
+            trouble = Check("campaigns", False, str(error), "correct the ConfigMap: kubectl edit")
+    return None, trouble
+
+
+def _dry_run(cluster: Cluster, site: Site, applied: Applied | None) -> Check:
+    bare = Deployment(cluster.namespace, _NO_IMAGE, _NO_IMAGE, "s3://bucket/prefix")
+    job = sample_job(site, applied.deployment if applied else bare)
+    try:
+        return check_features(job, cluster.dry_run(job))
+    except ClusterError as error:
+        return refused_job(str(error))
+
+
+def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> Check:
+    """A Job of its own, so that nothing older answers; it is gone afterwards."""
+    deployment = replace(applied.deployment, root=root or applied.deployment.root)
+    campaign = replace(applied.campaign, name=f"doctor-{uuid.uuid4().hex[:8]}")
+    asked = replace(applied, campaign=campaign, site=site, deployment=deployment)
+    job = named_probe(campaign, site, deployment)["metadata"]["name"]
+    try:
+        return _answer(cluster, asked, job)
+    finally:
+        with contextlib.suppress(ClusterError):  # then it goes by itself within the hour
+            cluster.delete_job(job)
+
+
+def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
+    until = time.monotonic() + _PATIENCE_S
+    try:
+        while time.monotonic() < until:
+            stack = stack_of_workers(cluster, asked)
+            if stack is not None:
+                return check_probe(stack.version_path, "")
+            time.sleep(_LOOK_S)
+        error = f"no answer after {_PATIENCE_S:.0f} s"
+    except (BadInput, ClusterError) as raised:
+        error = str(raised)
+    pods = cluster.pods(f"{JOB_NAME}={job}")
+    named = [job, *(pod["metadata"]["name"] for pod in pods)]
+    said = (event for name in named for event in cluster.events(f"involvedObject.name={name}"))
+    queued = _held_back(cluster, job) if asked.site.kueue_queue else ""
+    return check_probe("", f"{error}; {queued}" if queued else error, said)
+
+
+def _held_back(cluster: Cluster, name: str) -> str:
+    """Why Kueue has not started a Job, in its words."""
+    workloads = by_job(cluster.kueue.workloads())
+    jobs = (job["metadata"] for job in cluster.jobs(f"{COMPONENT_LABEL}=probe"))
+    found = (workloads.get(job.get("uid", "")) for job in jobs if job["name"] == name)
+    return next((why_waiting(workload) for workload in found if workload), "")

@@ -1,0 +1,108 @@
+"""Checks of this machine and of a store, each with what to do about it."""
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.errors import BadInput, HostFault, StoreError
+from collector.host.cpu import this_cpu
+from collector.host.memory import available_memory_bytes
+from collector.host.stack import installed_torch, local_stack
+from collector.store import open_store
+from collector.store.probe import probe
+
+_GIB = 1 << 30
+_LEAST_MEMORY_BYTES = 4 * _GIB
+_LEAST_DISK_BYTES = 2 * _GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at and found; `fix` says what to do where it is not `ok`. What was
+    `skipped` could not be looked at, and is no failure."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    skipped: bool = False
+
+
+def check_machine() -> Iterator[Check]:
+    """Python, torch, memory, disk and the processor of this machine."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer")
+    yield _check_import()
+    yield _check_torch()
+    yield _check_torch_npu()
+    cpu = this_cpu()
+    yield Check("processor", True, f"{cpu.device} ({' '.join(cpu.flags) or 'no flags known'})")
+    yield _check_memory()
+    yield _check_disk(Path(tempfile.gettempdir()))
+
+
+def check_store(url: str) -> Iterator[Check]:
+    """Whether a store answers, and whether it honours create-only writes."""
+    try:
+        result = probe(open_store(url))
+    except BadInput as error:  # it says what to write instead
+        yield Check("store", False, str(error))
+        return
+    except StoreError as error:
+        yield Check("store", False, str(error), "check the URL, the server and the credentials")
+        return
+    fix = "use another store, or merge with --single-writer from one place only"
+    yield Check("store", result.create_only, result.message, fix)
+
+
+def _check_import() -> Check:
+    import collector
+
+    here = Path(collector.__file__).parent
+    fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
+    return Check("package", (here / "vocabulary.py").exists(), str(here), fix)
+
+
+def _check_torch() -> Check:
+    version = installed_torch()
+    fix = "pip install 'opmeter[cpu]' (choose the CPU build on pytorch.org first)"
+    return Check("torch", version is not None, version or "not installed", fix)
+
+
+def _check_torch_npu() -> Check:
+    if importlib.util.find_spec("torch_npu") is None:
+        return Check("torch_npu", True, "not installed; only the npu backend needs it")
+    version = importlib.metadata.version("torch_npu")
+    torch = installed_torch() or ""
+    fix = "torch_npu aborts beside a CUDA build of torch: install the CPU build of torch"
+    return Check("torch_npu", "+cu" not in torch, f"{version} beside torch {torch}", fix)
+
+
+def _check_memory() -> Check:
+    free_bytes = available_memory_bytes()
+    if free_bytes is None:
+        return Check("memory", True, "this system does not tell")
+    fix = "close other programs, or lower limits.memory_gb in the campaign"
+    found = f"{free_bytes / _GIB:.1f} GiB available"
+    return Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
+
+
+def _check_disk(folder: Path) -> Check:
+    free_bytes = shutil.disk_usage(folder).free
+    fix = f"make room in {folder}, or set TMPDIR to a folder with room"
+    found = f"{free_bytes / _GIB:.1f} GiB free in {folder}"
+    return Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
+
+
+def describe_stack() -> Iterator[str]:
+    """The stacks that this machine could measure on."""
+    for backend in ("cpu", "cuda", "npu"):
+        try:
+            yield f"{backend}: {local_stack(backend).version_path}"
+        except (BadInput, HostFault) as error:
+            yield f"{backend}: {error}"

@@ -1,0 +1,161 @@
+"""`opmeter run`: plan, measure here, merge; and continue where an earlier run was ended."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from collector.counting import counted
+from collector.database.commits import Commit
+from collector.database.merge import SINGLE_WRITER, Guard
+from collector.errors import BadInput
+from collector.host.stack import device_locks, local_stack
+from collector.plan import Plan
+from collector.replay.lock import DeviceLock, scratch_folder
+from collector.store.base import Store
+from collector.worker.assignment import check_stack
+from collector.worker.blame import WrongImage, WrongNode
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.run_options import RunOptions
+from jobs.executor.local_run import LocalRun, Progress
+from jobs.executor.view import View
+from jobs.planning.damage import Told
+from jobs.planning.plan_making import describe_forecast
+from jobs.planning.situation import Situation, survey
+from jobs.planning.stored_plans import committed_shards
+from jobs.publishing.due_merges import own_plans, publish
+from jobs.publishing.next_plan import advance
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended: the plan it was about, its shards that nobody has committed, what is damaged
+    of what was committed, and the head of the database afterwards."""
+
+    situation: Situation
+    plan: Plan
+    missing: int
+    told: Told
+    head: Commit | None
+
+
+def run_campaign(
+    campaign: Campaign,
+    store: Store,
+    watched: Store,
+    guard: Callable[[], Guard],
+    options: RunOptions,
+    view: View,
+    stop: threading.Event,
+) -> RunResult:
+    """The whole way on this machine. Returns early, with shards missing, once `stop` is set.
+
+    `watched` is the same store, not waited for: pictures of the progress are read there. `guard` is
+    asked for before anything is written, and not before the campaign's input is accepted.
+    """
+    situation = survey(campaign, store)
+    check_here(situation)
+    say = _once(view.say)
+    advanced = advance(situation, store, guard, options, say)
+    plan, situation = advanced.plan, advanced.situation
+    view.say(advanced.news)
+    missing = _outstanding(store, plan)
+    if missing:
+        for line in describe_forecast(plan):
+            view.say("  " + line)
+        word = guard() == SINGLE_WRITER
+        _measure(store, watched, plan, missing, view, stop, single_writer=word)
+        missing = _outstanding(store, plan)
+    if missing:
+        return RunResult(situation, plan, len(missing), advanced.told, situation.head)
+    if advanced.is_finished:
+        return RunResult(situation, plan, 0, advanced.told, situation.head)
+    view.say("merging")
+    merged = publish(store, campaign.name, own_plans(situation, plan), guard(), options)
+    told = Told.of([*situation.stored.damaged, *merged.damaged], plan.number)
+    for line in told.lines():
+        say(line)
+    return RunResult(situation, plan, 0, told, merged.head)
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    told = set[str]()
+
+    def once(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            say(line)
+
+    return once
+
+
+def check_here(situation: Situation) -> None:
+    """Raise BadInput where this machine is not the one that the campaign wants."""
+    campaign = situation.campaign
+    try:
+        check_stack(situation.stack, local_stack(campaign.backend, situation.stack.device))
+    except (WrongImage, WrongNode) as error:
+        raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
+    here = len(device_locks(campaign.backend))
+    if campaign.devices > here:
+        raise BadInput(
+            f"campaign {campaign.name} wants {counted(campaign.devices, 'device')}, and this "
+            f"machine has {here} ({campaign.backend}; a cpu is one device, all its cores)"
+        )
+
+
+def _measure(
+    store: Store,
+    watched: Store,
+    plan: Plan,
+    shards: Sequence[str],
+    view: View,
+    stop: threading.Event,
+    *,
+    single_writer: bool,
+) -> None:
+    purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
+    tally = Tally(plan, shards, view)
+    with ExitStack() as held:
+        for device in device_locks(plan.backend)[: plan.devices]:
+            held.enter_context(DeviceLock(device, purpose))
+        folder = held.enter_context(scratch_folder(f"{plan.backend}0"))
+        run = LocalRun(
+            store=store,
+            watched=watched,
+            plan=plan,
+            scratch=folder,
+            devices=range(plan.devices),
+            stop=stop,
+            on_progress=tally.told,
+            on_finished=tally.finished,
+            single_writer=single_writer,
+        )
+        run.measure(shards)
+
+
+def _outstanding(store: Store, plan: Plan) -> list[str]:
+    done = committed_shards(store, plan.campaign)
+    return [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
+
+
+class Tally:
+    """Adds up what the workers say, for the view. The next worker of a shard begins where the last
+    one has stored its answers: it does not take back what that one had said."""
+
+    def __init__(self, plan: Plan, outstanding: Sequence[str], view: View):
+        self._cases = {shard.shard_id: shard.cases for shard in plan.shards}
+        self._done = {s: n for s, n in self._cases.items() if s not in set(outstanding)}
+        self._view = view
+        self._show()
+
+    def told(self, progress: Progress) -> None:
+        self._done[progress.shard] = max(progress.done, self._done.get(progress.shard, 0))
+        self._show()
+
+    def finished(self, shard: str) -> None:
+        self._done[shard] = self._cases[shard]
+        self._show()
+
+    def _show(self) -> None:
+        self._view.measure(sum(self._done.values()), sum(self._cases.values()))

@@ -1,0 +1,239 @@
+"""The embedded executor: the same workers as in a cluster, as processes of this machine.
+
+Each device gets one worker at a time and one shard a worker. The parent decides who does which
+shard; a shard that nobody can finish is committed by the parent, its missing cases `crashed`.
+"""
+
+import logging
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Protocol
+
+from collector import keys, surroundings
+from collector.errors import OpmeterError
+from collector.measurement import Outcome
+from collector.plan import Plan
+from collector.store.base import Store
+from collector.worker.assignment import Assignment, abandon, keep_log
+from collector.worker.blame import exit_code
+from collector.worker.exit_codes import ExitCode
+from collector.worker.progress import read_progress
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+_OF_ALL_SHARDS = (ExitCode.IMAGE, ExitCode.STORE, ExitCode.SPACE)
+# A worker that ends by itself stores its log. One that was killed, by anyone, cannot.
+_KEEP_THEIR_LOG = frozenset(ExitCode) - {ExitCode.HANG, ExitCode.FAILED}
+_LOG_BYTES = 1 << 20
+_LOOK_S = 0.5
+_GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uploads
+
+
+class WorkerProcess(Protocol):
+    """A worker as its parent has it: what of a Popen is used."""
+
+    stdin: IO[bytes] | None
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def start_worker(command: Sequence[str], err: IO[bytes]) -> WorkerProcess:
+    """A worker as a process of this machine, whose standard input is its life line: it ends when
+    this process does. What it says goes to `err`."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)
+
+
+class LocalRunFailed(OpmeterError):
+    """A worker says that no further worker could do better; the message holds its last words.
+    `shard` is the one it failed in."""
+
+    def __init__(self, message: str, code: int = ExitCode.FAILED, shard: str = ""):
+        super().__init__(message)
+        self.code = code
+        self.shard = shard
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a shard stands, as its worker last said."""
+
+    shard: str
+    done: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """How a plan is measured here: which store, which devices, where workers may write.
+
+    `watched` is the same store, not waited for: pictures of the progress are read there. Without
+    `gives_up` a shard whose worker dies is left to whoever started this run. With `tries_all` a
+    failure that may be the shard's own does not keep the other shards from being tried. `prefix`
+    begins the names of attempts; `progress_s` lies between two pictures of its progress that a
+    worker writes, and between two that are read: a thousand pods have one store. `start` begins a
+    worker by its command.
+    """
+
+    store: Store
+    watched: Store
+    plan: Plan
+    scratch: Path
+    devices: Sequence[int]
+    stop: threading.Event
+    on_progress: Callable[[Progress], None]
+    on_finished: Callable[[str], None]
+    single_writer: bool = False
+    gives_up: bool = True
+    tries_all: bool = False
+    prefix: str = ""
+    progress_s: float = 2.0
+    start: Callable[[Sequence[str], IO[bytes]], WorkerProcess] = start_worker
+
+    def measure(self, shards: Sequence[str]) -> None:
+        """Have every shard committed, or return early once `stop` is set.
+
+        Raises LocalRunFailed, the first, where a worker blames the machine or the store.
+        """
+        todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for shard in shards:
+            todo.put(shard)
+        failures: list[OpmeterError] = []
+        threads = [
+            surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
+            for device in self.devices
+        ]
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+        if failures:
+            raise failures[0]
+
+    def _serve(
+        self, device: int, todo: "queue.SimpleQueue[str]", failures: list[OpmeterError]
+    ) -> None:
+        while not self.stop.is_set() and not any(map(self._ends_all, failures)):
+            try:
+                shard = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._finish(shard, device)
+            except OpmeterError as error:
+                failures.append(error)
+            except OSError as error:  # a full disk, no more processes
+                failures.append(LocalRunFailed(f"shard {shard}: {error}", ExitCode.SPACE, shard))
+
+    def _ends_all(self, failure: OpmeterError) -> bool:
+        """Whether no other shard could fare better."""
+        code = failure.code if isinstance(failure, LocalRunFailed) else exit_code(failure)
+        return not self.tries_all or code in _OF_ALL_SHARDS
+
+    def _finish(self, shard: str, device: int) -> None:
+        died = 0
+        while died < _ATTEMPTS:
+            code, words = self.attempt(self._assignment(shard, device))
+            if code == ExitCode.DONE:
+                self.on_finished(shard)
+                return
+            if self.stop.is_set():
+                return
+            logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
+            if _has_died(code) and self.gives_up:
+                died += 1
+            elif code != ExitCode.TEMPORARY:
+                words = words or f"a worker ended with exit code {code}"
+                raise LocalRunFailed(words, code, shard)
+        self._abandon(shard, device)
+
+    def _abandon(self, shard: str, device: int) -> None:
+        """An attempt of its own: the last worker may have stored parts under its id."""
+        reason = f"{_ATTEMPTS} workers died in its shard"
+        abandon(self.store, self._assignment(shard, device), Outcome.CRASHED, reason)
+        self.on_finished(shard)
+
+    def _assignment(self, shard: str, device: int) -> Assignment:
+        return Assignment(
+            campaign=self.plan.campaign,
+            plan=self.plan.number,
+            plan_hash=self.plan.plan_hash,
+            shard=shard,
+            attempt=self.prefix + surroundings.token(12),
+            device=device,
+        )
+
+    def attempt(self, assignment: Assignment) -> tuple[int, str]:
+        """Run one worker to its end: its exit code and its last words."""
+        scratch = self.scratch / assignment.attempt
+        scratch.mkdir(parents=True)
+        words = scratch / "worker.err"
+        # -P: else the folder one happens to be in comes before Python's own modules.
+        command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
+        command += ["--root", self.store.url, "--scratch", str(scratch)]
+        command += ["--single-writer"] if self.single_writer else []
+        command += ["--parent", str(os.getpid()), "--progress-s", str(self.progress_s)]
+        with words.open("wb") as err:
+            worker = self.start(command, err)
+        try:
+            code = self._watch(worker, assignment)
+        finally:
+            if worker.poll() is None:
+                worker.kill()
+                worker.wait()
+            if worker.stdin is not None:
+                worker.stdin.close()
+        if code not in _KEEP_THEIR_LOG:
+            keep_log(self.watched, assignment, words, _LOG_BYTES)
+        last = _last_line(words)
+        if code == ExitCode.DONE:  # the next shard has to find room in the same volume
+            shutil.rmtree(scratch, ignore_errors=True)
+        return code, last
+
+    def _watch(self, worker: WorkerProcess, assignment: Assignment) -> int:
+        asked_to_stop, next_look = False, 0.0
+        while True:
+            try:
+                return worker.wait(self._patience_s if asked_to_stop else _LOOK_S)
+            except subprocess.TimeoutExpired:
+                if asked_to_stop:
+                    return ExitCode.HANG
+            if self.stop.is_set():
+                worker.terminate()
+                asked_to_stop = True
+            elif surroundings.monotonic() >= next_look:
+                self._report(assignment)
+                next_look = surroundings.monotonic() + self.progress_s
+
+    @property
+    def _patience_s(self) -> float:
+        return self.plan.limits.case_s + _GRACE_S
+
+    def _report(self, assignment: Assignment) -> None:
+        key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
+        said = read_progress(self.watched, key)
+        if said is not None:
+            self.on_progress(Progress(assignment.shard, said.done, said.cases))
+
+
+def _has_died(code: int) -> bool:
+    """Whether the shard itself may be to blame: its worker was killed, or hung."""
+    return code < 0 or code == ExitCode.HANG
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

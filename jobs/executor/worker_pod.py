@@ -1,0 +1,277 @@
+"""`opmeter work`: a worker pod has the shards of its index committed; its exit code says whether.
+
+It reads the wave, gives the shards that are not committed to the workers of its devices, one each,
+and looks again at what is committed: that counts, and not what a worker says of itself. The site
+says how many of the workers measure at once (OPMETER_MEASURE_CONCURRENCY); they take turns, session
+by session. On an A3 two dies of one chip measure together only where all dies may.
+"""
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector import keys, surroundings
+from collector.counting import counted
+from collector.database.plans import read_plan
+from collector.errors import BadInput, HostFault, NotFound, OpmeterError
+from collector.host.npus import list_npus, one_a_chip_first
+from collector.plan import Plan
+from collector.store import open_store
+from collector.store.base import Store
+from collector.store.patient import PatientStore
+from collector.store.single_writer import SingleWriterStore
+from collector.worker.blame import exit_code, seen_by_all
+from collector.worker.exit_codes import ExitCode
+from jobs.executor.local_run import LocalRun, LocalRunFailed, Progress
+from jobs.executor.pod_task import PodTask, task_of
+from jobs.objects.waves import Wave, wave_from_json
+
+logger = logging.getLogger(__name__)
+
+_TERMINATION_LOG = Path("/dev/termination-log")
+# So long a pod waits for a store that is away before it ends with exit 45: most are back within
+# minutes, and the pod keeps what it has measured.
+_PATIENCE_S = 600.0
+# Between two notes of a shard's progress: a thousand pods write to one store.
+_PROGRESS_S = 30.0
+# Kubernetes keeps 4096 bytes of a termination message, and a person reads less.
+_LONGEST_REASON_CHARACTERS = 1000
+
+Measure = Callable[[LocalRun, Sequence[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a pod ends."""
+
+    code: int  # of ExitCode: who is to blame
+    reason: str = ""  # one sentence for a person; empty where all is committed
+    shard: str = ""  # the one that failed
+
+
+def work_in_pod() -> int:
+    """All of a pod, from the environment to the exit code."""
+    # Phase 1: what this pod is told to do, and its folders. An error here is no shard's fault.
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        task = task_of(os.environ)
+        for folder in (task.scratch, Path(os.environ.get("HOME") or task.scratch)):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OpmeterError as error:
+        return last_words(End(ExitCode.IMAGE, str(error)))
+    except OSError as error:
+        return last_words(End(ExitCode.SPACE, str(error)))
+    # Phase 2: the work. Phase 3: a broken node keeps its place for a while. Phase 4: say why.
+    return last_words(kept_place(work(task, stop), task, stop))
+
+
+def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
+    """The same end, later where the node may be to blame: a broken node that lets go at once would
+    be given every shard in turn. Whoever met its deadline has kept its place long enough: `stop` is
+    set then, and nobody waits."""
+    if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
+        surroundings.wait(stop, task.hold_s)
+    return end
+
+
+def work(
+    task: PodTask,
+    stop: threading.Event,
+    measure: Measure = LocalRun.measure,
+    reach: Callable[[str], Store] = open_store,
+) -> End:
+    """Have the shards of this index committed, and tell how far that came. What is committed
+    counts, whoever did it. `reach` opens the store of an address.
+
+    At the task's deadline `stop` is set, and the pod ends with exit 46 (hang). It does not end like
+    a pod that is told to stop: that one is started again, and an index without progress would be
+    for ever.
+
+    Example: an index has the shards s1 and s2. A worker commits s1 and ends with exit 44 in s2: the
+    pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0.
+    """
+    with _deadline(task.deadline_s, stop) as late:
+        return _work(task, stop, late, measure, reach)
+
+
+def _work(
+    task: PodTask,
+    stop: threading.Event,
+    late: threading.Event,
+    measure: Measure,
+    reach: Callable[[str], Store],
+) -> End:
+    """Find the shards, measure, look what is left; then whom to blame for that."""
+    try:
+        # What every pod of the image reads alike: an error in it is no node's fault.
+        with seen_by_all():
+            store: Store = reach(task.root)
+        if task.single_writer:
+            store = SingleWriterStore(store)
+        patient = PatientStore(store, _PATIENCE_S, wait_for_refusals=True, stop=stop)
+        with seen_by_all():
+            wave = _read_wave(patient, task)
+        failure = None
+        if shards := _uncommitted(patient, task, wave):
+            failure = _failure(lambda: _measure(patient, store, task, wave, shards, stop, measure))
+        left = _uncommitted(patient, task, wave) if shards else []
+    except (OpmeterError, OSError) as error:
+        code = exit_code(error)
+        told = code is ExitCode.STORE and stop.is_set() and not late.is_set()
+        return End(ExitCode.TEMPORARY if told else code, str(error))
+    # From here on shards count: first whether any is left, then why that is nobody's proven fault,
+    # and only then what the worker said.
+    if not left:
+        return End(ExitCode.DONE)
+    if late.is_set():
+        reason = f"its deadline, {task.deadline_s:g} s, is past; {_left(left)}"
+        return End(ExitCode.HANG, reason, left[0])
+    if stop.is_set():
+        return End(ExitCode.TEMPORARY, f"stopped; {_left(left)}")
+    if failure is None:
+        return End(ExitCode.TEMPORARY, _left(left))
+    return End(_code_of(failure.code), str(failure), failure.shard)
+
+
+@contextmanager
+def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threading.Event]:
+    """Set `stop` when so many seconds are over. The event that it gives is set then as well: it
+    tells the deadline from being told to stop."""
+    late, ended = threading.Event(), threading.Event()
+
+    def ring() -> None:
+        if not surroundings.wait(ended, after_s) and not stop.is_set():
+            late.set()
+            stop.set()
+
+    if after_s is not None:
+        surroundings.begin(ring, "deadline")
+    try:
+        yield late
+    finally:
+        ended.set()
+
+
+def _failure(measure: Callable[[], None]) -> LocalRunFailed | None:
+    try:
+        measure()
+    except LocalRunFailed as error:
+        return error
+    return None
+
+
+def _left(shards: Sequence[str]) -> str:
+    return counted(len(shards), "shard is left", "shards are left")
+
+
+def _read_wave(store: Store, task: PodTask) -> Wave:
+    key = keys.wave(task.campaign, task.wave)
+    wave = wave_from_json(store.get(key), key=key)
+    if wave.plan_hash != task.plan_hash:
+        raise BadInput(f"{key} is of plan {wave.plan_hash}, and this pod is for {task.plan_hash}")
+    if not 0 <= task.index < len(wave.indexes):
+        raise BadInput(
+            f"{key} has {counted(len(wave.indexes), 'index', 'indexes')}, and this pod is for "
+            f"{task.index}"
+        )
+    return wave
+
+
+def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
+    """This index's shards that nobody has committed."""
+    return [s for s in wave.indexes[task.index] if not _exists(store, task.campaign, s)]
+
+
+def _exists(store: Store, campaign: str, shard: str) -> bool:
+    try:
+        store.get(keys.committed(campaign, shard))
+    except NotFound:
+        return False
+    return True
+
+
+def _measure(
+    patient: Store,
+    store: Store,
+    task: PodTask,
+    wave: Wave,
+    shards: Sequence[str],
+    stop: threading.Event,
+    measure: Measure,
+) -> None:
+    with seen_by_all():
+        plan = _read_plan(patient, task, wave)
+    run = LocalRun(
+        store=patient,
+        watched=store,
+        plan=plan,
+        scratch=task.scratch,
+        devices=_devices(plan.backend, task.devices),
+        stop=stop,
+        on_progress=_log_progress,
+        on_finished=lambda shard: logger.info("shard %s is committed", shard),
+        single_writer=task.single_writer,
+        gives_up=task.gives_up,
+        tries_all=True,
+        prefix=f"{task.pod}-{task.index}-",
+        progress_s=_PROGRESS_S,
+    )
+    measure(run, shards)
+
+
+def _devices(backend: str, count: int) -> list[int]:
+    """The pod's devices in the order in which they get shards: no chip has a second shard while
+    another has none."""
+    order: list[int] = []
+    if backend == "npu" and count > 1:
+        # If the driver does not answer, the order does not matter: each worker will say so.
+        with suppress(HostFault):
+            order = [index for index in one_a_chip_first(list_npus()) if index < count]
+    return [*order, *(index for index in range(count) if index not in order)]
+
+
+def _read_plan(store: Store, task: PodTask, wave: Wave) -> Plan:
+    plan = read_plan(store, task.campaign, wave.plan)
+    if (found := plan.plan_hash) != task.plan_hash:
+        raise BadInput(f"plan {wave.plan} is {found}, {task.plan_hash} is wanted")
+    return plan
+
+
+def _log_progress(progress: Progress) -> None:
+    logger.debug("shard %s: %d of %d", progress.shard, progress.done, progress.cases)
+
+
+def _code_of(code: int) -> int:
+    """The pod's exit code for a worker's. A worker that was killed may have run out of memory (48);
+    any other end without a word is nobody's proven fault (1)."""
+    if code == -signal.SIGKILL:
+        return ExitCode.SPACE
+    known = code in set(ExitCode)
+    return code if known else ExitCode.FAILED
+
+
+def message_of(end: End) -> str:
+    """The line that a controller reads of how a pod has ended."""
+    said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
+    return json.dumps(said | ({"shard": end.shard} if end.shard else {}))
+
+
+def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
+    """Leave one line where `kubectl describe` shows it, and give the exit code."""
+    if end.reason:
+        logger.error("%s", end.reason)
+    try:
+        if log.exists():
+            log.write_text(message_of(end) + "\n")
+    except OSError as error:
+        logger.info("no last words: %s", error)
+    return int(end.code)

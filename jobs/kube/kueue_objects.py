@@ -1,0 +1,54 @@
+"""Kueue's objects as the API server has them, in whatever version it prefers.
+
+Nothing depends on them but words and what is given up: a cluster without Kueue, and an account that
+may not read this, have none.
+"""
+
+import logging
+from urllib.parse import quote
+
+from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.kube.requests import Calls
+from jobs.objects.deployment import Manifest
+from jobs.objects.kueue import GROUP
+
+logger = logging.getLogger(__name__)
+
+
+class KueueObjects:
+    """Reads them, by the calls of a cluster, for one namespace."""
+
+    def __init__(self, calls: Calls, namespace: str):
+        self._calls, self._namespace = calls, namespace
+
+    def workloads(self) -> list[Manifest]:
+        """Kueue's side of Jobs, one for each that it has."""
+        try:
+            pages = self._calls.pages(f"{self._root()}/{self._here}/workloads", {})
+            return [item for page in pages for item in page.get("items") or ()]
+        except ClusterAway:
+            raise
+        except ClusterError as error:
+            logger.debug("no Workloads: %s", error)
+            return []
+
+    def local_queue(self, name: str) -> Manifest:
+        """One of the namespace. Raises ClusterError where there is none, or it may not be read."""
+        path = f"{self._root()}/{self._here}/localqueues/{quote(name)}"
+        found: Manifest = self._calls.json("GET", path)
+        return found
+
+    def cluster_queue(self, name: str) -> Manifest:
+        """One of the cluster. Raises ClusterError likewise."""
+        path = f"{self._root()}/clusterqueues/{quote(name)}"
+        found: Manifest = self._calls.json("GET", path)
+        return found
+
+    @property
+    def _here(self) -> str:
+        return f"namespaces/{self._namespace}"
+
+    def _root(self) -> str:
+        """Raises ObjectMissing where Kueue is not installed."""
+        group = self._calls.json("GET", f"/apis/{GROUP}")
+        return f"/apis/{group['preferredVersion']['groupVersion']}"

@@ -1,0 +1,152 @@
+"""Who leads: one process at a time holds a Lease, and others wait until it falls silent.
+
+Clocks of machines differ, so times inside the Lease are never compared with ours: who waits
+counts, by its own monotonic clock, how long the Lease has not changed.
+"""
+
+import logging
+import os
+import platform
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from collector import surroundings
+from jobs.kube.errors import ClusterError, ObjectConflict
+
+logger = logging.getLogger(__name__)
+
+LEASE = "opmeter-controller"
+DURATION_S = 30.0
+
+
+class Leases(Protocol):
+    """What an election needs of a cluster."""
+
+    namespace: str
+
+    def lease(self, name: str) -> dict[str, Any] | None: ...
+
+    def create_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
+
+    def replace_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
+
+
+class Election:
+    """One candidate. `hold` is called again and again, before every act: it asks the cluster only
+    now and then, and says whether we lead now.
+
+    We lead for two thirds of the Lease's duration from before our last renewal was sent; others
+    wait a whole one from when they saw it. So clocks may run at different speeds, up to that.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        identity: str,
+        *,
+        name: str = LEASE,
+        duration_s: float = DURATION_S,
+        clock: Callable[[], float] = surroundings.monotonic,
+    ):
+        self._leases, self._identity, self._name = leases, identity, name
+        self._duration_s, self._clock = duration_s, clock
+        self._seen: tuple[Any, ...] | None = None
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+        self._asked_at: float | None = None
+        self._term: tuple[Any, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may still act: others take over only after a whole duration of silence."""
+        renewed = self._renewed_at
+        return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
+
+    @property
+    def term(self) -> tuple[Any, ...]:
+        """Changes whenever anybody takes the Lease: while it is the same, nobody else led."""
+        return self._term
+
+    def hold(self) -> bool:
+        """Take or renew the Lease where that is ours to do."""
+        now = self._clock()
+        if self._asked_at is not None and now - self._asked_at < self._duration_s / 6:
+            return self.leads
+        self._asked_at = now
+        try:
+            self._renewed_at = now if self._try() else None
+        except ObjectConflict:
+            logger.info("another was faster to take the Lease %s", self._name)
+            self._renewed_at = None
+        except ClusterError as error:
+            logger.warning("the Lease %s cannot be renewed: %s", self._name, error)
+        return self.leads
+
+    def release(self) -> None:
+        """Let the next one take over at once."""
+        if not self.leads:
+            return
+        self._renewed_at = self._asked_at = None
+        try:
+            lease = self._leases.lease(self._name)
+            if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"]["holderIdentity"] = ""
+                self._leases.replace_lease(lease)
+        except ClusterError as error:
+            logger.info("the Lease %s was not given back: %s", self._name, error)
+
+    def _try(self) -> bool:
+        lease = self._leases.lease(self._name)
+        if lease is None:
+            lease = self._new()
+            self._leases.create_lease(lease)
+            self._term = _term(lease)
+            return True
+        holder = lease["spec"].get("holderIdentity") or ""
+        if holder and holder != self._identity and not self._is_silent(lease):
+            return False
+        if holder != self._identity:
+            lease["spec"]["leaseTransitions"] = int(lease["spec"].get("leaseTransitions") or 0) + 1
+            lease["spec"]["acquireTime"] = _now()
+        lease["spec"]["holderIdentity"] = self._identity
+        lease["spec"]["renewTime"] = _now()
+        self._leases.replace_lease(lease)
+        self._term = _term(lease)
+        return True
+
+    def _is_silent(self, lease: dict[str, Any]) -> bool:
+        """Whether the Lease has not changed for its duration, as far as we have watched it."""
+        spec = lease["spec"]
+        now, state = self._clock(), (spec.get("holderIdentity"), spec.get("renewTime"))
+        if state != self._seen:
+            self._seen, self._seen_at = state, now
+        return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._duration_s)
+
+    def _new(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._leases.namespace},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": int(self._duration_s),
+                "acquireTime": _now(),
+                "renewTime": _now(),
+                "leaseTransitions": 0,
+            },
+        }
+
+
+def identity() -> str:
+    """What a Lease calls this process."""
+    return f"{os.environ.get('POD_NAME') or platform.node()}-{surroundings.token(6)}"
+
+
+def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
+    """Who takes a Lease writes both; who renews it, neither."""
+    return lease["spec"].get("leaseTransitions"), lease["spec"].get("acquireTime")
+
+
+def _now() -> str:
+    """For people who look at the Lease."""
+    return surroundings.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

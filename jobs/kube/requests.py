@@ -1,0 +1,155 @@
+"""Requests to an API server, with manners: a budget, a timeout, and patience with an overload.
+
+What may be asked again is: names are deterministic and patches are applied, so that a POST or a
+PATCH whose reply was lost does no harm twice (the client itself repeats GET and DELETE alone).
+Knows nothing of the client: `send` is one request.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import urllib3
+
+from collector import surroundings
+from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.kube.request_budget import Budget
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = (5.0, 20.0)
+_TRIES = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_PATIENCE_S = 30.0  # after which no further try begins
+_PAGE = 500
+
+Body = Mapping[str, Any] | None
+Query = Mapping[str, str]
+
+
+class Response(Protocol):
+    """What a request gives: its body, whole or as it comes."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    def stream(self, amt: int | None, decode_content: bool) -> Iterator[bytes]: ...
+
+
+class Send(Protocol):
+    """One request; raises ClusterError as the server answers."""
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        query: Query,
+        content_type: str,
+        timeout_s: tuple[float, float],
+        *,
+        streamed: bool,
+    ) -> Response: ...
+
+
+class Calls:
+    """Requests one after another. Threads may share it; `count` is how many there were."""
+
+    def __init__(
+        self,
+        send: Send,
+        budget: Budget,
+        *,
+        clock: Callable[[], float] = surroundings.monotonic,
+        sleep: Callable[[float], None] = surroundings.sleep,
+    ):
+        self.count = 0
+        self._send, self._budget = send, budget
+        self._clock, self._sleep = clock, sleep
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        body: Body = None,
+        *,
+        query: Query | None = None,
+        content_type: str = "",
+    ) -> Any:
+        """The answer as a value; empty where there is none."""
+        text = self.text(method, path, body, query=query, content_type=content_type)
+        try:
+            return json.loads(text) if text else {}
+        except ValueError as error:
+            raise ClusterAway(f"{method} {path}: no JSON came: {text[:100]!r}") from error
+
+    def text(
+        self,
+        method: str,
+        path: str,
+        body: Body = None,
+        *,
+        query: Query | None = None,
+        content_type: str = "",
+    ) -> str:
+        """One request, asked again while the server is away or overloaded."""
+        started = self._clock()
+        for attempt in range(1, _TRIES + 1):
+            self._take()
+            try:
+                answer = self._send(
+                    method, path, body, query or {}, content_type, _TIMEOUT_S, streamed=False
+                )
+                return answer.data.decode(errors="replace")
+            except ClusterAway as error:
+                pause_s = min(error.retry_after_s or _FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+                spent_s = self._clock() - started + pause_s
+                if attempt == _TRIES or spent_s > _PATIENCE_S:
+                    raise
+                logger.info("%s %s: %s; asked again in %.1f s", method, path, error, pause_s)
+                self._sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def pages(self, path: str, query: Query) -> Iterator[Mapping[str, Any]]:
+        """A listing, page by page. A listing that grew too old on the way is begun again, so that
+        a page may come twice."""
+        token, begun = "", 0
+        while True:
+            more = {"continue": token} if token else {}
+            try:
+                answer = self.json("GET", path, query={"limit": str(_PAGE), **query, **more})
+            except ClusterError as error:
+                begun += 1
+                if not error.is_expired or not token or begun > 2:
+                    raise
+                token = ""
+                continue
+            yield answer
+            token = answer.get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+
+    def lines(self, path: str, query: Query, seconds: float) -> Iterator[Mapping[str, Any]]:
+        """The events of a watch, for about so long. Whatever breaks it ends it: a silence longer
+        than that too, since a connection may be dead at the other end only."""
+        self._take()
+        try:
+            timeout_s = (_TIMEOUT_S[0], seconds + _TIMEOUT_S[0])
+            answer = self._send("GET", path, None, query, "", timeout_s, streamed=True)
+            for line in _lines(answer):
+                yield json.loads(line)
+        except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            logger.info("the watch of %s ended: %s", path, error)
+
+    def _take(self) -> None:
+        self._budget.take()
+        self.count += 1
+
+
+def _lines(response: Response) -> Iterator[str]:
+    """The lines of a streamed response."""
+    rest = b""
+    for chunk in response.stream(None, False):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode() for line in lines if line.strip())

@@ -1,0 +1,216 @@
+"""A campaign as it is applied to a cluster: one ConfigMap, which owns everything made for it.
+
+Deleting it cancels the campaign; what was committed stays, and applying it again goes on. So it
+holds all that a controller wants to know, and sources only by names that mean the same anywhere.
+Each value has a key of its own, so that kustomize can set one without reading the others.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from collector import __version__
+from collector.canonical import short_hash
+from collector.errors import BadInput
+from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.objects.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
+from jobs.objects.quantities import quantity
+from jobs.objects.reruns import tokens
+from jobs.objects.site import Site, bundled_sites, load_site, site_from_text
+
+CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
+# `site.KEY` changes one key of the profile; kustomize's components are made of such keys.
+_SITE_CHANGE = "site."
+PAUSED = LABEL + "paused"
+ALLOW_MISSING = LABEL + "allow-missing"
+MERGED = LABEL + "merged"
+SELECTOR = LABEL + "campaign"
+# The root of a store that does not honour create-only writes. Kept, since it may pass when it is
+# asked again: some stores let two writers win only now and then.
+LEASED = LABEL + "leased"
+_DEPLOYMENT_KEYS = tuple(f.name for f in fields(Deployment) if f.name not in NO_KEYS)
+_REQUIRED = ("image", "controller_image", "root")
+_TRUTHS = ("single_writer", "allow_unpinned")
+_PINNED = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a ConfigMap says. `object` is the ConfigMap itself, for Events and ownership.
+
+    `fingerprint` is what decides the campaign's plan; a controller that has merged all of it
+    writes it down, and so tells whoever waits, and whoever leads next.
+    """
+
+    campaign: Campaign
+    site: Site
+    deployment: Deployment
+    op_mapping: str | None
+    paused: bool
+    allow_missing: bool
+    fingerprint: str
+    is_merged: bool
+    object: Manifest
+
+
+def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
+    """The campaign of a ConfigMap. Raises BadInput, with key and line, for what it cannot mean."""
+    metadata, data = config_map["metadata"], config_map.get("data") or {}
+    name = metadata["name"]
+    if CAMPAIGN not in data:
+        raise BadInput(f"ConfigMap {name}: the key {CAMPAIGN} is missing")
+    campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
+    _check_keys(name, data)
+    _check_names(metadata, campaign)
+    notes = metadata.get("annotations") or {}
+    fingerprint = short_hash([dict(data), tokens(notes), __version__], 16)
+    site, deployment = _site(name, data, campaign), _deployment(config_map)
+    check_parts(campaign, site, deployment)
+    return Applied(
+        campaign=campaign,
+        site=site,
+        deployment=deployment,
+        op_mapping=data.get(OP_MAPPING),
+        paused=notes.get(PAUSED) == "true",
+        allow_missing=notes.get(ALLOW_MISSING) == "true",
+        fingerprint=fingerprint,
+        is_merged=notes.get(MERGED) == fingerprint,
+        object=config_map,
+    )
+
+
+def config_map_name(campaign: str) -> str:
+    return f"opmeter-campaign-{campaign}"
+
+
+def is_named(config_map: Manifest) -> bool:
+    """Whether it is the one ConfigMap that its campaign may have: of two that bear one label only
+    one can have the campaign's name."""
+    metadata = config_map["metadata"]
+    return bool(metadata["name"] == config_map_name(metadata["labels"][SELECTOR]))
+
+
+def known_as(config_map: Manifest) -> str:
+    """Its campaign; of one that is not named after it, what it is called itself."""
+    metadata = config_map["metadata"]
+    label, name = metadata["labels"][SELECTOR], metadata["name"]
+    return str(label) if is_named(config_map) else f"ConfigMap {name}"
+
+
+def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
+    """Raise BadInput where campaign, machines and image do not go together."""
+    if campaign.backend != site.backend:
+        raise BadInput(
+            f"campaign {campaign.name} measures on {campaign.backend}, "
+            f"and the site's machines on {site.backend}"
+        )
+    pinned = _PINNED.fullmatch(deployment.image) or deployment.allow_unpinned
+    if site.backend == "npu" and not pinned:
+        raise BadInput(
+            f"campaign {campaign.name}: image {deployment.image} has no digest: numbers want one "
+            "stack, and a tag may move; name it as NAME@sha256:..., or say --allow-unpinned "
+            "(allow_unpinned: true in a ConfigMap)"
+        )
+
+
+def config_map(
+    campaign: str, text: str, more: Mapping[str, str], deployment: Deployment
+) -> Manifest:
+    """The ConfigMap of a campaign; `more` is the key of its site and, where there is one, that of
+    its op_mapping."""
+    said = {
+        key: "true" if value is True else str(value)
+        for key in _DEPLOYMENT_KEYS
+        if (value := getattr(deployment, key)) not in ("", False)
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": config_map_name(campaign),
+            "namespace": deployment.namespace,
+            "labels": {
+                PART_OF: "opmeter",
+                COMPONENT_LABEL: "campaign",
+                SELECTOR: campaign,
+            },
+        },
+        "data": {CAMPAIGN: text, **more, **said},
+    }
+
+
+def _check_names(metadata: Manifest, campaign: Campaign) -> None:
+    """One campaign is one ConfigMap: its name says which, and no namespace has two of a name."""
+    name, wanted = metadata["name"], config_map_name(campaign.name)
+    label = (metadata.get("labels") or {}).get(SELECTOR, campaign.name)
+    if label != campaign.name:
+        raise BadInput(
+            f"ConfigMap {name}: its label {SELECTOR} is {label!r}, and its campaign is called "
+            f"{campaign.name!r}: both name the same"
+        )
+    if name != wanted:
+        raise BadInput(
+            f"ConfigMap {name}: the campaign {campaign.name!r} is the ConfigMap {wanted}, and no "
+            "other: give this one that name, or its campaign another"
+        )
+
+
+def _check_keys(name: str, data: Mapping[str, str]) -> None:
+    known = (CAMPAIGN, SITE, SITE_YAML, OP_MAPPING, *_DEPLOYMENT_KEYS)
+    for key in data:
+        if key not in known and (key == SITE_YAML or not key.startswith(_SITE_CHANGE)):
+            close = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+            raise BadInput(f"ConfigMap {name}: unknown key {key!r}{hint}")
+
+
+def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
+    changes = {
+        key.removeprefix(_SITE_CHANGE): text
+        for key, text in data.items()
+        if key.startswith(_SITE_CHANGE) and key != SITE_YAML
+    }
+    if SITE_YAML in data:
+        return site_from_text(data[SITE_YAML], path=f"{name}/{SITE_YAML}", changes=changes)
+    profile = data.get(SITE, "").strip() or ("cpu" if campaign.backend == "cpu" else "")
+    if not profile:
+        raise BadInput(
+            f"ConfigMap {name}: the key {SITE}, or {SITE_YAML}, is wanted: which machines?"
+        )
+    if profile not in bundled_sites():  # the path of a file would be one of the reader's
+        raise BadInput(
+            f"ConfigMap {name}: site {profile!r} is not bundled ({', '.join(bundled_sites())}): "
+            f"the text of another belongs into the key {SITE_YAML}"
+        )
+    return load_site(profile, changes)
+
+
+def _deployment(config_map: Manifest) -> Deployment:
+    metadata, data = config_map["metadata"], config_map.get("data") or {}
+    values: dict[str, Any] = {
+        key: text for key in _DEPLOYMENT_KEYS if (text := data.get(key, "").strip())
+    }
+    for key in _REQUIRED:
+        if key not in values:
+            raise BadInput(f"ConfigMap {metadata['name']}: the key {key} is missing")
+    if quantity(values.get("merge_memory", "1")) <= 0:
+        raise BadInput(
+            f"ConfigMap {metadata['name']}: merge_memory is an amount, as 8Gi; "
+            f"{values['merge_memory']!r} came"
+        )
+    for key in values.keys() & set(_TRUTHS):
+        values[key] = _truth(metadata["name"], key, values[key])
+    owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None
+    notes = metadata.get("annotations") or {}
+    leased = notes.get(LEASED) == values["root"] and not values.get("single_writer", False)
+    namespace = metadata.get("namespace", "default")
+    return Deployment(namespace=namespace, owner=owner, leased=leased, **values)
+
+
+def _truth(name: str, key: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadInput(f"ConfigMap {name}: {key} is true or false, {text!r} came")
+    return text == "true"

@@ -1,0 +1,271 @@
+"""Jobs as Kubernetes wants them, as plain values: what `--dry-run` prints and `kubectl` accepts.
+
+Pure. The fields and their reasons: Indexed Jobs with a retry budget for each index (Kubernetes
+1.29 and newer), failures judged by exit code, nothing of the API inside a worker, and the
+`restricted` pod security level wherever the Ascend runtime mounts drivers itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from collector import __version__, keys
+from collector.canonical import canonical_json as _json
+from collector.canonical import sha256_hex, short_hash
+from collector.plan import Plan, plan_to_json
+from collector.worker.exit_codes import ExitCode
+from jobs.objects.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
+from jobs.objects.job_features import ALL_FEATURES, Features
+from jobs.objects.kueue import QUEUE
+from jobs.objects.pod_template import place, pod_annotations, pod_spec, resources, texts
+from jobs.objects.pod_volumes import mounts
+from jobs.objects.site import Site
+from jobs.objects.waves import Wave, index_s, parallelism
+
+SPEC_HASH = LABEL + "spec-sha256"
+MADE_OF = LABEL + "made-of"
+MERGE_INPUT = LABEL + "merge"
+_RETRIES = 3
+_KEEP_S = 86400
+# A merge that failed is tried again when its Job is gone.
+_KEEP_MERGE_S = 1800
+# So is a probe; and whoever needs the answer looks every few seconds.
+_KEEP_PROBE_S = 300
+_PROBE_S = 600
+# A worker gives up at its own deadline and says why. The kubelet's comes later, for one that does
+# not even do that: it also counts the pull of the image, and ends with a signal that tells nothing.
+_DEADLINE_FACTOR, _DEADLINE_EXTRA_S, _DEADLINE_ROOM_S = 3, 1800, 900
+
+
+def worker_job(
+    wave: Wave,
+    plan: Plan,
+    site: Site,
+    deployment: Deployment,
+    *,
+    cap: int,
+    suspend: bool = False,
+    features: Features = ALL_FEATURES,
+) -> Manifest:
+    """The Indexed Job of a wave."""
+    count, at_once = len(wave.indexes), parallelism(len(wave.indexes), cap)
+    # Ascend's plugins read the site's labels on the Job and on its pods.
+    labels = dict(site.pod_labels) | {
+        **_labels(wave.campaign, "worker"),
+        LABEL + "plan": wave.plan_hash,
+        LABEL + "wave": wave.wave_hash,
+        LABEL + "kind": "single",  # of one device; gangs of several ranks would be others
+    }
+    job = _job(wave.job_name, labels, deployment)
+    job["metadata"]["annotations"] = {
+        MADE_OF: made_of(site, deployment),
+        # For people and other programs: which plan this is a part of, and whether it is that one.
+        LABEL + "plan-uri": f"{deployment.root}/{keys.plan(wave.campaign, wave.plan)}",
+        LABEL + "plan-sha256": sha256_hex(plan_to_json(plan)),
+    }
+    if site.scheduler == "volcano":
+        # One PodGroup holds the Job's pods: it must not wait for more than one of them.
+        job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] = "1"
+    job["spec"] = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": at_once,
+        "suspend": suspend,
+        **_patience(count, features),
+        "ttlSecondsAfterFinished": _KEEP_S,
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "template": {
+            "metadata": {
+                "labels": labels,
+                "annotations": pod_annotations(site),
+            },
+            "spec": _worker_pod(wave, plan, site, deployment, features),
+        },
+    }
+    return _queued(_sealed(job), site.kueue_queue)
+
+
+def merge_job(
+    campaign: str,
+    plans: Sequence[int],
+    key: str,
+    deployment: Deployment,
+    *,
+    partial: bool,
+    queue: str = "",
+) -> Manifest:
+    """The Job that merges what these plans have committed: `key` says what, so that one input is
+    one Job. What is damaged is no failure of it: the controller plans that anew."""
+    labels = _labels(campaign, "merge") | {MERGE_INPUT: key}
+    job = _job(f"opmeter-{campaign[:27].strip('-')}-merge-{key}", labels, deployment)
+    arguments = ["merge", campaign]
+    for plan in plans:
+        arguments += ["--plan", str(plan)]
+    arguments += ["--root", deployment.root, "--allow-damaged"]
+    arguments += ["--allow-missing"] if partial else []
+    arguments += ["--single-writer"] if deployment.single_writer else []
+    arguments += ["--lease", deployment.namespace] if deployment.leased else []
+    mounted = mounts(deployment, work="4Gi")
+    wanted = {"cpu": "1", "memory": deployment.merge_memory}
+    command = ["opmeter", *arguments]
+    pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, wanted)
+    # The one pod of ours with a token, and only where it needs one: to take its turn by a Lease.
+    pod["automountServiceAccountToken"] = deployment.leased
+    job["spec"] = {
+        "backoffLimit": 4,
+        "activeDeadlineSeconds": 3600,
+        "ttlSecondsAfterFinished": _KEEP_MERGE_S,
+        "template": {"metadata": {"labels": labels, "annotations": {}}, "spec": pod},
+    }
+    return _queued(_sealed(job), queue)
+
+
+def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
+    """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it. `device` is
+    the name that the campaign gives its NPUs, where several are possible."""
+    labels = dict(site.pod_labels) | _labels("", "probe")
+    job = _job(name, labels, deployment)
+    command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
+    command += ["--device", device] if device and site.backend == "npu" else []
+    command += ["--limit", str(_PROBE_S)]
+    pod = pod_spec(
+        "probe",
+        deployment.image,
+        command,
+        deployment,
+        mounts(deployment, site, work="1Gi"),
+        # All that a worker takes: what passes the rules of schedulers and queues here passes them
+        # there.
+        resources(site),
+    )
+    place(pod, site, ())
+    # No deadline of the Job or the pod: both would count the queue and the pull of the image.
+    job["spec"] = {
+        "backoffLimit": 2,
+        "ttlSecondsAfterFinished": _KEEP_PROBE_S,
+        "template": {
+            "metadata": {
+                "labels": labels,
+                "annotations": pod_annotations(site),
+            },
+            "spec": pod,
+        },
+    }
+    return _queued(_sealed(job), site.kueue_queue)
+
+
+def is_same(job: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Whether a live Job was created from this manifest."""
+    annotations = live.get("metadata", {}).get("annotations") or {}
+    return bool(annotations.get(SPEC_HASH) == job["metadata"]["annotations"][SPEC_HASH])
+
+
+def made_of(site: Site, deployment: Deployment) -> str:
+    """What of a campaign decides how its workers run, in short: where it changes, Jobs are made
+    anew."""
+    told = asdict(deployment)
+    for name in ("namespace", "owner", "controller_image", "merge_memory", "allow_unpinned"):
+        del told[name]
+    return short_hash([asdict(site), told], 12)
+
+
+def _patience(count: int, features: Features) -> Manifest:
+    """How often an index may fail: by itself, or, before 1.29, all of them together."""
+    found: Manifest = {"backoffLimit": _RETRIES * count}
+    if features.per_index:
+        found = {"backoffLimitPerIndex": _RETRIES, "maxFailedIndexes": count}
+    return found | ({"podReplacementPolicy": "Failed"} if features.replacement else {})
+
+
+def _worker_pod(
+    wave: Wave, plan: Plan, site: Site, deployment: Deployment, features: Features
+) -> Manifest:
+    mounted = mounts(deployment, site, work=site.ephemeral_storage, shared=site.shared_memory)
+    command = ["opmeter", "work"]
+    pod = pod_spec("worker", deployment.image, command, deployment, mounted, resources(site))
+    deadline_s = _deadline_s(wave, plan, site)
+    digest = deployment.image.partition("@")[2]
+    pod["containers"][0]["env"] += texts(
+        OPMETER_ROOT=deployment.root,
+        OPMETER_CAMPAIGN=wave.campaign,
+        OPMETER_WAVE=wave.wave_hash,
+        OPMETER_PLAN_HASH=wave.plan_hash,
+        OPMETER_DEVICES=str(site.devices_per_worker),
+        OPMETER_MEASURE_CONCURRENCY=str(site.measure_concurrency),
+        **({"OPMETER_SINGLE_WRITER": "1"} if deployment.looks_first else {}),
+        **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
+        OPMETER_DEADLINE_S=str(deadline_s),
+        **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
+    )
+    pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
+    place(pod, site, wave.avoid)
+    return pod
+
+
+def _failure_rules() -> list[Manifest]:
+    """What a pod's end means for its index; the first rule that fits."""
+    no_fault = [int(ExitCode.STORE), int(ExitCode.TEMPORARY)]
+    for_all = [int(ExitCode.IMAGE)]
+
+    def codes(operator: str, values: list[int]) -> Manifest:
+        return {"containerName": "worker", "operator": operator, "values": sorted(values)}
+
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": codes("In", for_all)},
+        {"action": "Ignore", "onExitCodes": codes("In", no_fault)},
+        {"action": "Count", "onExitCodes": codes("NotIn", [*for_all, *no_fault])},
+    ]
+
+
+def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
+    """When a worker has hung, whatever it does."""
+    wanted = wave.shards
+    predicted = {s.shard_id: s.predicted_s for s in plan.shards if s.shard_id in wanted}
+    longest_s = max(index_s(shards, predicted, site.at_once) for shards in wave.indexes)
+    return int(_DEADLINE_FACTOR * longest_s) + _DEADLINE_EXTRA_S
+
+
+def _labels(campaign: str, component: str) -> dict[str, str]:
+    labels = {
+        "app.kubernetes.io/name": "opmeter",
+        COMPONENT_LABEL: component,
+        "app.kubernetes.io/version": __version__,
+        PART_OF: "opmeter",
+        "app.kubernetes.io/managed-by": "opmeter",
+    }
+    if campaign:
+        labels |= {"app.kubernetes.io/instance": campaign, LABEL + "campaign": campaign}
+    return labels
+
+
+def _job(name: str, labels: Mapping[str, str], deployment: Deployment) -> Manifest:
+    metadata: Manifest = {
+        "name": name,
+        "namespace": deployment.namespace,
+        "labels": dict(labels),
+        "annotations": {},
+    }
+    if deployment.owner:
+        owner, uid = deployment.owner
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid}
+        metadata["ownerReferences"] = [
+            reference | {"controller": True, "blockOwnerDeletion": False}
+        ]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
+
+
+def _queued(job: Manifest, queue: str) -> Manifest:
+    """The Job, handed to Kueue where there is a queue: it waits suspended until it is admitted.
+    A namespace may be one where Kueue starts nothing that names no queue."""
+    if queue:
+        job["metadata"]["labels"][QUEUE] = queue
+        job["spec"]["suspend"] = True
+    return job
+
+
+def _sealed(job: Manifest) -> Manifest:
+    """The Job with the hash of what it was made from; what is changed while it lives, left out."""
+    spec = {k: v for k, v in job["spec"].items() if k not in ("parallelism", "suspend")}
+    job["metadata"]["annotations"][SPEC_HASH] = sha256_hex(_json(spec))
+    return job

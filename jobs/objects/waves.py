@@ -1,0 +1,133 @@
+"""Waves: the shards that one Indexed Job holds, and where each index finds its own.
+
+A wave is an object of the store, and its hash names the Job, so that whoever creates the Job
+again creates the same one. Pure: what is committed and what runs is told.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from collector.canonical import readable_json, short_hash
+from collector.decoding import decode_object
+
+# A wave has four indexes for each worker, so that one slow index holds up little; at least so many,
+# so that a small cluster does not make a Job after every few shards; and at most so many, so that
+# the status of a Job stays readable, and what has failed comes again soon.
+_INDEXES_PER_WORKER = 4
+_LEAST_INDEXES, _MOST_INDEXES = 64, 1000
+# What a queue gives a Job it gives for the whole of its life: the next one may get more.
+QUEUED_S = 900.0
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Shards that are launched together."""
+
+    campaign: str
+    plan: int
+    plan_hash: str
+    serial: int  # counts the plan's waves: shards that are launched again make another wave
+    indexes: tuple[tuple[str, ...], ...]  # the shards of each index
+    avoid: tuple[str, ...] = ()  # nodes that it keeps away from
+
+    @cached_property
+    def wave_hash(self) -> str:
+        return short_hash(_as_json(self), 12)
+
+    @property
+    def job_name(self) -> str:
+        """At most 52 characters: Kubernetes appends `-{index}` and a suffix of its own."""
+        return f"opmeter-{self.campaign[:27].strip('-')}-{self.wave_hash}"
+
+    @cached_property
+    def shards(self) -> frozenset[str]:
+        return frozenset(shard for index in self.indexes for shard in index)
+
+
+def wave_size(workers: int) -> int:
+    """How many indexes a wave has where there are shards enough.
+
+    Example: 4 workers have waves of 64 indexes, 100 workers of 400, and 1000 workers of 1000.
+    """
+    return max(_LEAST_INDEXES, min(_MOST_INDEXES, _INDEXES_PER_WORKER * workers))
+
+
+def cut(shards: Sequence[str], per_index: int, workers: int) -> tuple[tuple[str, ...], ...]:
+    """The indexes of the next wave: the first shards, `per_index` together. Where all of several
+    indexes could run at once, an empty one comes last: without it one of them would have to wait
+    for another (see `parallelism`), and take twice as long in all."""
+    chosen = shards[: per_index * wave_size(workers)]
+    indexes = [tuple(chosen[i : i + per_index]) for i in range(0, len(chosen), per_index)]
+    if 1 < len(indexes) <= workers:
+        indexes.append(())
+    return tuple(indexes)
+
+
+def cut_for_queue(
+    shards: Sequence[str],
+    per_index: int,
+    width: int,
+    workers: int,
+    takes_s: Callable[[Sequence[str]], float],
+) -> tuple[tuple[str, ...], ...]:
+    """The indexes of the next wave where a queue decides what runs: for `width` pods at once, who
+    end within a quarter of an hour by what an index takes, or after one index each; never more of
+    them than a fair share for so many workers. It is no gang either: see `cut`."""
+    indexes = [tuple(shards[i : i + per_index]) for i in range(0, len(shards), per_index)]
+    most = min(_MOST_INDEXES, width * max(1, -(-len(indexes) // workers)))
+    ends_s, chosen = [0.0] * width, list[tuple[str, ...]]()
+    for index in indexes[:most]:
+        end_s = ends_s[0] + takes_s(index)
+        if len(chosen) >= width and end_s > QUEUED_S:
+            break
+        heapq.heapreplace(ends_s, end_s)
+        chosen.append(index)
+    if 1 < len(chosen) <= width:
+        chosen.append(())
+    return tuple(chosen)
+
+
+def index_s(shards: Sequence[str], predicted_s: Mapping[str, float], at_once: int) -> float:
+    """What an index takes by forecast: its shards share the pod's devices, so many of which measure
+    at once, and none of them can be shared."""
+    each = [predicted_s.get(shard, 0.0) for shard in shards]
+    return max(max(each, default=0.0), sum(each) / max(1, at_once))
+
+
+def parallelism(indexes: int, cap: int) -> int:
+    """How many pods of a wave may run at once. Never all of several: from 1.36 on Kubernetes may
+    take a Job with completions = parallelism for a gang, which waits for the whole fleet."""
+    return max(1, min(indexes - 1, cap))
+
+
+def wave_to_json(wave: Wave) -> bytes:
+    return readable_json(_as_json(wave))
+
+
+def wave_from_json(data: bytes, *, key: str) -> Wave:
+    """The wave of an object. Raises BadInput for anything else."""
+    return decode_object(Wave, data, what="a wave", key=key)
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """`1,3-5` as the Job's status writes its completed and failed indexes -> {1, 3, 4, 5}."""
+    return frozenset(_ranges(part for part in text.split(",") if part))
+
+
+def _ranges(parts: Iterable[str]) -> Iterable[int]:
+    for part in parts:
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _as_json(wave: Wave) -> dict[str, object]:
+    return {
+        "campaign": wave.campaign,
+        "plan": wave.plan,
+        "plan_hash": wave.plan_hash,
+        "serial": wave.serial,
+        "indexes": [list(index) for index in wave.indexes],
+        "avoid": list(wave.avoid),
+    }

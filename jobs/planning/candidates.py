@@ -1,0 +1,199 @@
+"""Which cases of the sources a plan takes up, what each costs, and what nobody can measure.
+
+A case that occurs in several sources is one candidate: the first source's spelling stands, the
+occurrences of all are counted, since they are the time that the case stands for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import fsum, inf
+from sys import intern
+
+from collector.case import Case
+from collector.errors import BadInput, CaseRejected
+from collector.ops.registry import find
+from collector.ops.spec import OpSpec
+from collector.plan import Limits, MeasureSettings, PlannedSource
+from collector.record import CaseRecord, ProfileStatistics
+from jobs.planning.forecast import ANSWER_S, Peaks, predict
+
+# A tree's own column of measurements: a row that has one needs no other.
+TREE_DURATION = "Average Duration(us)"
+
+NO_OPERATOR = "no operator is declared"
+NO_INPUTS = "its inputs are unknown (N/A)"
+REFUSED = "the operator refuses it"
+
+# What a declaration raises on shapes that it did not foresee. One such case must not stop the plan
+# of all others: it is planned, and what becomes of it is the outcome of that one case.
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+FindOperator = Callable[[str], OpSpec | None]
+SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAnswer:
+    """What the database's head holds of a case on this stack."""
+
+    is_good: bool
+    mean_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A distinct case of the sources: `rows` of them took `time_us` in the profiles, whatever
+    their stacks. `own_profile` is what a profile of the plan's own stack says of it."""
+
+    record: CaseRecord
+    own_profile: ProfileStatistics | None
+    rows: int
+    time_us: float
+    in_tree: bool
+
+    @property
+    def planned_record(self) -> CaseRecord:
+        """The record as a shard holds it: numbers of another stack stay in their source, so that
+        what a shard carries may stand in the plan's version."""
+        record = self.record
+        return CaseRecord(record.kernel_type, record.cells, record.extra, self.own_profile)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCase:
+    """A candidate with its forecast. `refusal` says why no device will run it; then it is
+    answered at once, and alone in its group."""
+
+    candidate: Candidate
+    cost_s: float
+    group: str
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """What a plan cannot measure of one kernel type, and what that stands for in the sources."""
+
+    kernel_type: str
+    reason: str
+    cases: int
+    rows: int
+    time_us: float
+
+
+def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
+    """The cases of all sources, each once, in the order of their ids."""
+    found: dict[str, list[tuple[CaseRecord, bool]]] = {}
+    for source, records in sources:
+        for record in records:
+            found.setdefault(record.case_id, []).append((record, source.same_stack))
+    return [_candidate(found.pop(case_id)) for case_id in sorted(found)]
+
+
+def only_operators(
+    candidates: Sequence[Candidate], operators: frozenset[str] | None
+) -> list[Candidate]:
+    """The candidates of these kernel types. BadInput for a type that no source has."""
+    if operators is None:
+        return list(candidates)
+    known = {candidate.record.case.kernel_type for candidate in candidates}
+    for name in sorted(operators - known):
+        # Of those that have a declaration: other names are known to who may read the sources.
+        close = get_close_matches(name, sorted(filter(find, known)), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadInput(f"operators: {name!r} is in none of the sources{hint}")
+    return [c for c in candidates if c.record.case.kernel_type in operators]
+
+
+def still_missing(
+    candidates: Iterable[Candidate], answered: Mapping[str, HeadAnswer], *, retry_failed: bool
+) -> list[Candidate]:
+    """The candidates without an answer; a failure is one, unless it shall be tried again."""
+
+    def is_missing(candidate: Candidate) -> bool:
+        if candidate.in_tree:
+            return False
+        answer = answered.get(candidate.record.case_id)
+        return answer is None or (retry_failed and not answer.is_good)
+
+    return [candidate for candidate in candidates if is_missing(candidate)]
+
+
+def price(
+    candidate: Candidate,
+    find: FindOperator,
+    peaks: Peaks,
+    measure: MeasureSettings,
+    limits: Limits,
+    answer: HeadAnswer | None,
+    backend: str,
+) -> PricedCase:
+    """The forecast of one candidate; never more than the limit after which it is given up."""
+    case = candidate.record.case
+    op = find(case.kernel_type)
+    refusal = _refusal(case, op, backend)
+    if op is None or refusal is not None:
+        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, refusal)
+    own = candidate.own_profile
+    last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
+    try:
+        cost_s = predict(case, op, peaks, measure, last_us).total_s
+        group = intern(f"{case.kernel_type}|{op.group(case)}")
+    except UNFORESEEN:
+        cost_s, group = measure.budget_s, candidate.record.case_id
+    return PricedCase(candidate, min(cost_s, limits.case_s), group, None)
+
+
+def unsupported(priced: Iterable[PricedCase]) -> tuple[Unsupported, ...]:
+    """What will not be measured, by kernel type and reason; what took longest comes first."""
+    rows: Counter[tuple[str, str]] = Counter()
+    cases: Counter[tuple[str, str]] = Counter()
+    times: dict[tuple[str, str], list[float]] = {}
+    for item in priced:
+        if item.refusal is None:
+            continue
+        key = (item.candidate.record.case.kernel_type, item.refusal)
+        cases[key] += 1
+        rows[key] += item.candidate.rows
+        times.setdefault(key, []).append(item.candidate.time_us)
+    listed = [Unsupported(*key, cases[key], rows[key], fsum(times[key])) for key in cases]
+    return tuple(sorted(listed, key=lambda u: (-u.time_us, -u.rows, u.kernel_type, u.reason)))
+
+
+def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
+    rows, times_us = 0, []
+    own_profile: ProfileStatistics | None = None
+    for record, is_own in found:
+        profile = record.profile
+        rows += profile.count if profile else 1
+        if profile:
+            times_us.append(profile.total_us)
+            if is_own and own_profile is None:
+                own_profile = profile
+    in_tree = any(has_duration(record) for record, _ in found)
+    return Candidate(found[0][0], own_profile, rows, fsum(times_us), in_tree)
+
+
+def has_duration(record: CaseRecord) -> bool:
+    """Whether a tree's row has a duration of its own: then it needs no other."""
+    text = record.extra.get(TREE_DURATION)
+    if not text:
+        return False
+    try:
+        return 0 < float(text) < inf
+    except ValueError:
+        return False
+
+
+def _refusal(case: Case, op: OpSpec | None, backend: str) -> str | None:
+    if case.inputs is None:
+        return NO_INPUTS
+    if op is None:
+        return NO_OPERATOR
+    try:
+        op.check(case, backend)
+    except (CaseRejected, *UNFORESEEN):
+        return REFUSED
+    return None

@@ -1,0 +1,109 @@
+"""Which damage of a campaign somebody has to know of, and in which words: one rule for all verbs.
+
+What the head holds needs nothing of what lies under `campaigns/` any more: `opmeter db verify`
+alone looks there. Of the plan in hand, or of one that came after it, damage is told with its key.
+What is damaged of an older plan is told as set aside, all of it in a line: the plans that came
+later have measured what is still wanted of it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+from collector.counting import counted
+from collector.database.committed import fetch
+from collector.database.plan_state import damage_in
+from collector.database.plans import Damage, plan_reader
+from collector.plan import Plan, PlannedShard
+from collector.store.base import Store
+from jobs.planning.lifecycle import may_mend
+
+_LISTED = 25
+_KEYS_LISTED = 3
+_PLAN = (
+    "to do       put the plan back as it was; else `opmeter run` of this campaign makes the next "
+    "one of its sources, for what the database lacks (--again: for everything)"
+)
+_SHARD = (
+    "to do       nothing of it is published; `opmeter run` of this campaign, or its controller, "
+    "measures its cases anew, unless the object is put back as it was before"
+)
+_IN_VAIN = (
+    "to do       nothing of it is published, and its cases were measured anew as often as that "
+    "is done without asking: look at the store, then `opmeter run` with --again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Damage by what it means: `needed` is told with its key, `set_aside` in a line."""
+
+    needed: tuple[Damage, ...]
+    set_aside: tuple[Damage, ...]
+
+    @classmethod
+    def of(cls, found: Iterable[Damage], since: int) -> "Told":
+        """`since` is the number of the plan in hand. A shard that several plans have is told of
+        the newest."""
+        newest: dict[tuple[str, str, int], Damage] = {}
+        for damage in sorted(found):
+            newest[damage.campaign, damage.shard, 0 if damage.shard else damage.plan] = damage
+        known = sorted(newest.values())
+        return cls(
+            tuple(damage for damage in known if damage.plan >= since),
+            tuple(damage for damage in known if damage.plan < since),
+        )
+
+    def lines(self) -> Iterator[str]:
+        """What is damaged."""
+        by_key: dict[tuple[int, str], list[Damage]] = {}
+        for damage in self.needed:
+            by_key.setdefault((damage.plan, damage.key), []).append(damage)
+        same = list(by_key.values())
+        for damages in same[:_LISTED]:
+            others = counted(len(damages) - 1, "more shard")
+            more = f" (and of {others})" if len(damages) > 1 else ""
+            yield f"{damages[0]}{more}"
+        if len(same) > _LISTED:
+            yield f"... and {counted(len(same) - _LISTED, 'more is', 'more are')} damaged"
+        if self.set_aside:
+            yield _quietly(self.set_aside)
+
+    def advice(self, plan: Plan | None = None) -> Iterator[str]:
+        """What to do about it, for who does nothing about it by himself; `plan` is the one in
+        hand."""
+        if any(not damage.shard for damage in self.needed):
+            yield _PLAN
+        if any(damage.shard for damage in self.needed):
+            yield _SHARD if plan is None or may_mend(plan) else _IN_VAIN
+
+
+def _quietly(found: Sequence[Damage]) -> str:
+    what = "; ".join(damage.short for damage in found[:_KEYS_LISTED])
+    more = f"; and {len(found) - _KEYS_LISTED} more" if len(found) > _KEYS_LISTED else ""
+    return f"set aside   damaged, and later plans measure what is wanted of it: {what}{more}"
+
+
+def outside(
+    plans: Iterable[Plan], committed: Collection[str], held: Collection[str]
+) -> Iterator[tuple[Plan, PlannedShard]]:
+    """The committed shards that the head lacks, each with the first of these plans that has it."""
+    seen = set[str]()
+    for plan in plans:
+        for shard in plan.shards:
+            name = shard.shard_id
+            if name in committed and name not in held and name not in seen:
+                seen.add(name)
+                yield plan, shard
+
+
+def damage_outside(
+    store: Store, plans: Sequence[Plan], committed: Collection[str], held: Collection[str]
+) -> list[Damage]:
+    """What a merge of these plans, oldest first, would find damaged."""
+    plan_of = cache(partial(plan_reader, store))
+    found = (
+        damage_in(plan, fetch(store, plan, shard, with_answer=True, plan_of=plan_of(plan.campaign)))
+        for plan, shard in outside(reversed(plans), committed, held)
+    )
+    return [damage for damage in found if damage is not None]

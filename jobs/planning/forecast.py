@@ -1,0 +1,146 @@
+"""How long a case will take: a forecast, so that shards come out equal and nothing surprises.
+
+It is the last measurement where there is one, else the roofline of the operator's FLOPs and bytes
+over the device's peaks. It is meant to be right within a small factor, and to err upwards; what
+it says is never written as a measurement.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collector.case import Case
+from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
+from collector.ops.spec import OpSpec
+from collector.plan import MeasureSettings
+from collector.stack import Stack
+
+WARM_UPS = 2
+PILOT_LAUNCHES = 3
+CASE_OVERHEAD_S = 0.005
+# A case that needs no device: a row of the part, and nothing else.
+ANSWER_S = 0.001
+# Written before each repeat where the cache shall be cold; no known last-level cache is larger.
+FLUSH_BYTES = 256 * 2**20
+# Random numbers cost several passes over what they fill.
+_PASSES_TO_FILL = 8
+_MICRO = 1e-6
+
+# float32 operations of one thread in one cycle, fused multiply-adds counted twice, with one unit.
+_FLOPS_PER_CYCLE = (("avx512f", 32), ("avx2", 16), ("asimd", 8), ("", 4))
+# How much faster a dtype is where the processor has arithmetic of its own for it; elsewhere the
+# reference computes it in float32.
+_NATIVE = {
+    "bfloat16": (("amx_bf16", 8), ("avx512_bf16", 2), ("bf16", 2)),
+    "float16": (("amx_fp16", 8), ("avx512_fp16", 2), ("asimdhp", 2)),
+}
+_CPU_SHARE = 0.4  # hyper-threads, clocks under vector load, and kernels that are not perfect
+_CPU_CLOCK_MHZ = 2500.0
+_CPU_BYTES_PER_S_A_THREAD = 4e9
+_CPU_BYTES_PER_S = 80e9
+_CPU_LAUNCH_S = 20e-6
+_CPU_FILL_BYTES_PER_S = 1e9
+_CPU_SESSION_START_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What a device sustains. `flops_per_s` is by torch's dtype name, float32 standing for the
+    rest; `fill_bytes_per_s` is how fast inputs are made."""
+
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: float
+    launch_s: float
+    fill_bytes_per_s: float
+    session_start_s: float
+
+    def flops_of(self, dtype: str) -> float:
+        return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One launch, and all that the case costs its session."""
+
+    launch_s: float
+    total_s: float
+
+
+def peaks_of(stack: Stack) -> Peaks:
+    """The peaks of a stack's device: described, worked out from a cpu's facts, or assumed."""
+    if stack.device.startswith("CPU_"):
+        return _cpu_peaks(dict(stack.details))
+    return _accelerator_peaks(described_peaks(stack.device) or assumed_peaks())
+
+
+def predict(
+    case: Case, op: OpSpec, peaks: Peaks, measure: MeasureSettings, last_us: float | None
+) -> Prediction:
+    """The forecast of a case that its operator accepts; `last_us` is what it took last time."""
+    launch_s = last_us * _MICRO if last_us else _roofline_s(case, op, peaks)
+    launch_s = max(launch_s, _MICRO)
+    between_s = FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0
+    launches = repeats_of(launch_s, measure) + WARM_UPS
+    if measure.repeat_count is None:
+        launches += PILOT_LAUNCHES
+    fill_s = sum(slot.size_bytes for slot in case.inputs or ()) / peaks.fill_bytes_per_s
+    once_s = launches * (launch_s + between_s) + fill_s + CASE_OVERHEAD_S
+    return Prediction(launch_s, once_s * len(measure.aic_metrics))
+
+
+def repeats_of(launch_s: float, measure: MeasureSettings) -> int:
+    """The repeats that fill the budget, within their bounds."""
+    if measure.repeat_count is not None:
+        return measure.repeat_count
+    affordable = int(measure.budget_s / launch_s)
+    return min(max(affordable, measure.min_repeats), measure.max_repeats)
+
+
+def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:
+    compute_s = op.flops(case) / peaks.flops_of(_compute_dtype(case))
+    return max(compute_s, op.traffic(case) / peaks.bytes_per_s) + peaks.launch_s
+
+
+def _compute_dtype(case: Case) -> str:
+    """torch's name for the first input's dtype: it chooses the unit that computes."""
+    known = (slot.known_dtype for slot in case.inputs or ())
+    return next((dtype.torch_name for dtype in known if dtype), "float32")
+
+
+def _cpu_peaks(details: Mapping[str, str]) -> Peaks:
+    flags = frozenset(details.get("flags", "").split()) | {""}
+    threads = _number(details.get("threads"), 1.0)
+    clock_hz = _number(details.get("clock_mhz"), _CPU_CLOCK_MHZ) * 1e6
+    per_cycle = next(flops for flag, flops in _FLOPS_PER_CYCLE if flag in flags)
+    float32 = threads * clock_hz * per_cycle * _CPU_SHARE
+    flops = {"float32": float32, "float64": float32 / 2}
+    for dtype, ways in _NATIVE.items():
+        flops[dtype] = float32 * next((factor for flag, factor in ways if flag in flags), 1)
+    return Peaks(
+        flops_per_s=flops,
+        bytes_per_s=min(threads * _CPU_BYTES_PER_S_A_THREAD, _CPU_BYTES_PER_S),
+        launch_s=_CPU_LAUNCH_S,
+        fill_bytes_per_s=_CPU_FILL_BYTES_PER_S,
+        session_start_s=_CPU_SESSION_START_S,
+    )
+
+
+def _accelerator_peaks(facts: DevicePeaks) -> Peaks:
+    bytes_per_s = facts.bytes_per_s * facts.memory_share
+    return Peaks(
+        flops_per_s={
+            dtype: tflops * 1e12 * facts.compute_share for dtype, tflops in facts.tflops.items()
+        },
+        bytes_per_s=bytes_per_s,
+        launch_s=facts.launch_us * _MICRO,
+        fill_bytes_per_s=bytes_per_s / _PASSES_TO_FILL,
+        session_start_s=facts.session_start_s,
+    )
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    """A positive number that a stack's details may hold."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return otherwise
+    return value if 0 < value < float("inf") else otherwise

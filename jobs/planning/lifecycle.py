@@ -1,0 +1,122 @@
+"""The life of a campaign's plans: whether to continue one, make the next, or stop.
+
+A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's.
+The newest such plan is continued until all of it is committed and merged. Everything else makes
+the next plan, and what older ones committed is merged before, so that no measurement is lost and
+none is made twice. What was committed and is damaged is measured anew by a plan of its own. Pure:
+the caller reads the store and acts.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collector.plan import Plan
+
+# A store that damages what is measured anew will damage it again: then people are asked.
+_MOST_MENDS = 3
+_MEND = re.compile(r"\d+m(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """A plan and how far it came. `committed`, `held` by the database's head and `damaged` may
+    name shards of other plans too."""
+
+    plan: Plan
+    committed: frozenset[str]
+    held: frozenset[str]
+    damaged: frozenset[str] = frozenset()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The shards that nobody has committed, in the plan's order."""
+        return tuple(s.shard_id for s in self.plan.shards if s.shard_id not in self.committed)
+
+    @property
+    def unmerged(self) -> tuple[str, ...]:
+        """Those that are committed and not in the head, and not known to be damaged."""
+        return tuple(s for s in self._outside if s not in self.damaged)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Those that are committed, and damaged: no merge can publish them."""
+        return tuple(s for s in self._outside if s in self.damaged)
+
+    @property
+    def _outside(self) -> tuple[str, ...]:
+        found = (shard.shard_id for shard in self.plan.shards)
+        return tuple(s for s in found if s in self.committed and s not in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Measure what the plan lacks, then merge it, and with it what came late of `others`."""
+
+    plan: Plan
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlan:
+    """Merge these older plans, in order, then make the plan of this number. `round` sets its
+    shards apart from earlier ones of the same cases; `mends` are the shards of `mended` whose cases
+    it measures anew, and nothing else."""
+
+    number: int
+    merge_first: tuple[int, ...]
+    round: str = ""
+    mended: Plan | None = None
+    mends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The plan is merged and nothing has changed since: merge what came late of `others`, print
+    its summary and stop. `broken` shards were damaged as often as they were measured."""
+
+    plan: Plan
+    others: tuple[int, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+def next_step(
+    existing: Sequence[PlanState],
+    inputs_hash: str,
+    *,
+    again: bool,
+    retry_failed: bool,
+    last: int = 0,
+    unread: bool = False,
+) -> Continue | NewPlan | Finished:
+    """What comes next for a campaign whose inputs have this hash. `last` is the greatest number
+    that is taken, be it by a plan that cannot be read; `unread` says that there is such a plan."""
+    plans = sorted(existing, key=lambda state: state.plan.number)
+    number = max([last, *(state.plan.number for state in plans)]) + 1
+    unmerged = tuple(state.plan.number for state in plans if state.unmerged)
+    own = [state for state in plans if state.plan.inputs_hash == inputs_hash]
+    if own and not again and not retry_failed:
+        newest = own[-1]
+        others = tuple(n for n in unmerged if n != newest.plan.number)
+        if newest.missing or newest.unmerged:
+            return Continue(newest.plan, others)
+        if not newest.broken or not may_mend(newest.plan):
+            return Finished(newest.plan, others, newest.broken)
+        round_ = f"{number}m{_mends(newest.plan) + 1}"
+        return NewPlan(number, others, round_, newest.plan, newest.broken)
+    # A shard of the same cases must not take the place of one that cannot be merged; those of a
+    # plan that cannot be read are such.
+    stuck = unread or any(state.unmerged or state.broken for state in plans)
+    round_ = str(number) if again or retry_failed or stuck else ""
+    return NewPlan(number, unmerged, round_)
+
+
+def may_mend(plan: Plan) -> bool:
+    """Whether what is damaged of a plan is measured anew without anybody asking for it."""
+    return _mends(plan) < _MOST_MENDS
+
+
+def _mends(plan: Plan) -> int:
+    """How many plans in a row, this one the last, were made for what was damaged."""
+    found = _MEND.fullmatch(plan.round)
+    return int(found[1]) if found else 0

@@ -1,0 +1,190 @@
+"""From a campaign to the plan that is measured next: a new one, or the one to continue."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.database.commits import Commit, head_to_extend
+from collector.database.layout import OP_MAPPING
+from collector.database.op_mapping import check_op_mapping
+from collector.database.published import HeldShards, Published
+from collector.errors import BadInput
+from collector.ops.registry import find
+from collector.plan import Plan
+from collector.profiles.small_file import read_small_file
+from collector.stack import Stack
+from collector.store.base import Store
+from jobs.campaign.campaign_file import Campaign, TreeSource
+from jobs.campaign.target import resolve_stack
+from jobs.planning.candidates import HeadAnswer
+from jobs.planning.damaged_cases import owed_cases
+from jobs.planning.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
+from jobs.planning.plan_making import PlannedRound, PlanRequest, inputs_hash, make_plan
+from jobs.planning.sources import LoadedSource, load_sources
+from jobs.planning.stored_plans import (
+    StoredPlans,
+    committed_shards,
+    find_plans,
+    unchanged,
+    write_round,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that was found before anything is decided."""
+
+    campaign: Campaign
+    sources: tuple[LoadedSource, ...]
+    stack: Stack
+    op_mapping: str | None
+    stored: StoredPlans
+    committed: frozenset[str]
+    published: Published
+    held_shards: HeldShards  # of the campaign, whatever head they are asked at
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The campaign's earlier plans, as far as they can be read."""
+        return self.stored.plans
+
+    @property
+    def head(self) -> Commit | None:
+        """The database's newest commit, when it was looked at."""
+        return self.published.commit
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The campaign's shards that this head holds."""
+        return self.held_shards.at(self.head)
+
+
+def survey(
+    campaign: Campaign,
+    store: Store,
+    stack: Stack | None = None,
+    op_mapping: str | None = None,
+    *,
+    held_shards: HeldShards | None = None,
+) -> Situation:
+    """Read the sources, the stack, the campaign's earlier plans and the database's head. `stack`
+    is that of the machines that will measure, where they are not this one; `op_mapping` the text
+    where it came with the campaign, not in a file; `held_shards` has what an earlier survey
+    has read."""
+    stack = stack or resolve_stack(campaign)
+    sources = load_sources(campaign, store)
+    op_mapping = _checked(op_mapping) if op_mapping else op_mapping_of(campaign)
+    stored, committed = find_plans(store, campaign.name), committed_shards(store, campaign.name)
+    published = Published.of(store, head_to_extend(store))
+    plans = published.manifest.plans if published.manifest else ()
+    merged = [plan for plan in plans if plan.campaign == campaign.name]
+    held = held_shards or HeldShards(store, campaign.name)
+    stored = unchanged(stored, merged, lambda: held.at(published.commit))
+    return Situation(campaign, sources, stack, op_mapping, stored, committed, published, held)
+
+
+def choose_step(
+    situation: Situation,
+    *,
+    again: bool,
+    retry_failed: bool,
+    damaged: Collection[str] = (),
+) -> Continue | NewPlan | Finished:
+    """What the campaign's next step is, by the life of its plans. `damaged` are shards of which is
+    known that no merge can publish them."""
+    held, broken = situation.held, frozenset(damaged)
+    states = [PlanState(plan, situation.committed, held, broken) for plan in situation.plans]
+    planned = [source.planned for source in situation.sources]
+    wanted = inputs_hash(situation.campaign, situation.stack, planned, situation.op_mapping)
+    return next_step(
+        states,
+        wanted,
+        again=again,
+        retry_failed=retry_failed,
+        last=situation.stored.last,
+        unread=bool(situation.stored.damaged),
+    )
+
+
+def next_round(
+    situation: Situation, step: NewPlan, *, again: bool, retry_failed: bool
+) -> PlannedRound:
+    """The next plan of the campaign, not yet written."""
+    answered = head_answers(situation)
+    request = PlanRequest(
+        campaign=situation.campaign,
+        number=step.number,
+        head_commit=situation.head.number if situation.head else 0,
+        round=step.round,
+        stack=situation.stack,
+        sources=tuple((source.planned, source.records) for source in situation.sources),
+        answered=answered,
+        op_mapping=situation.op_mapping,
+        retry_failed=retry_failed,
+        again=again,
+        owed=_owed(situation, step, answered),
+    )
+    return make_plan(request, find=find)
+
+
+def _owed(situation: Situation, step: NewPlan, answered: Collection[str]) -> frozenset[str] | None:
+    """The cases that a plan is about which measures anew what was damaged; None for any other."""
+    if step.mended is None:
+        return None
+    known = (record.case_id for source in situation.sources for record in source.records)
+    is_open = step.mended.update != "missing-only"
+    wanted = frozenset(case for case in known if is_open or case not in answered)
+    return owed_cases(situation.published.store, step.mended, step.mends, wanted)
+
+
+def head_answers(situation: Situation) -> Mapping[str, HeadAnswer]:
+    """What the head answers of the sources' cases for this stack, by case."""
+    stack, published = situation.stack, situation.published
+    if not published.shows(stack):
+        return {}
+    wanted = (record.case_id for source in situation.sources for record in source.records)
+    cache = situation.campaign.measure.cache
+    known = published.answers(stack.version_path, wanted, cache=cache)
+    return {case: HeadAnswer(found.is_good, found.mean_us) for case, found in known.items()}
+
+
+def write(store: Store, situation: Situation, planned: PlannedRound) -> None:
+    """Write the round with the tables of its sources."""
+    write_round(store, planned.plan, planned.shards, [source.table for source in situation.sources])
+
+
+def _checked(op_mapping: str) -> str:
+    check_op_mapping(op_mapping, path=OP_MAPPING)
+    return op_mapping
+
+
+def op_mapping_of(campaign: Campaign) -> str | None:
+    """The text that the version gets: of the file that the campaign names, else of its trees."""
+    path = campaign.op_mapping or _op_mapping_of_trees(campaign)
+    if path is None:
+        return None
+    text = _unchanged(path)
+    check_op_mapping(text, path=path)
+    return text
+
+
+def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
+    """That of the tree sources, where they agree; most have none or come alone."""
+    folders = [source.path for source in campaign.sources if isinstance(source, TreeSource)]
+    paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
+    for other in paths[1:]:
+        if _unchanged(other) != _unchanged(paths[0]):
+            message = f"it differs from {paths[0]}; name one op_mapping in the campaign"
+            raise BadInput(message, path=other)
+    return paths[0] if paths else None
+
+
+def _unchanged(path: Path) -> str:
+    """The text of a file with its line ends and its byte order mark: encoded, the same bytes."""
+    try:
+        return read_small_file(path).decode()
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"the op_mapping cannot be read: {reason}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise BadInput("an op_mapping in UTF-8 is wanted", path=path) from error

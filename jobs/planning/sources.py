@@ -1,0 +1,117 @@
+"""The sources of a campaign as tables of cases, with what was seen in reading them."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.errors import BadInput, DamagedObject, NotFound, stored
+from collector.ops.registry import find
+from collector.ops.runtime import completed
+from collector.plan import PlannedSource
+from collector.profiles.bundled import write_bundled_profile
+from collector.profiles.kernel_details import Profile, read_profile
+from collector.record import CaseRecord, read_table, write_table
+from collector.singlehost.tree_source import read_tree
+from collector.store.base import Store
+from jobs.campaign.campaign_file import (
+    BundledSource,
+    Campaign,
+    CasesSource,
+    ProfileSource,
+    Source,
+    TreeSource,
+)
+from jobs.planning.candidates import UNFORESEEN
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSource:
+    """One source, read: its table is what is stored and hashed."""
+
+    planned: PlannedSource
+    table: bytes
+    records: tuple[CaseRecord, ...]
+
+
+def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
+    """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be."""
+    return tuple(_load(source, campaign, store) for source in campaign.sources)
+
+
+def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
+    match source:
+        case TreeSource(path):
+            return _loaded("tree", read_tree(path), same_stack=False)
+        case ProfileSource(path, same_stack):
+            return _profile("profile", read_profile([path]), same_stack=same_stack)
+        case CasesSource():
+            return _stored(source, campaign, store)
+        case BundledSource(name):
+            with _written(name) as path:
+                profile = read_profile([path])
+            return _profile(f"bundled:{name}", profile, same_stack=False)
+
+
+def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
+    communication_us = round(fsum(entry.total_us for entry in profile.communication), 3)
+    return _loaded(name, profile.records, same_stack=same_stack, communication_us=communication_us)
+
+
+def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSource:
+    sha256 = source.sha256
+    key = keys.source(campaign.name, sha256)
+    try:
+        table = store.get(key)
+    except NotFound as error:
+        raise BadInput(
+            f"campaign {campaign.name}: no cases under {key} in {store.url}; upload them from "
+            "where the profile lies: opmeter launch CAMPAIGN"
+        ) from error
+    if sha256_hex(table) != sha256:
+        raise DamagedObject(f"{key} in {store.url} is not what its name says")
+    with stored():
+        records = completed_records(read_table(table, path=key))
+    planned = PlannedSource(
+        "cases", sha256, len(records), source.same_stack, source.communication_us
+    )
+    return LoadedSource(planned, table, records)
+
+
+def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
+    """The records with every column that a launch of theirs depends on: a case is fully told
+    before it is planned, so that a replay assumes nothing that its row does not say."""
+    return tuple(_completed(record) for record in records)
+
+
+def _completed(record: CaseRecord) -> CaseRecord:
+    op = find(record.case.kernel_type)
+    if op is None or record.case.inputs is None:
+        return record
+    try:
+        return completed(record, op)
+    except UNFORESEEN:  # what becomes of the case is its outcome
+        return record
+
+
+@contextmanager
+def _written(name: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="opmeter-sample-") as folder:
+        yield write_bundled_profile(name, Path(folder))
+
+
+def _loaded(
+    name: str,
+    records: tuple[CaseRecord, ...],
+    *,
+    same_stack: bool,
+    communication_us: float = 0.0,
+) -> LoadedSource:
+    table = write_table(records)
+    sha256 = sha256_hex(table)
+    planned = PlannedSource(name, sha256, len(records), same_stack, communication_us)
+    return LoadedSource(planned, table, completed_records(records))

@@ -1,0 +1,152 @@
+"""A campaign's rounds in a store: its plans, what each has committed, and writing the next one.
+
+The plan is written last, so that a plan that exists has its sources and shards.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.plans import Damage, changed, read_plan
+from collector.database.state import MergedPlan
+from collector.errors import AlreadyExists, BadInput, NotFound
+from collector.plan import Plan, plan_to_json
+from collector.store.base import Store, create_named, create_once
+from collector.surroundings import side_by_side
+from jobs.objects.strikes import Strikes, strikes_from_json
+
+logger = logging.getLogger(__name__)
+
+_WRITERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlans:
+    """The plans of a campaign that can be read, oldest first, and what was found in the place of
+    others. `last` is the greatest number that is taken; 0 where there is none."""
+
+    plans: tuple[Plan, ...]
+    damaged: tuple[Damage, ...]
+    last: int
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest that is there, be it readable or not; 0 without any."""
+        return max([*(p.number for p in self.plans), *(d.plan for d in self.damaged)], default=0)
+
+
+def plan_numbers(store: Store, campaign: str) -> list[int]:
+    """Which plans a campaign has, oldest first. Plans are numbered without a gap: what lies behind
+    a free number and is no plan of its own is a stray."""
+    listing = store.list(keys.plans(campaign))
+    found = (keys.number_of(info.key, partial(keys.plan, campaign)) for info in listing)
+    taken = sorted(number for number in found if number)
+    first_free = next(n for n, number in enumerate([*taken, 0], start=1) if n != number)
+    return [n for n in taken if n < first_free or _is_plan(store, campaign, n)]
+
+
+def _is_plan(store: Store, campaign: str, number: int) -> bool:
+    try:
+        read_plan(store, campaign, number)
+    except (BadInput, NotFound):
+        return False
+    return True
+
+
+def find_plans(
+    store: Store, campaign: str, known: MutableMapping[str, Plan | Damage] | None = None
+) -> StoredPlans:
+    """Every plan of a campaign, as far as it can be read. Those whose keys are `known` are not read
+    again, and what is read is added there."""
+    known = {} if known is None else known
+    numbers = plan_numbers(store, campaign)
+    for number in numbers:
+        key = keys.plan(campaign, number)
+        if key not in known:
+            known[key] = _plan_or_damage(store, campaign, number)
+    found = [known[keys.plan(campaign, number)] for number in numbers]
+    return StoredPlans(
+        tuple(one for one in found if isinstance(one, Plan)),
+        tuple(one for one in found if isinstance(one, Damage)),
+        max(numbers, default=0),
+    )
+
+
+def _plan_or_damage(store: Store, campaign: str, number: int) -> Plan | Damage:
+    try:
+        return read_plan(store, campaign, number)
+    except BadInput as error:
+        return Damage(campaign, number, "", str(error))
+
+
+def unchanged(
+    found: StoredPlans, merged: Collection[MergedPlan], held: Callable[[], Collection[str]]
+) -> StoredPlans:
+    """The same, without plans that are not the ones that the head has merged. One whose every shard
+    the head holds stays: nothing of it is asked for any more. A number that was merged is taken,
+    though its plan is gone."""
+    found = replace(found, last=max([found.last, *(plan.number for plan in merged)]))
+    others = {plan: damage for plan in found.plans if (damage := changed(plan, merged)) is not None}
+    if not others:
+        return found
+    known = held()
+    wrong = [p for p in others if any(shard.shard_id not in known for shard in p.shards)]
+    return replace(
+        found,
+        plans=tuple(plan for plan in found.plans if plan not in wrong),
+        damaged=tuple(sorted([*found.damaged, *(others[plan] for plan in wrong)])),
+    )
+
+
+def read_plans(store: Store, campaign: str) -> list[Plan]:
+    """Every plan of a campaign that can be read, oldest first."""
+    return list(find_plans(store, campaign).plans)
+
+
+def committed_shards(store: Store, campaign: str) -> frozenset[str]:
+    """The shards that somebody has committed, over all plans."""
+    listing = store.list(keys.committed_shards(campaign))
+    found = (keys.name_of(info.key, partial(keys.committed, campaign)) for info in listing)
+    return frozenset(name for name in found if name is not None)
+
+
+def known_strikes(store: Store, campaign: str) -> Strikes:
+    """The same as `stored_strikes`; where that cannot be read nothing is known against any node,
+    and the next strike is written in its place."""
+    try:
+        return stored_strikes(store, campaign)
+    except BadInput as error:
+        logger.warning("%s", error)
+        return Strikes()
+
+
+def stored_strikes(store: Store, campaign: str) -> Strikes:
+    """All that is held against nodes in a campaign. BadInput, naming the key, for anything else."""
+    key = keys.nodes(campaign)
+    try:
+        return strikes_from_json(store.get(key), key=key)
+    except NotFound:
+        return Strikes()
+
+
+def write_round(
+    store: Store, plan: Plan, shards: Mapping[str, bytes], sources: Iterable[bytes]
+) -> None:
+    """Write a plan with all it names. Writing the same round again is silent.
+
+    Raises BadInput where another run has just written another plan of this number.
+    """
+    named = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in sources]
+    side_by_side(lambda entry: create_named(store, *entry), named, _WRITERS)
+    tables = [(keys.shard(plan.campaign, shard), table) for shard, table in shards.items()]
+    side_by_side(lambda entry: create_once(store, *entry), tables, _WRITERS)
+    try:
+        create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
+    except AlreadyExists as error:
+        raise BadInput(
+            f"plan {plan.number} of campaign {plan.campaign} was just written by another run; "
+            "start again to continue that one"
+        ) from error

@@ -1,0 +1,122 @@
+"""Everything that `opmeter status` says of one campaign, as often as it is asked for."""
+
+from collections.abc import Iterator
+
+from collector import keys
+from collector.database.commits import Commit, Log, readable_log
+from collector.database.published import HeldShards
+from collector.database.snapshot import load_state
+from collector.database.state import MergedPlan
+from collector.errors import BadInput, DamagedObject, NotFound
+from collector.record import CaseRecord, read_table
+from collector.store.base import Store
+from jobs.objects.applied_campaign import applied_from
+from jobs.objects.strikes import Strikes
+from jobs.planning.sources import completed_records
+from jobs.planning.stored_plans import stored_strikes
+from jobs.status.cluster_view import ClusterView
+from jobs.status.pace import devices_measuring
+from jobs.status.plan_status import Follower, PlanStatus
+from jobs.status.status_lines import (
+    efficiency_lines,
+    failure_lines,
+    head_line,
+    hours_line,
+    kernel_lines,
+    shard_lines,
+)
+from jobs.status.summary import describe, summarise
+from jobs.status.why import Seen, explain, running_pods
+
+
+class Picture:
+    """Everything about one campaign, as often as it is asked for."""
+
+    def __init__(self, store: Store, campaign: str, view: ClusterView):
+        self._store, self._campaign, self._view = store, campaign, view
+        self._follower, self._held = Follower(store), HeldShards(store, campaign)
+        self.is_finished = False
+
+    def lines(self, bars: int = 0) -> Iterator[str]:
+        log = readable_log(self._store)
+        merged, held, trouble = self._head(log)
+        plans = self._follower.look(self._campaign, merged=merged, held=held or ())
+        strikes, harm = self._strikes()
+        seen = self._view.seen(strikes)
+        at_work = _at_work(seen) if seen else 0
+        yield from trouble
+        told = self._follower.unreadable(self._campaign)
+        if held is not None:  # else nobody knows what is still needed
+            told = self._follower.damage(self._campaign, held)
+        yield from told.lines()
+        yield from told.advice(plans[-1].plan if plans else None)
+        yield from harm
+        for plan in plans:
+            yield head_line(plan, at_work)
+        if plans:
+            yield from self._details(plans[-1], bars, log.head, held or frozenset())
+        elif not told.needed:
+            yield f"{self._campaign}: no plan is written yet"
+        if seen:
+            yield from explain(seen)
+        if self._view.trouble:
+            yield f"cluster     {self._view.trouble}"
+
+    def _strikes(self) -> tuple[Strikes, list[str]]:
+        """What is held against nodes, and a line where that cannot be read."""
+        try:
+            return stored_strikes(self._store, self._campaign), []
+        except BadInput as error:
+            return Strikes(), [f"damaged     {error}"]
+
+    def _head(self, log: Log) -> tuple[frozenset[MergedPlan], frozenset[str] | None, list[str]]:
+        """The campaign's plans and shards that the head holds, None where that cannot be read, and
+        what is wrong with the database in lines."""
+        trouble = [log.warning] if log.warning else []
+        if log.warning and log.head is None:
+            return frozenset(), None, trouble
+        try:
+            return self._held.plans_at(log.head), self._held.at(log.head), trouble
+        except DamagedObject as error:
+            return frozenset(), None, [*trouble, f"damaged     {error.advice}"]
+
+    def _details(
+        self, status: PlanStatus, bars: int, head: Commit | None, held: frozenset[str]
+    ) -> Iterator[str]:
+        plan = status.plan
+        yield from shard_lines(status)
+        yield from kernel_lines(status, bars)
+        yield hours_line(status)
+        all_committed = status.committed == len(plan.shards)
+        self.is_finished = all_committed and held.issuperset(s.shard_id for s in plan.shards)
+        if not self.is_finished:
+            yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
+            yield f"stack       {plan.stack.version_path}"
+            yield from efficiency_lines(status)
+            yield from failure_lines(status)
+            return
+        try:
+            sources = [_source(self._store, plan.campaign, s.sha256) for s in plan.sources]
+        except (BadInput, NotFound) as error:
+            yield f"damaged     a source of plan {plan.number}: {error}"
+            return
+        try:
+            state = load_state(self._store, head)
+        except DamagedObject as error:
+            yield f"damaged     {error.advice}"
+            return
+        summary = summarise(state, plan, sources, status.usage)
+        yield from describe(summary, plan, head, self._store.url)
+
+
+def _at_work(seen: Seen) -> int:
+    """How many devices measure on the cluster now; 0 where its ConfigMap cannot be read."""
+    try:
+        return devices_measuring(running_pods(seen.pods), applied_from(seen.config_map).site)
+    except BadInput:
+        return 0
+
+
+def _source(store: Store, campaign: str, sha256: str) -> list[CaseRecord]:
+    key = keys.source(campaign, sha256)
+    return list(completed_records(read_table(store.get(key), path=key)))

@@ -1,0 +1,253 @@
+"""Why a campaign on a cluster is where it is: live objects and Events in plain lines. Pure.
+
+The words of the scheduler, of Volcano and of Kueue are passed on as they are: who knows them can
+search for them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collector.counting import counted
+from jobs.decide.advice import advice_on
+from jobs.decide.observed import WORKER
+from jobs.objects.applied_campaign import PAUSED
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Manifest
+from jobs.objects.events import events_of, message_of, of_group
+from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
+
+_STARTING = ("ContainerCreating", "PodInitializing", "")
+_GROUPS, _WARNINGS, _JOBS = 8, 5, 12
+_LONGEST = 400
+_UNTOLD = "nobody has said why; the controller lets it go on where nothing stands against it"
+_NOT_OURS = (
+    "somebody else has suspended it; Kueue may be told to take Jobs that name no queue, and starts "
+    "none of them"
+)
+_NO_WORD, _GOING, _HELD = "no word yet", "starting on ", "held back by "
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was fetched of a campaign. `events` are of any of its objects, `workloads` Kueue's."""
+
+    namespace: str
+    campaign: str
+    config_map: Manifest
+    lease: Manifest | None
+    jobs: tuple[Manifest, ...] = ()
+    pods: tuple[Manifest, ...] = ()
+    events: tuple[Manifest, ...] = ()
+    workloads: tuple[Manifest, ...] = ()
+    quarantined: frozenset[str] = frozenset()
+
+
+def explain(seen: Seen) -> Iterator[str]:
+    """The lines, the most general first."""
+    yield _campaign_line(seen)
+    yield _controller_line(seen.lease)
+    yield from _job_lines(seen)
+    yield from _pod_lines(seen)
+    if seen.quarantined:
+        names = ", ".join(sorted(seen.quarantined))
+        yield f"quarantine  {names}: several shards failed there and nowhere else"
+    warnings = [e for e in events_of(seen.events, "ConfigMap") if e.get("type") == "Warning"]
+    for event in warnings[-_WARNINGS:]:
+        yield f"event       {event.get('reason', '')}: {message_of(event)}"
+
+
+def running_pods(pods: Iterable[Manifest]) -> int:
+    """How many worker pods are at work."""
+    return sum(_phase(pod) == "Running" and _component(pod) == "worker" for pod in pods)
+
+
+def waiting_pods(pods: Iterable[Manifest]) -> list[Manifest]:
+    """The pods that are there and do not run yet."""
+    return [pod for pod in pods if _phase(pod) == "Pending"]
+
+
+def _campaign_line(seen: Seen) -> str:
+    metadata = seen.config_map["metadata"]
+    line = f"cluster     applied in namespace {seen.namespace}"
+    if "deletionTimestamp" in metadata:
+        return f"{line}; it is being taken off"
+    if (metadata.get("annotations") or {}).get(PAUSED) == "true":
+        return f"{line}; paused: opmeter pause {seen.campaign} --resume lets it go on"
+    return line
+
+
+def _controller_line(lease: Manifest | None) -> str:
+    spec = (lease or {}).get("spec") or {}
+    if holder := spec.get("holderIdentity"):
+        return (
+            f"controller  {holder} leads, last heard of {str(spec.get('renewTime', ''))[:19]} UTC"
+        )
+    return (
+        "controller  none leads, so that nothing is started: look at the Deployment "
+        "opmeter-controller, or be one yourself, from where the store can be reached: "
+        "opmeter controller --namespace NAMESPACE"
+    )
+
+
+def _job_lines(seen: Seen) -> Iterator[str]:
+    """One for each, the newest where there are many; those that wait for the same are one."""
+    ordered = sorted(seen.jobs, key=_created)
+    groups: dict[str, list[Manifest]] = defaultdict(list)
+    workloads = by_job(seen.workloads)
+    for job in filter(_is_suspended, ordered):
+        workload = workloads.get(job["metadata"].get("uid", ""))
+        groups[_why_suspended(job, workload, seen)].append(job)
+    shown = [job for job in ordered if not _is_suspended(job)]
+    living = [job for job in shown if not _ending(_conditions(job))]
+    if len(shown) > _JOBS:
+        ended = len(shown) - len(living)
+        yield f"job         {len(shown)}, of which {ended} have ended; the newest:"
+    for job in shown[-_JOBS:]:
+        yield _job_line(job, seen)
+    for words, jobs in groups.items():
+        more = f" (and {len(jobs) - 1} more)" if jobs[1:] else ""
+        yield f"{_job_line(jobs[0], seen)}{more}; suspended: {words}"
+        if not _is_paused(seen):
+            yield from _help(words)
+    if _is_paused(seen) and any(map(queue_of, living)):
+        namespace = f"kubectl -n {seen.namespace}"
+        yield (
+            f"            what runs belongs to Kueue; to stop it: {namespace} get {WORKLOADS}, and "
+            f'{namespace} patch {WORKLOADS} NAME --type=merge -p \'{{"spec":{{"active":false}}}}\''
+        )
+
+
+def _job_line(job: Manifest, seen: Seen) -> str:
+    spec, status = job["spec"], job.get("status") or {}
+    name = job["metadata"]["name"]
+    done, failed = int(status.get("succeeded") or 0), int(status.get("failed") or 0)
+    failed_indexes = status.get("failedIndexes") or ""
+    parts = [f"{done} of {spec.get('completions') or 1} done"]
+    if active := int(status.get("active") or 0):
+        parts.append(f"{counted(active, 'pod')} of at most {spec.get('parallelism')}")
+    if failed:
+        indexes = f", given up: indexes {failed_indexes}" if failed_indexes else ""
+        parts.append(f"{counted(failed, 'pod')} failed{indexes}")
+    line = f"job         {name}: {', '.join(parts)}"
+    ending = _ending(_conditions(job))
+    if ending:
+        words = ending.get("message") or ending.get("reason") or ""
+        return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
+    trouble = [e for e in events_of(seen.events, "Job", name) if e.get("type") == "Warning"]
+    return f"{line}; {trouble[-1].get('reason')}: {message_of(trouble[-1])}" if trouble else line
+
+
+def _is_suspended(job: Manifest) -> bool:
+    return bool(job["spec"].get("suspend")) and not _ending(_conditions(job))
+
+
+def _is_paused(seen: Seen) -> bool:
+    return (seen.config_map["metadata"].get("annotations") or {}).get(PAUSED) == "true"
+
+
+def _why_suspended(job: Manifest, workload: Manifest | None, seen: Seen) -> str:
+    name, queue = job["metadata"]["name"], queue_of(job)
+    if workload or queue:
+        events = (message_of(event) for event in of_group(job, seen.events)[-1:])
+        words = (why_waiting(workload) if workload else "") or next(events, "")
+        place = f"in the queue {queue}" if queue else "and it names no queue"
+        return f"Kueue has it {place}: {words or _said_nothing(workload)}"
+    if _is_paused(seen):
+        return "the campaign is paused"
+    for event in reversed(events_of(seen.events, "ConfigMap")):
+        about, _, why = str(event.get("message", "")).partition(": ")
+        if event.get("reason") == "Suspended" and about == name and why:
+            return why
+    return _UNTOLD if _component(job) == WORKER else _NOT_OURS
+
+
+def _said_nothing(workload: Manifest | None) -> str:
+    if workload:
+        return f"it has said nothing yet (kubectl describe {WORKLOADS})"
+    return (
+        f"there is no Workload of it, or this account may not list them (kubectl get {WORKLOADS}): "
+        "is Kueue installed, and does it manage this namespace?"
+    )
+
+
+def _pod_lines(seen: Seen) -> Iterator[str]:
+    if not seen.pods:
+        return
+    phases = Counter(_phase(pod).lower() for pod in seen.pods)
+    yield f"pods        {', '.join(f'{count} {phase}' for phase, count in sorted(phases.items()))}"
+    groups: dict[str, list[str]] = defaultdict(list)
+    jobs = {job["metadata"]["name"]: job for job in seen.jobs}
+    for pod in waiting_pods(seen.pods):
+        groups[_why_pending(pod, jobs, seen.events)].append(pod["metadata"]["name"])
+    ordered = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    for words, names in ordered[:_GROUPS]:
+        yield f"pending     {len(names)} (as {names[0]}): {words}"
+        yield from _help(words)
+    for node, names in _on_their_way(seen.pods):
+        yield f"ending      {len(names)} on {node} (as {names[0]}) do not end"
+        yield (
+            f"            what helps: kubectl describe node {node}, and the pods' finalizers; "
+            f"where the node is gone for good, kubectl delete node {node}"
+        )
+
+
+def _help(words: str) -> Iterator[str]:
+    """What can be done about somebody's words, where there are any but that all goes its way."""
+    going = words.startswith((_UNTOLD, _HELD)) or (words.startswith(_GOING) and ": " not in words)
+    if not going and not words.endswith(_NO_WORD):
+        yield f"            what helps: {advice_on(words)}"
+
+
+def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Manifest, ...]) -> str:
+    spec, status = pod["spec"], pod.get("status") or {}
+    if gates := spec.get("schedulingGates"):
+        return f"{_HELD}{', '.join(gate['name'] for gate in gates)}"
+    by_volcano = spec.get("schedulerName") == "volcano"
+    who = "Volcano" if by_volcano else "the scheduler"
+    scheduled = {c["type"]: c for c in status.get("conditions") or ()}.get("PodScheduled", {})
+    own = events_of(events, "Pod", pod["metadata"]["name"])
+    if not spec.get("nodeName"):
+        job = jobs.get((pod["metadata"].get("labels") or {}).get(JOB_NAME, ""))
+        group = of_group(job, events) if job else []
+        said = scheduled.get("message") if scheduled.get("status") == "False" else ""
+        words = [said or "", *(message_of(event) for event in (own[-1:] if not said else []))]
+        words += [f"of its group: {message_of(event)}" for event in group[-1:]]
+        return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in _STARTING:
+            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")[:_LONGEST]
+    warned = [event for event in own if event.get("type") == "Warning"]
+    starting = f"{_GOING}{spec['nodeName']}"
+    return f"{starting}: {message_of(warned[-1])}" if warned else starting
+
+
+def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
+    """Node -> pods that were told to end, and are there still."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for pod in pods:
+        if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):
+            found[pod["spec"].get("nodeName") or "no node"].append(pod["metadata"]["name"])
+    return sorted(found.items())
+
+
+def _conditions(job: Manifest) -> list[Manifest]:
+    return (job.get("status") or {}).get("conditions") or []
+
+
+def _ending(conditions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    found = {c["type"]: c for c in conditions if c.get("status") == "True"}
+    return found.get("Complete") or found.get("Failed") or {}
+
+
+def _created(job: Manifest) -> str:
+    return str(job["metadata"].get("creationTimestamp") or "")
+
+
+def _phase(pod: Manifest) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def _component(pod: Manifest) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL, ""))

@@ -1,1 +1,0 @@
-"""The bodies of the verbs, each loaded when it is called: the command itself stays quick."""

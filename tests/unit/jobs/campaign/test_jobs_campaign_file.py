@@ -1,0 +1,359 @@
+"""A campaign file: what each key means, and the one line that names each mistake."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.errors import BadInput
+from collector.plan import Limits, MeasureSettings, ShardSettings
+from jobs.campaign.campaign_file import (
+    BundledSource,
+    Campaign,
+    ProfileSource,
+    Target,
+    TreeSource,
+    campaign_from_text,
+    load_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+BASE = Path("/campaigns")
+SMALL = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+FULL = """\
+campaign: llama-a3-cann85
+sources:
+  - {profile: profiles/rank0_ascend_pt, stack: target}
+  - {profile: /data/rank1_ascend_pt}
+  - {tree: tree/ATLAS_800_A3_752T_128G_DIE/vllm_ascend/v}
+  - {bundled: quickstart}
+operators: [Add, MatMulV3]
+update: all
+target: {device: ATLAS_800_A3_752T_128G_DIE, vllm: 0.18.0, torch: 2.10, cann: 8.5,
+         driver: 25.2.1, firmware: "7.7", torch_npu: 2.9.0}
+backend: npu
+devices: 64
+measure: {budget_s: 0.5, repeats: [5, 50], cache: cold, aic_metrics: [PipeUtilization, Memory]}
+shards: {target_s: 600, session_s: 120}
+limits: {case_s: 30, memory_gb: 28.5}
+op_mapping: op_mapping.yaml
+store: s3://perf/opmeter
+"""
+
+
+def read(text: str) -> Campaign:
+    return campaign_from_text(text, path="c.yaml", base=BASE)
+
+
+def test_every_key_is_read() -> None:
+    assert read(FULL) == Campaign(
+        name="llama-a3-cann85",
+        sources=(
+            ProfileSource(BASE / "profiles/rank0_ascend_pt", same_stack=True),
+            ProfileSource(Path("/data/rank1_ascend_pt"), same_stack=False),
+            TreeSource(BASE / "tree/ATLAS_800_A3_752T_128G_DIE/vllm_ascend/v"),
+            BundledSource("quickstart"),
+        ),
+        operators=frozenset({"Add", "MatMulV3"}),
+        update="all",
+        target=Target(
+            device="ATLAS_800_A3_752T_128G_DIE",
+            vllm="0.18.0",
+            torch="2.10",
+            cann="8.5",
+            driver="25.2.1",
+            firmware="7.7",
+            torch_npu="2.9.0",
+        ),
+        backend="npu",
+        devices=64,
+        measure=MeasureSettings(0.5, 5, 50, None, "cold", ("PipeUtilization", "Memory")),
+        shards=ShardSettings(600.0, 120.0),
+        limits=Limits(30.0, 28.5),
+        op_mapping=BASE / "op_mapping.yaml",
+        store="s3://perf/opmeter",
+    )
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    campaign = read(SMALL)
+    assert campaign.operators is None
+    assert campaign.target is None
+    assert (campaign.update, campaign.devices) == ("missing-only", 1)
+    assert (campaign.measure, campaign.shards, campaign.limits) == (
+        MeasureSettings(),
+        ShardSettings(),
+        Limits(),
+    )
+    assert (campaign.op_mapping, campaign.store) == (None, None)
+
+
+def test_words_and_numbers_may_be_said_in_other_ways() -> None:
+    campaign = read(
+        SMALL + "operators: all\ntarget: here\nmeasure: {repeats: 7, budget_s: 1e-1}\nstore: data\n"
+    )
+    assert (campaign.operators, campaign.target) == (None, None)
+    assert campaign.measure.repeat_count == 7
+    assert campaign.measure.budget_s == 0.1
+    assert campaign.store == "/campaigns/data"
+
+
+def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
+    assert read(SMALL + "operators: [muls_add_kernel_1]").operators == {"muls_add_kernel"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("s3://me:hush@bucket/x", "s3:me:hush@bucket", "me:hush@bucket", "//me:hush@bucket"),
+        *(
+            "ftp://hush/x",
+            "'s3:\\\\me:hush@b'",
+            "s3://me%3Ahush%40b/x",
+            "hush:x/y",
+            "[hush]",
+            "{a: hush}",
+        ),
+    ],
+)
+def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read(SMALL + f"store: {address}\n")
+    assert str(caught.value).startswith("c.yaml:4: store: ")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SMALL + "opertors: all\n", "c.yaml:4: unknown key 'opertors'; did you mean 'operators'?"),
+        (
+            SMALL + "measure:\n  budget: 1\n",
+            "c.yaml:5: measure: unknown key 'budget'; did you mean 'budget_s'?",
+        ),
+        (
+            SMALL + "limits: {zzz: 1}\n",
+            "c.yaml:4: limits: unknown key 'zzz'; known here: case_s, memory_gb",
+        ),
+        (SMALL + "<<: {devices: 2}\n", "c.yaml:4: unknown key '<<'; known here: campaign, "),
+        (SMALL + "? [a]\n: 1\n", "c.yaml:4: a key must be a plain word"),
+        (SMALL + "backend: npu\n", "c.yaml:4: the key 'backend' stands here twice"),
+        ("campaign: a\nbackend: cpu\n", "c.yaml:1: the key 'sources' is missing"),
+        (
+            SMALL.replace(": a\n", ": Llama_3\n"),
+            "c.yaml:1: campaign 'Llama_3': lower-case letters, digits and '-' are wanted, "
+            "at most 40",
+        ),
+        (
+            SMALL.replace(": a\n", ":\n"),
+            "c.yaml:1: campaign: a text is wanted, nothing came",
+        ),
+        (
+            SMALL.replace(": a\n", ": [a]\n"),
+            "c.yaml:1: campaign: a text is wanted, a list came",
+        ),
+        (
+            SMALL.replace("cpu", "gpu"),
+            "c.yaml:3: backend: npu, cuda or cpu is wanted, 'gpu' came; did you mean 'npu'?",
+        ),
+        (
+            SMALL + "update: missing\n",
+            "c.yaml:4: update: all or missing-only is wanted, 'missing' came; did you "
+            "mean 'missing-only'?",
+        ),
+        (
+            SMALL + "devices: 0\n",
+            "c.yaml:4: devices: a whole number of at least 1 is wanted, 0 came",
+        ),
+        (
+            SMALL + "devices: -4\n",
+            "c.yaml:4: devices: a whole number of at least 1 is wanted, -4 came",
+        ),
+        (
+            SMALL + "devices: 1.5\n",
+            "c.yaml:4: devices: a whole number of at least 1 is wanted, '1.5' came",
+        ),
+        (
+            SMALL + "devices: '8'\n",
+            "c.yaml:4: devices: a whole number of at least 1 is wanted, the text '8' came",
+        ),
+        (
+            SMALL + "devices: {}\n",
+            "c.yaml:4: devices: a whole number of at least 1 is wanted, a mapping came",
+        ),
+        (
+            SMALL + "measure: {budget_s: -1}\n",
+            "c.yaml:4: measure.budget_s: a number above 0 is wanted, -1 came",
+        ),
+        (
+            SMALL + "limits: {memory_gb: nan}\n",
+            "c.yaml:4: limits.memory_gb: a number above 0 is wanted, nan came",
+        ),
+        (
+            SMALL + "shards: {target_s: soon}\n",
+            "c.yaml:4: shards.target_s: a number above 0 is wanted, 'soon' came",
+        ),
+        (
+            SMALL + "shards: 12\n",
+            "c.yaml:4: shards: a mapping with the keys target_s, session_s is wanted, '12' came",
+        ),
+        (
+            SMALL + "measure: {repeats: [9, 3]}\n",
+            "c.yaml:4: measure.repeats: [fewest, most] or one whole number is wanted, [9, 3] came",
+        ),
+        (
+            SMALL + "measure: {repeats: [0, 3]}\n",
+            "c.yaml:4: measure.repeats[0]: a whole number of at least 1 is wanted, 0 came",
+        ),
+        (
+            SMALL + "measure: {cache: hot}\n",
+            "c.yaml:4: measure.cache: warm or cold is wanted, 'hot' came",
+        ),
+        (
+            SMALL + "measure: {aic_metrics: [Pipe]}\n",
+            "c.yaml:4: measure.aic_metrics[0]: PipeUtilization, ArithmeticUtilization, ",
+        ),
+        (
+            SMALL + "measure: {aic_metrics: [Memory, L2Cache]}\n",
+            "c.yaml:4: measure.aic_metrics: of several groups PipeUtilization must be one: "
+            "it gives the duration",
+        ),
+        (
+            SMALL + "operators: []\n",
+            "c.yaml:4: operators: the list is empty, at least one entry is wanted",
+        ),
+        (
+            SMALL + "operators: some\n",
+            "c.yaml:4: operators: all, or a list of kernel types like [Add, MatMulV3], is wanted",
+        ),
+        (SMALL + "operators:\n- Add\n- Add\n", "c.yaml:6: operators[1]: 'Add' is listed twice"),
+        (
+            SMALL + "operators: [../Add]\n",
+            "c.yaml:4: a kernel type is a name: letters, digits, '_', '.', '+', '-' are wanted",
+        ),
+        (
+            SMALL.replace("[{bundled: quickstart}]", "[]"),
+            "c.yaml:2: sources: the list is empty, at least one entry is wanted",
+        ),
+        (
+            SMALL.replace("[{bundled: quickstart}]", "quickstart"),
+            "c.yaml:2: sources: a list is wanted, 'quickstart' came",
+        ),
+        (
+            SMALL.replace("{bundled: quickstart}", "{profile: a, tree: b}"),
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "profile and tree came",
+        ),
+        (
+            SMALL.replace("{bundled: quickstart}", "{stack: target}"),
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "none of them came",
+        ),
+        (
+            SMALL.replace("{bundled: quickstart}", "{tree: a, stack: target}"),
+            "c.yaml:2: sources[0].stack: only a profile says on which stack it was taken",
+        ),
+        (
+            SMALL.replace("{bundled: quickstart}", "{profile: a, stack: other}"),
+            "c.yaml:2: sources[0].stack: target is wanted, 'other' came",
+        ),
+        (
+            SMALL.replace("{bundled: quickstart}", "{profile: a}, {profile: a, stack: target}"),
+            "c.yaml:2: sources[1]: this source is listed twice",
+        ),
+        (
+            SMALL.replace("quickstart", "../secrets"),
+            "c.yaml:2: sources[0].bundled: '../secrets' is not the name of a bundled sample, "
+            "as quickstart is",
+        ),
+        (
+            SMALL + "target: there\n",
+            "c.yaml:4: target: here, or a mapping like {device: NAME, torch: 2.9.0}, is wanted",
+        ),
+        (SMALL + "target: {torch: 2.9.0}\n", "c.yaml:4: target: the key 'device' is missing"),
+        (
+            SMALL + "store: ftp://x/y\n",
+            "c.yaml:4: store: s3://bucket/prefix, file:///folder or a folder is wanted",
+        ),
+        (
+            SMALL + "store: 'memory:'\n",
+            "c.yaml:4: store: s3://bucket/prefix, file:///folder or a folder is wanted",
+        ),
+        (
+            SMALL + "store: s3://me:secret@bucket/x\n",
+            "c.yaml:4: store: an address holds no credentials; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names",
+        ),
+        (
+            SMALL + "store: s3://bucket/x?endpoint=http://me:secret@host\n",
+            "c.yaml:4: store: an address holds no credentials; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names",
+        ),
+        (
+            SMALL + "store: s3://bucket/x?secret_key=secret\n",
+            "c.yaml:4: store: s3:// takes endpoint and region, and nothing else; credentials come "
+            "from the environment",
+        ),
+        (
+            "campaign: a\n\tbackend: cpu\n",
+            "c.yaml:2: not YAML: a tab stands where blanks are wanted; indent with blanks",
+        ),
+        ("campaign: [a\nbackend: cpu\n", "c.yaml:2: not YAML: "),
+        (
+            "a: 1\n---\nb: 2\n",
+            "c.yaml:2: not YAML: expected a single document in the stream, "
+            "but found another document",
+        ),
+        ("campaign: *a\n", "c.yaml:1: not YAML: found undefined alias"),
+        ("campaign: a\nstore: \x00\n", "c.yaml:2: not YAML: special characters are not allowed"),
+        ("", "c.yaml:1: the file is empty"),
+        ("- a\n", "c.yaml:1: a mapping with the keys campaign, sources, "),
+        ("[" * 5000, "c.yaml: not YAML that can be read: nested too deeply"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_its_place(text: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read(text)
+    said = str(caught.value)
+    assert said.startswith(message)
+    assert "\n" not in said
+    if not message.endswith(" "):
+        assert said == message
+
+
+def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.yaml"
+    file.write_text("\ufeff" + FULL, encoding="utf-8")
+    assert load_campaign(file).op_mapping == tmp_path / "op_mapping.yaml"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "no.yaml"
+    with pytest.raises(BadInput, match="the campaign file cannot be read: No such file") as caught:
+        load_campaign(missing)
+    assert str(caught.value).startswith(f"{missing}: ")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"campaign: \xff\xfe\n")
+    with pytest.raises(BadInput, match=r"binary.yaml: a campaign file in UTF-8 is wanted"):
+        load_campaign(binary)
+
+
+@settings(max_examples=150)
+@given(st.one_of(st.text(max_size=80), st.text("abc:-[]{},&*!|>'\"#?\n \t1", max_size=80)))
+def test_any_text_is_a_campaign_or_bad_input(text: str) -> None:
+    try:
+        assert read(SMALL + text).name == "a"
+    except BadInput as error:
+        assert str(error).startswith("c.yaml")
+
+
+def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
+    document = (Path(__file__).parents[4] / "docs" / "campaign.md").read_text(encoding="utf-8")
+    example = document.split("```yaml\n")[1].split("```")[0]
+    assert read(example).name == "llama-a3-cann85"
+    with pytest.raises(BadInput) as caught:
+        read(SMALL + "zzzzzz: 1\n")
+    known = str(caught.value).split("known here: ")[1].split(", ")
+    assert [key for key in known if f"`{key}" not in document] == []

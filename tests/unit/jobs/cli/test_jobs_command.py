@@ -1,0 +1,154 @@
+"""The command as a user meets it: what it loads, what it says, how it ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.merge import CREATE, merge
+from collector.store.file import FileStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+ROOT = Path(__file__).parents[4]
+HEAVY = ("torch", "kubernetes", "boto3", "pandas", "pyarrow", "plotly")
+
+
+def opmeter(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(cwd or ROOT)},
+    )
+
+
+def test_the_packages_are_this_projects():
+    import collector
+    import jobs
+
+    for package in (collector, jobs):
+        assert Path(package.__file__).is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize("statement", ["import collector, jobs", "import jobs.cli"])
+def test_nothing_heavy_is_loaded(statement):
+    code = f"import sys; {statement}; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "nothing.yaml"), "no file 'nothing.yaml'"),
+        (("run", "bad.yaml"), "bad.yaml:2: unknown key 'sourcs'; did you mean 'sources'?"),
+        (("plan", "empty.yaml"), "empty.yaml"),
+        (("db", "path"), "no database at opmeter-data"),
+        (("pull", "tree"), "no database at opmeter-data"),
+        (("status", "llama"), "no campaign 'llama'"),
+        (("ops", "Ad"), "no operator is declared for 'Ad'"),
+        (
+            ("run", "quickstart", "--root", "ftp://x/y"),
+            "--root: the address is of no kind of store",
+        ),
+        (
+            ("run", "quickstart", "--root", "s3://a/b"),
+            "--root: the name of the bucket has 1 letter",
+        ),
+        (("launch", "quickstart"), "launch wants --image and --store: "),
+        (("launch", "quickstart", "--image", "x"), "launch wants --store: "),
+        (("run", "stored.yaml"), "stored.yaml:4: store: the name of the bucket has 1 letter"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, words):
+    (tmp_path / "bad.yaml").write_text("campaign: a\nsourcs: []\nbackend: cpu\n")
+    (tmp_path / "empty.yaml").write_text("")
+    sources = "sources: [{bundled: quickstart}]"
+    (tmp_path / "stored.yaml").write_text(
+        f"campaign: a\n{sources}\nbackend: cpu\nstore: s3://a/b\n"
+    )
+    done = opmeter(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and words in lines[0], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sources: [{profile: nowhere}]", "nowhere: no such file or folder"),
+        ("sources: [{bundled: quickstart}]\nop_mapping: odd.yaml", "odd.yaml:2: "),
+        ("sources: [{bundled: quickstart}]\noperators: [Ad]", "did you mean 'Add'?"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_nothing_is_made_before_the_input_is_read_and_accepted(tmp_path, verb, line, words):
+    (tmp_path / "c.yaml").write_text(f"campaign: a\nbackend: cpu\n{line}\n")
+    (tmp_path / "odd.yaml").write_text("a: [1\n")
+    done = opmeter(verb, "c.yaml", cwd=tmp_path)
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "odd.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lost"),
+    [
+        (("db", "log"), keys.commit(1)),
+        (("db", "path", "--version", "1"), keys.commit(1)),
+        (("pull", "tree", "--version", "2"), "manifest.json"),
+        (("merge", "made"), ".parquet"),
+        (("run", "quickstart"), keys.commit(1)),
+    ],
+)
+def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
+    tmp_path, arguments, lost
+):
+    store = FileStore(tmp_path / "store")
+    for number in (1, 2):
+        records = [add_record(number)]
+        shard = MadeShard(f"s{number}", records, [answered(records, 5.0)])
+        write_campaign(store, MadePlan([shard], number=number, head_commit=number - 1))
+        merge(store, [("made", number)], guard=CREATE, author="test")
+    harmed = [i.key for i in store.list("db/") if i.key.endswith(lost)][-1]
+    store.delete(harmed)
+    done = opmeter(*arguments, "--root", tmp_path / "store", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    *_, line = done.stderr.strip().splitlines()
+    assert harmed in line and "put it back from a backup" in line and "db verify" in line
+
+
+def test_ops_lists_what_can_be_replayed(tmp_path):
+    done = opmeter("ops", cwd=tmp_path)
+    assert done.returncode == 0
+    header, *rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert header == ["kernel", "API", "takes", "environment", "state"]
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert found["RmsNorm"]["API"] == "torch_npu.npu_rms_norm"
+    assert found["RmsNorm"]["environment"] == "torch_npu" and found["Add"]["environment"] == "torch"
+    assert all(row["takes"] and row["state"] for row in found.values())
+    one = opmeter("ops", "RmsNorm", cwd=tmp_path)
+    assert one.returncode == 0 and "slot 1       gamma" in one.stdout
+
+
+def test_doctor_checks_this_machine_and_the_store(tmp_path):
+    done = opmeter("doctor", "--root", tmp_path / "data", cwd=tmp_path)
+    assert "processor" in done.stdout and "one winner in each" in done.stdout
+    assert done.returncode == int("FAIL" in done.stdout)
+
+
+@pytest.mark.parametrize("address", ["s3://me:hush@bucket/x", "s3://bucket/x?secret=hush"])
+def test_doctor_says_once_what_to_do_about_an_address(tmp_path, address):
+    done = opmeter("doctor", "--root", address, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("FAIL  store "))
+    assert done.returncode == 1 and "fix:" not in lines[at + 1] and "hush" not in done.stdout

@@ -1,0 +1,216 @@
+"""What the verbs about a database print, and refuse."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.merge import CREATE, merge
+from collector.errors import BadInput, DamagedObject
+from collector.store import open_store
+from collector.store.base import Store
+from jobs.cli.db import diff_verb, log_verb, path_verb, verify_verb
+from jobs.cli.merge import merge_verb
+from jobs.cli.pull import pull_verb
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(1), add_record(2)]
+MADE = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
+
+
+def test_a_versions_path_is_a_folder_to_go_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "a folder"
+    store = open_store(str(root))
+    write_campaign(store, MADE)
+    merge(store, [MADE.name], guard=CREATE, author="test")
+    path_verb(root=str(root))
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{root}/db/snapshots/") and line.endswith(PATH)
+    assert (Path(line) / "Add.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "words"),
+    [
+        ("nobody", [], "no campaign 'nobody' at .*nothing was planned under that name"),
+        ("nobody", [1], "no campaign 'nobody' at "),
+        ("made", [7, 1, 3], "campaign 'made' at .* has no plan 3, 7; there are: 1"),
+    ],
+)
+def test_a_merge_of_what_was_not_planned_is_refused(
+    tmp_path: Path, name: str, numbers: list[int], words: str
+) -> None:
+    write_campaign(open_store(str(tmp_path)), MADE)
+    with pytest.raises(BadInput, match=words):
+        merge_verb(name, root=str(tmp_path), plan=numbers, single_writer=True)
+
+
+def of_commits(folder: Path, commits: int) -> Store:
+    """A database of so many commits, each of a plan of its own."""
+    store = open_store(str(folder))
+    for number in range(1, commits + 1):
+        made = replace(MADE, number=number, head_commit=number - 1, attempt=f"attempt-{number}")
+        made = replace(made, shards=[replace(MADE.shards[0], name=f"shard-{number}")])
+        write_campaign(store, made)
+        merge(store, [made.name], guard=CREATE, author="test")
+    return store
+
+
+def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = of_commits(tmp_path, 2)
+    store.delete(keys.commit(1))
+    path_verb(root=str(tmp_path))
+    told = capsys.readouterr()
+    assert "/db/snapshots/00000002-" in told.out
+    assert "warning: db/commits/00000001.json: it is not there, and db/commits/00000002" in told.err
+    with pytest.raises(BadInput, match=r"db/commits/00000001.json: it is not there"):
+        log_verb(root=str(tmp_path))
+    assert capsys.readouterr().out.startswith("   2 ")
+
+
+def test_a_log_of_which_nothing_is_left_is_no_database_that_never_was(tmp_path: Path) -> None:
+    store = of_commits(tmp_path, 1)
+    store.delete(keys.commit(1))
+    with pytest.raises(DamagedObject, match=r"commits/00000001.json: it is not there, and .*HEAD"):
+        log_verb(root=str(tmp_path))
+
+
+HOLE = "warning: db/commits/00000001.json: it is not there, and db/commits/00000003.json is; "
+FORK = "warning: db/commits/00000002.json: sha256 "
+ENDLESS = "warning: db/commits/00000003.json: a commit of the database is wanted"
+
+
+@pytest.mark.parametrize(
+    ("harm", "warning"),
+    [
+        (lambda store: store.delete(keys.commit(1)), HOLE),
+        (lambda store: repoint(store, 2), FORK),
+        (lambda store: store.put(keys.commit(3), b"{}"), ENDLESS),
+    ],
+)
+def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[Store], None],
+    warning: str,
+) -> None:
+    store = of_commits(tmp_path / "store", 3)
+    harm(store)
+    root, told = str(tmp_path / "store"), []
+    for read in (
+        lambda: diff_verb(2, 2, root=root),
+        lambda: path_verb(root=root, version=2),
+        lambda: pull_verb(tmp_path / "tree", root=root, version=2),
+    ):
+        read()
+        told.append(capsys.readouterr().err.splitlines()[0])
+    assert len(set(told)) == 1 and told[0].startswith(warning), told
+    assert told[0].endswith("`opmeter db verify` says more")
+
+
+def repoint(store: Store, number: int) -> None:
+    """A commit of another author: nobody is harmed, but for whoever counted on its bytes."""
+    key = keys.commit(number)
+    store.put(key, store.get(key).replace(b'"author": "test"', b'"author": "tess"'))
+
+
+def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    made = replace(MADE, raw=b"recorded")
+    write_campaign(store, made)
+    merge(store, [made.name], guard=CREATE, author="test")
+    (key, *_) = [i.key for i in store.list(keys.all_attempts("made")) if "/raw/" in i.key]
+    store.put(key, b"other")
+    assert verify_verb(root=str(tmp_path)) == 1
+    assert f"version 1: {key}: sha256 " in capsys.readouterr().out
+    assert verify_verb(root=str(tmp_path), skip_raw=True) == 0
+    assert capsys.readouterr().out.endswith(": no problems; raw records were not read\n")
+
+
+def test_strays_are_listed_and_break_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput, match="no database at"):
+        verify_verb(root=str(tmp_path))
+    store = open_store(str(tmp_path))
+    write_campaign(store, MADE)
+    merge(store, [MADE.name], guard=CREATE, author="test")
+    assert verify_verb(root=str(tmp_path)) == 0
+    assert capsys.readouterr().out.endswith(": no problems\n")
+    store.put("campaigns/made/plans/1.json~", b"an editor's")
+    assert verify_verb(root=str(tmp_path)) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "stray campaigns/made/plans/1.json~: no key of this project"
+    assert told[1].startswith("1 version at ") and told[1].endswith(": no problems, 1 stray")
+    store.delete(keys.part("made", "shard", "attempt-1", 0))
+    assert verify_verb(root=str(tmp_path)) == 1
+    assert verify_verb(root=str(tmp_path), version=1) == 1
+
+
+def test_what_is_broken_is_no_stray_besides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = of_commits(tmp_path, 2)
+    for key in (keys.commit(2), keys.plan("made", 1)):
+        store.put(key, b"")
+    assert verify_verb(root=str(tmp_path)) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert not [line for line in told if line.startswith("stray")]
+    assert any(
+        line.startswith("version 1: campaigns/made/plans/1.json: a plan is") for line in told
+    )
+    assert any(line.startswith("version 2: db/commits/00000002.json: a commit") for line in told)
+    assert told[-2].startswith("to do       put what is listed back from a backup")
+
+
+def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    shards = [MadeShard(f"s{at}", [r], [answered([r], 5.0)]) for at, r in enumerate(RECORDS)]
+    write_campaign(store, MadePlan(shards))
+    key = keys.part("made", "s1", "attempt-1", 0)
+    store.put(key, b"rot")
+    assert merge_verb("made", root=str(tmp_path), single_writer=True) == 1
+    damaged, published = capsys.readouterr().out.splitlines()
+    assert damaged.startswith(f"damaged     shard s1 of plan 1: {key}: ")
+    assert published == "version 1: 1 measurement new"
+    assert merge_verb("made", root=str(tmp_path), single_writer=True, allow_damaged=True) == 0
+    assert "damaged" in capsys.readouterr().out
+    # The plan that measures it anew makes it good.
+    write_campaign(store, MadePlan([MadeShard("s1m", RECORDS[1:], [{}])], number=2))
+    again = MadeShard("s1n", RECORDS[1:], [answered(RECORDS[1:], 6.0)])
+    write_campaign(store, MadePlan([again], number=3))
+    assert merge_verb("made", root=str(tmp_path), plan=[1, 3], single_writer=True) == 0
+
+
+def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    late = MadeShard("late", RECORDS[1:], is_committed=False)
+    shards = [MadeShard("bad", RECORDS[:1], [answered(RECORDS[:1], 5.0)]), late]
+    write_campaign(store, MadePlan(shards))
+    store.put(keys.committed("made", "bad"), b"")
+    assert merge_verb("made", root=str(tmp_path), single_writer=True) == 3
+    out = capsys.readouterr().out
+    assert "damaged     shard bad of plan 1" in out and "missing     shard late" in out
+    assert "shard bad" not in out.split("missing", 1)[1]
+    assert merge_verb("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1

@@ -1,0 +1,49 @@
+"""The page about Kubernetes names what there is: Events, components, keys and metrics."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from jobs.objects.deployment import NO_KEYS, Deployment
+from jobs.objects.site import Site
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+SAID = re.compile(r'(?:Announce\(|Suspension\(|\.say\(|announce\([^"()]*)\s*"([A-Z][A-Za-z]+)"')
+
+
+def table(title):
+    """The first cells of the first table after a title."""
+    rows = PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0].splitlines()
+    return "\n".join(row.split("|")[1] for row in rows if row.startswith("| "))
+
+
+def test_every_event_is_explained_and_no_other():
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "jobs").rglob("*.py"))
+    said = set(SAID.findall(code))
+    assert len(said) > 12
+    assert set(re.findall(r"`([A-Z]\w+)`", table("What it says"))) == said
+
+
+def test_every_component_is_listed():
+    components = {path.name for path in (ROOT / "manifests" / "components").iterdir()}
+    assert components <= set(re.findall(r"`([a-z0-9-]+)`", table("The manifests")))
+
+
+def test_every_key_of_a_campaigns_config_map_is_listed():
+    keys = {field.name for field in fields(Deployment)} - NO_KEYS
+    assert keys <= set(re.findall(r"`([a-z_]+)`", table("The manifests")))
+
+
+def test_every_key_of_a_profile_is_listed():
+    keys = {field.name for field in fields(Site)} - {"name"} | {"site"}
+    assert keys == set(re.findall(r"`([a-z_]+)`", table("Machines")))
+
+
+def test_every_metric_is_named():
+    code = (ROOT / "jobs" / "controller" / "metrics.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'"(opmeter_\w+)":', code)) == set(re.findall(r"`(opmeter_\w+)`", PAGE))

@@ -1,0 +1,100 @@
+"""`opmeter launch --watch`: a controller on a laptop serves all that the namespace's one Lease is
+for."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from collector.errors import StoreUnavailable
+from collector.store.memory import MemoryStore
+from jobs.cli import launch, stores
+from jobs.cli.stores import Stores
+from jobs.controller import controller, loop
+from jobs.kube import leader_election
+from jobs.kube.cluster import Cluster
+from jobs.objects.applied_campaign import SELECTOR, applied_from, config_map
+from jobs.objects.deployment import Deployment
+
+pytestmark = pytest.mark.fast
+
+MINE, FROM_HERE = "s3://inside/x", "s3://outside/x"
+TEXT = "campaign: {}\nsources: [{{bundled: quickstart}}]\nbackend: cpu\n"
+
+
+def applied(name, root):
+    there = Deployment("bench", "here/a:1", "here/b:1", root)
+    return applied_from(config_map(name, TEXT.format(name), {"site": "cpu"}, there))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The addresses that were opened."""
+    found = []
+
+    def open_bare(root, *, single_writer, said_by):
+        found.append(root)
+        return MemoryStore()
+
+    monkeypatch.setattr(stores, "open_bare", open_bare)
+    return found
+
+
+def test_a_laptop_reaches_its_own_store_by_another_address_and_others_by_their_own(opened):
+    reached = Stores(lambda: True, (MINE, FROM_HERE))
+    reached.open(applied("mine", MINE))
+    reached.open(applied("other", "s3://else/y"))
+    assert opened == [FROM_HERE, "s3://else/y"]
+
+
+def test_a_laptop_takes_no_folder_of_its_own_for_a_volume_of_pods(opened):
+    reached = Stores(lambda: True, (MINE, FROM_HERE))
+    with pytest.raises(StoreUnavailable, match="volume of other's pods.*controller in the cluster"):
+        reached.open(applied("other", "file:///store"))
+    Stores(lambda: True).open(applied("other", "file:///store"))  # a controller's own mount
+    Stores(lambda: True, ("file:///store", "file:///mnt")).open(applied("mine", "file:///store"))
+    assert opened == ["file:///store", "file:///mnt"]
+
+
+class Looking:
+    """A controller of two campaigns, the first of which is finished at the second look."""
+
+    def __init__(self, cluster, open_store, *, may_act):
+        self.looks = 0
+
+    def look(self):
+        self.looks += 1
+        return {"mine": self.looks > 1, "other": False}
+
+
+def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
+    seen = []
+    changes = SimpleNamespace(stop=lambda: None, wait=lambda seconds: True)
+    election = SimpleNamespace(hold=lambda: True, release=lambda: seen.append("released"))
+
+    def watching(cluster, selector):
+        seen.append(selector)
+        return SimpleNamespace(start=lambda: changes)
+
+    forever = loop.run_forever
+    monkeypatch.setattr(leader_election, "Election", lambda *given: election)
+    monkeypatch.setattr(controller, "Controller", Looking)
+    monkeypatch.setattr(loop, "Changes", watching)
+    monkeypatch.setattr(launch, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(loop, "run_forever", lambda *a, **k: forever(*a, **k, interval_s=0.0))
+    cluster = SimpleNamespace(namespace="bench")
+    assert launch._watch(cluster, "mine", (MINE, FROM_HERE)) == 0
+    assert seen == [SELECTOR, "released"]
+
+
+def test_what_follows_a_launch_is_a_command_that_works_from_here(monkeypatch, capsys, tmp_path):
+    applied_there = []
+    cluster = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
+    monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
+    root = str(tmp_path / "store")
+    code = launch.launch_verb(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
+    assert code == 0
+    assert [one["data"]["root"] for one in applied_there] == [MINE]
+    told = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()
+    assert told == ["mine", "--namespace", "bench", "--root", root, "-w"]

@@ -1,0 +1,223 @@
+"""`opmeter logs`: what an attempt stored, and what its pod printed where it stored nothing."""
+
+import tracemalloc
+
+import pytest
+import zstandard
+
+from collector import keys
+from collector.errors import BadInput
+from collector.store import open_store
+from jobs.cli.logs import logs_verb
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterError
+from jobs.objects.applied_campaign import config_map
+from jobs.objects.deployment import Deployment
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.status import attempt_logs
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+ONE, TWO = add_record(1), add_record(2)
+WAVE = Wave("small", 1, "hash", 0, (("s-done",), ("s-open",)))
+
+
+class Pods:
+    """A namespace whose pods have logs."""
+
+    namespace = "bench"
+
+    def __init__(self, root):
+        deployment = Deployment("bench", "here/a:1", "here/b:1", root)
+        self.campaigns = [config_map("small", TEXT, {"site": "cpu"}, deployment)]
+        self.found, self.logs, self.refuses = [], {}, False
+
+    def config_maps(self, selector):
+        return self.campaigns
+
+    def pods(self, selector):
+        assert selector == "opmeter.io/campaign=small"
+        if self.refuses:
+            raise ClusterError("403: forbidden")
+        return self.found
+
+    def log(self, pod):
+        if pod not in self.logs:
+            raise ClusterError("400: container is waiting to start")
+        return self.logs[pod]
+
+    def add(self, name, index, text=None, phase="Failed", job=WAVE.job_name):
+        labels = {
+            "batch.kubernetes.io/job-name": job,
+            "batch.kubernetes.io/job-completion-index": str(index),
+        }
+        metadata = {"name": name, "uid": name, "labels": labels}
+        metadata["creationTimestamp"] = str(len(self.found))
+        self.found.append(
+            {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
+        )
+        if text is not None:
+            self.logs[name] = text
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = open_store(str(tmp_path / "store"))
+    shards = [
+        MadeShard("s-done", [ONE], [{}]),
+        MadeShard("s-open", [TWO], is_committed=False),
+    ]
+    write_campaign(found, MadePlan(shards, campaign="small"))
+    found.put(keys.wave("small", WAVE.wave_hash), wave_to_json(WAVE))
+    return found
+
+
+@pytest.fixture
+def pods(tmp_path, monkeypatch):
+    played = Pods(f"file://{tmp_path}/store")
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
+    return played
+
+
+def store_log(store, shard, attempt, text):
+    store.put(keys.attempt_log("small", shard, attempt), zstandard.compress(text.encode()))
+
+
+def test_a_killed_worker_is_told_by_what_its_pod_printed(store, pods, tmp_path, capsys):
+    pods.add("wave-1-a", 1, "out of memory")
+    pods.add("wave-1-b", 1, "it goes on", phase="Running")
+    pods.add("wave-0-a", 0, "of another index")
+    pods.add("other", 1, "of another wave", job="opmeter-small-other")
+    logs_verb("s-op", root=str(tmp_path / "store"))
+    assert capsys.readouterr().out.splitlines() == [
+        *("== pod wave-1-a, Failed on n1", "out of memory"),
+        *("== pod wave-1-b, Running on n1", "it goes on"),
+    ]
+
+
+def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_committed(
+    store, pods, tmp_path, capsys
+):
+    for shard in ("s-done", "s-open"):
+        store_log(store, shard, "a-1", f"stored of {shard}")
+    pods.add("wave-0-a", 0, "printed")
+    pods.add("wave-1-a", 1, "printed")
+    logs_verb("s-done", root=str(tmp_path / "store"), campaign="small")
+    assert "stored of s-done" in (printed := capsys.readouterr().out) and "pod" not in printed
+    logs_verb("s-open", root=str(tmp_path / "store"), campaign="small")
+    printed = capsys.readouterr().out
+    assert printed.index("stored of s-open") < printed.index("== pod wave-1-a")
+
+
+def test_the_store_is_found_as_the_cluster_names_it(store, pods, tmp_path, monkeypatch, capsys):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store_log(store, "s-done", "a-1", "stored")
+    for campaign in ("small", None):
+        logs_verb("s-done", campaign=campaign)
+        assert "stored" in capsys.readouterr().out
+
+
+def test_the_folder_here_comes_before_the_cluster(store, pods, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pods.campaigns = []
+    store_log(store, "s-done", "a-1", "stored here")
+    (tmp_path / "store").rename(tmp_path / "opmeter-data")
+    logs_verb("s-done")
+    assert "stored here" in capsys.readouterr().out
+
+
+def test_the_shards_of_a_finished_campaign_are_listed_too(store, pods, tmp_path, capsys):
+    logs_verb(root=str(tmp_path / "store"))
+    assert capsys.readouterr().out.splitlines() == [
+        "s-done  small plan 1, 1 case, committed",
+        "s-open  small plan 1, 1 case, open",
+    ]
+
+
+def test_a_shard_that_is_not_there_is_answered_with_those_that_are(store, pods, tmp_path):
+    with pytest.raises(BadInput, match="0 shards begin so .*; there are s-done, s-open "):
+        logs_verb("x", root=str(tmp_path / "store"), campaign="small")
+
+
+def test_a_campaign_that_is_not_there_is_not_taken_for_a_missing_shard(store, pods, tmp_path):
+    with pytest.raises(BadInput, match="^no campaign 'smal' at .*; there are: small$"):
+        logs_verb("s-done", root=str(tmp_path / "store"), campaign="smal")
+
+
+def test_where_nothing_is_left_it_is_said_why(store, pods, tmp_path, monkeypatch):
+    root = str(tmp_path / "store")
+    with pytest.raises(BadInput, match="no attempt has left a log, and no pod of it is there"):
+        logs_verb("s-open", root=root)
+    pods.add("wave-1-a", 1, phase="Pending")
+    with pytest.raises(BadInput, match="pod wave-1-a, Pending on n1: 400: container is waiting"):
+        logs_verb("s-open", root=root)
+    pods.refuses = True
+    with pytest.raises(BadInput, match="403: forbidden"):
+        logs_verb("s-open", root=root)
+    with pytest.raises(BadInput, match="2 shards begin so"):
+        logs_verb("s-", root=root)
+
+
+def shown_of(store, tmp_path, capsys, data):
+    store.put(keys.attempt_log("small", "s-done", "a-1"), data)
+    logs_verb("s-done", root=str(tmp_path / "store"), campaign="small")
+    return capsys.readouterr().out
+
+
+def test_a_log_cannot_steer_a_terminal(store, pods, tmp_path, capsys):
+    steering = "ok\r\n\x1b]52;c;aGk=\x07\ttitle \x1b]0;x\x07 \x9b2J back\u202ewards\rgone\n\udcff"
+    text = zstandard.compress(steering.encode("utf-8", "surrogateescape"))
+    shown = shown_of(store, tmp_path, capsys, text)
+    _, *lines = shown.splitlines()
+    assert lines[0] == "ok"
+    assert lines[1].startswith(r"\x1b]52;c;aGk=\x07") and "\ttitle" in lines[1]
+    assert r"\x9b2J back\u202ewards\rgone" in lines[1]
+    assert all(c.isprintable() or c in "\n\t" for c in shown)
+
+
+def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
+    store, pods, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(attempt_logs, "_MOST_BYTES", 1 << 20)
+    bomb = zstandard.compress(b"a" * (256 << 20))  # a few KiB that are 256 MiB
+    tracemalloc.start()
+    try:
+        shown = shown_of(store, tmp_path, capsys, bomb)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert shown.rstrip().endswith("(the rest is not shown: it is over 1 MiB)")
+
+
+def test_a_log_too_large_to_fetch_is_left_where_it_is(store, pods, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(attempt_logs, "_MOST_BYTES", 10)
+    assert "(not shown: 0 MiB are stored)" in shown_of(store, tmp_path, capsys, b"x" * 11)
+
+
+# A frame header that claims an exabyte, one with a window of two gigabytes, and plain garbage.
+CLAIMS = bytes.fromhex("28b52ffde0") + (1 << 60).to_bytes(8, "little") + bytes(9)
+WIDE = bytes.fromhex("28b52ffd00a8") + bytes(9)
+
+
+@pytest.mark.parametrize("data", [CLAIMS, WIDE, b"no log", b"", zstandard.compress(b"a" * 99)[:-3]])
+def test_what_is_no_log_is_said_to_be_none_and_the_others_are_shown(
+    store, pods, tmp_path, capsys, data
+):
+    store_log(store, "s-done", "a-2", "the other")
+    shown = shown_of(store, tmp_path, capsys, data)
+    assert shown.rstrip().endswith("the other")
+    assert "a-1/log.zst" in shown and len(shown) < 1000
+
+
+def test_what_a_pod_printed_cannot_steer_a_terminal_either(store, pods, tmp_path, capsys):
+    pods.add("wave-1-a", 1, "\x1b[2Jgone")
+    logs_verb("s-op", root=str(tmp_path / "store"))
+    assert r"\x1b[2Jgone" in capsys.readouterr().out

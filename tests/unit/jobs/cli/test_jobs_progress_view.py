@@ -1,0 +1,68 @@
+"""What a log shows of a run, and what a terminal does."""
+
+from dataclasses import replace
+
+import pytest
+
+from jobs.cli.progress_view import LineView, TerminalView, view_for
+from jobs.executor.local_campaign import Tally
+from jobs.executor.local_run import Progress
+from tests.unit.jobs.plans import plan_of, shards_of
+
+pytestmark = pytest.mark.fast
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_log_gets_a_line_a_minute_with_rate_and_time_left():
+    lines, clock = [], Clock()
+    with LineView(lines.append, clock=clock) as view:
+        for second in range(0, 130, 10):
+            clock.now_s = second
+            view.measure(second // 10, 100)
+        clock.now_s = 135
+        view.measure(100, 100)
+    assert lines[0] == "answered 0 of 100 cases\n"
+    assert lines[1] == "answered 6 of 100 cases, 0.1 cases/s, about 940 s left\n"
+    assert lines[-1].startswith("answered 100 of 100 cases")
+    assert len(lines) == 4
+
+
+def test_the_view_fits_where_it_is_shown():
+    assert isinstance(view_for(True), TerminalView)
+    assert isinstance(view_for(False), LineView)
+
+
+def test_a_terminal_shows_a_bar(capsys):
+    with TerminalView() as view:
+        view.say("plan 1")
+        view.measure(3, 10)
+    assert "plan 1" in capsys.readouterr().err
+
+
+class Shown(LineView):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        super().__init__(lambda line: None)
+        self.done = []
+
+    def measure(self, done, cases):
+        self.done.append((done, cases))
+
+
+def test_a_shard_that_begins_again_does_not_take_the_progress_back():
+    shards = tuple(replace(shard, cases=10) for shard in shards_of(1.0, 1.0, 1.0))
+    view = Shown()
+    tally = Tally(plan_of(shards), ["s1", "s2"], view)
+    tally.told(Progress("s1", 7, 10))
+    tally.told(Progress("s2", 1, 10))
+    tally.told(Progress("s1", 4, 10))  # its next worker
+    tally.told(Progress("s1", 8, 10))
+    tally.finished("s1")
+    assert view.done == [(10, 30), (17, 30), (18, 30), (18, 30), (19, 30), (21, 30)]

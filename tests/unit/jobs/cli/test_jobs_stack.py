@@ -1,0 +1,70 @@
+"""`opmeter stack`: what a probe's pod prints, and what it is told."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector.errors import BadInput
+from collector.host import stack
+from collector.stack import Stack
+from jobs.cli.stack import stack_verb
+
+pytestmark = pytest.mark.fast
+
+DIE = "ATLAS_800_A3_752T_128G_DIE"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What a machine whose chips have several names is asked; it answers by the name it is told."""
+    found = []
+
+    def local_stack(backend, wanted):
+        found.append((backend, wanted))
+        if wanted is None:
+            raise BadInput("it can be known by several names")
+        return Stack(device=wanted, torch="2.9.0")
+
+    monkeypatch.setattr(stack, "local_stack", local_stack)
+    return found
+
+
+def test_the_name_that_is_given_reaches_the_machine(asked, capsys):
+    stack_verb(backend="npu", device=DIE)
+    assert json.loads(capsys.readouterr().out)["device"] == DIE
+    with pytest.raises(BadInput, match="several names"):
+        stack_verb(backend="npu")
+    assert asked == [("npu", DIE), ("npu", None)]
+
+
+def test_a_name_is_refused_where_a_machine_names_itself(asked):
+    with pytest.raises(BadInput, match="--device names an NPU"):
+        stack_verb(backend="cpu", device="CPU_x_2t")
+    assert not asked
+
+
+def run(limit_s, takes_s):
+    """A process whose driver takes its time."""
+    code = (
+        "import time; from collector.host import stack; from collector.stack import Stack\n"
+        "from jobs.cli.stack import stack_verb\n"
+        f"stack.local_stack = lambda *asked: time.sleep({takes_s}) or Stack('D', '2.9.0')\n"
+        f"stack_verb(backend='cpu', limit={limit_s})"
+    )
+    folder = Path(__file__).parents[4]
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_driver_that_hangs_is_given_up_after_the_limit():
+    done = run(limit_s=0.1, takes_s=50)
+    assert done.returncode == 1 and not done.stdout
+    assert "no answer within 0.1 s: the driver or the store hangs" in done.stderr
+
+
+def test_an_answer_in_time_is_given():
+    done = run(limit_s=50, takes_s=0.0)
+    assert done.returncode == 0 and json.loads(done.stdout)["device"] == "D"

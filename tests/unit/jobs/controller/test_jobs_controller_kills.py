@@ -1,0 +1,119 @@
+"""A controller killed before and after each of its calls, and whoever follows it.
+
+Each is tried at many calls, which takes seconds: not of the edit loop, which has the others of
+`test_jobs_controller.py`.
+"""
+
+import itertools
+from contextlib import suppress
+
+import pytest
+
+from collector.database.commits import find_head
+from collector.database.query import answers, held_shards
+from collector.database.snapshot import load_state
+from jobs.planning.stored_plans import committed_shards
+from tests.unit.jobs.controller.played_campaign import (
+    STACK,
+    Play,
+    everything_is_held,
+    rot,
+)
+from tests.unit.jobs.fake_cluster import Killed
+
+
+def kill_once(thing, when, number):
+    """Let the call of that number, or the next that succeeds, be the last of whoever makes it; the
+    list tells whether it was made."""
+    seen = []
+
+    def die(at, *name):
+        if at >= number and not seen:
+            seen.append(at)
+            raise Killed
+
+    setattr(thing, when, die)
+    return seen
+
+
+def survive(play):
+    """A killed controller is followed by another; killed pods are the Job controller's matter."""
+    for _ in range(300):
+        try:
+            if play.look():
+                return
+        except Killed:
+            play.controller = play.new_controller()
+            continue
+        with suppress(Killed):
+            play.cluster.step()
+    raise AssertionError(f"it does not end: {play.cluster.reasons()}")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("of", "step"), [("cluster", 1), ("store", 5)])
+def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
+    for number in itertools.count(1, step):
+        play = Play(cases=6)
+        thing = getattr(play, of)
+        first = play.store.calls if of == "store" else 0
+        seen = kill_once(thing, when, first + number)
+        survive(play)
+        setattr(thing, when, lambda *call: None)
+        play.check_complete()
+        merges = [n for n in play.cluster.created if "-merge-" in n]
+        assert len(merges) == 1 and len(set(play.cluster.created)) == len(play.cluster.created)
+        if not seen:
+            break
+    assert number > 20  # calls of a whole campaign
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("of", "step"), [("cluster", 2), ("store", 11)])
+def test_whoever_is_killed_between_two_plans_is_followed_by_another(of, step, when):
+    for number in itertools.count(1, step):
+        play = Play(cases=6)
+        play.cluster.grace = True
+        play.rounds(2)
+        play.cases = 8
+        play.apply()
+        thing = getattr(play, of)
+        seen = kill_once(thing, when, (play.store.calls if of == "store" else 0) + number)
+        survive(play)
+        setattr(thing, when, lambda *call: None)
+        assert play.plan.number == 2 and everything_is_held(play)
+        wanted = {shard.shard_id for shard in play.plan.shards}
+        assert wanted <= committed_shards(play.store, "small")
+        if not seen:
+            break
+    assert number > 10
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(when):
+    for number in itertools.count(1, 3):
+        play = Play(cases=6)
+        play.rounds(2)
+        bad = rot(play)
+        seen = kill_once(play.cluster, when, play.cluster.requests + number)
+        survive(play)
+        setattr(play.cluster, when, lambda *call: None)
+        assert play.plan.number == 2
+        state = load_state(play.store, find_head(play.store))
+        assert len(answers(state, STACK.version_path)) == play.cases
+        assert ("small", bad) not in held_shards(state)
+        if not seen:
+            break
+    assert number > 10
+
+
+def test_a_controller_killed_while_it_serves_a_wish_leaves_one_round():
+    for number in itertools.count(1):
+        play = Play(cases=4).play()
+        play.annotate(again="monday")
+        seen = kill_once(play.store, "after", play.store.calls + number)
+        survive(play)
+        play.store.after = lambda number: None
+        assert play.plan.number == 2
+        if not seen or number > 60:
+            break

@@ -1,0 +1,157 @@
+"""What `launch --dry-run` shows, and the Jobs that a campaign begins with."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.cli.launch import launch_verb
+from jobs.controller.dry_run import first_objects, named_probe
+from jobs.objects.applied_campaign import applied_from
+from jobs.objects.deployment import Deployment
+from jobs.objects.job_features import DEGRADED
+from jobs.objects.job_manifest import MADE_OF, SPEC_HASH, is_same, made_of, worker_job
+from jobs.objects.kueue import QUEUE
+from jobs.objects.site import load_site
+from jobs.objects.waves import Wave
+from tests.unit.jobs.controller.played_campaign import Play
+from tests.unit.jobs.plans import TOLD
+
+pytestmark = pytest.mark.fast
+
+HEADER = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats\n"
+)
+ROW = 'static,AI_VECTOR_CORE,"""8,8;8,8""",FLOAT;FLOAT,ND;ND,"""8,8""",FLOAT,ND\n'
+OP_MAPPING = "operator_mappings: {aten.add.Tensor: {kernel_type: Add, query_mode: elementwise}}\n"
+TARGET = "target: {device: CPU_x_2t, torch: 2.13.0}\n"
+TEXT = f"campaign: c\nsources: [{{tree: tree}}]\nbackend: cpu\ndevices: 2\n{TARGET}"
+NPUS = TEXT.replace("backend: cpu", "backend: npu").replace(TARGET, f"target: {TOLD}\n")
+DEPLOYMENT = Deployment("bench", "here/worker:1", "here/controller:1", "s3://perf/x")
+CPU = load_site("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "Add.csv").write_text(HEADER + ROW)
+    (tmp_path / "tree" / "op_mapping.yaml").write_text(OP_MAPPING)
+    (tmp_path / "c.yaml").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def campaign_of(folder, text=TEXT):
+    return campaign_from_text(text, path="c.yaml", base=folder)
+
+
+def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
+    store = MemoryStore()
+    (job,) = first_objects(campaign_of(folder, NPUS), CPU, DEPLOYMENT, store)
+    assert job["spec"]["completions"] == 1 and job["kind"] == "Job"
+    assert job["spec"]["suspend"] is True  # its plan and its wave are not in the store
+    assert not list(store.list(""))
+
+
+def test_a_printed_wave_names_no_queue_that_would_start_it_before_there_is_a_plan(folder):
+    site = replace(CPU, kueue_queue="team")
+    (job,) = first_objects(campaign_of(folder, NPUS), site, DEPLOYMENT, MemoryStore())
+    assert job["spec"]["suspend"] is True and QUEUE not in job["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("target", ["", TARGET], ids=["nothing", "a processor by its name"])
+def test_the_probe_is_shown_where_it_is_not(folder, target):
+    """Flags, threads and allocator of a processor are more than a target can say."""
+    campaign = campaign_of(folder, TEXT.replace(TARGET, target))
+    (job,) = first_objects(campaign, CPU, DEPLOYMENT, MemoryStore())
+    assert job["metadata"]["name"].startswith("opmeter-probe-")
+    assert named_probe(campaign, CPU, DEPLOYMENT) == job
+    other = replace(DEPLOYMENT, image="here/worker:2")
+    assert named_probe(campaign, CPU, other)["metadata"]["name"] != job["metadata"]["name"]
+
+
+def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, capsys):
+    asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
+    code = launch_verb("c.yaml", **asked)
+    printed = capsys.readouterr().out
+    config_map, job = yaml.safe_load_all(printed)
+    assert code == 0 and job["kind"] == "Job" and not (folder / "store").exists()
+    applied = applied_from(config_map)
+    assert applied.op_mapping == OP_MAPPING
+    (source,) = applied.campaign.sources
+    assert len(source.sha256) == 64
+    (said,) = [line for line in printed.splitlines() if line.startswith("# Not uploaded")]
+    assert said.endswith(f"campaigns/c/sources/{source.sha256}.csv")
+    key = folder / "store" / "campaigns" / "c" / "sources" / f"{source.sha256}.csv"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    assert launch_verb("c.yaml", **asked) == 0
+    assert "Not uploaded" not in capsys.readouterr().out
+    assert applied.campaign.target == campaign_of(folder).target
+
+
+def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
+    play, other = Play(cases=6), Play(cases=6)
+    other.look()
+    (job,) = other.cluster.worker_jobs()
+    job["spec"]["suspend"] = True
+    play.cluster.create_or_adopt(job)
+    play.cluster.step()
+    assert not play.cluster.tried
+    play.play().check_complete()
+    workers = [name for name in play.cluster.created if "merge" not in name]
+    assert workers == [job["metadata"]["name"]]
+
+
+def a_wave(plan_shards, avoid=()):
+    return Wave("c", 1, "feed", 0, tuple((s,) for s in plan_shards), avoid)
+
+
+@pytest.fixture
+def plan(folder):
+    from jobs.campaign.target import resolve_stack_of
+    from jobs.planning.lifecycle import NewPlan
+    from jobs.planning.situation import next_round, survey
+
+    campaign = campaign_of(folder, NPUS)
+    situation = survey(campaign, MemoryStore(), resolve_stack_of(campaign, lambda: None))
+    return next_round(situation, NewPlan(1, ()), again=False, retry_failed=False).plan
+
+
+def test_nodes_are_avoided_by_their_names(plan):
+    job = worker_job(a_wave("ab", avoid=("n1", "n2")), plan, CPU, DEPLOYMENT, cap=2)
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [one["values"] for one in term["matchFields"]] == [["n1"], ["n2"]]
+
+
+def test_what_a_job_is_made_of_changes_with_image_and_site_only(plan):
+    job = worker_job(a_wave("ab"), plan, CPU, DEPLOYMENT, cap=2)
+    assert job["metadata"]["annotations"][MADE_OF] == made_of(CPU, DEPLOYMENT)
+    same = replace(DEPLOYMENT, owner=("c", "uid"), controller_image="other")
+    assert made_of(CPU, same) == made_of(CPU, DEPLOYMENT)
+    assert made_of(CPU, replace(DEPLOYMENT, image="i")) != made_of(CPU, DEPLOYMENT)
+    assert made_of(replace(CPU, memory="9Gi"), DEPLOYMENT) != made_of(CPU, DEPLOYMENT)
+
+
+def test_what_changes_while_a_job_lives_makes_no_other_job(plan):
+    wave = a_wave("abcd")
+    one = worker_job(wave, plan, CPU, DEPLOYMENT, cap=1)
+    two = worker_job(wave, plan, CPU, DEPLOYMENT, cap=3, suspend=True)
+    assert is_same(one, two)
+    old = worker_job(wave, plan, CPU, DEPLOYMENT, cap=1, features=DEGRADED)
+    assert not is_same(one, old) and SPEC_HASH in old["metadata"]["annotations"]
+    assert "podReplacementPolicy" not in old["spec"]
+
+
+def test_the_digest_of_an_image_reaches_the_certificates(plan):
+    pinned = replace(DEPLOYMENT, image="here/worker@sha256:" + "0" * 64)
+    job = worker_job(a_wave("a"), plan, CPU, pinned, cap=1)
+    env = {
+        one["name"]: one.get("value")
+        for one in job["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert env["OPMETER_IMAGE_DIGEST"] == "sha256:" + "0" * 64

@@ -1,0 +1,134 @@
+"""What a controller says to Prometheus and to log collectors."""
+
+import json
+import logging
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from collector.measurement import Outcome
+from jobs.cli.controller import JsonFormatter
+from jobs.controller.metrics import Metrics
+from jobs.controller.work_done import WorkDone
+from jobs.decide.observed import WORKER, JobView, Observed, PodView
+from jobs.objects.site import load_site
+from jobs.objects.strikes import Strike, Strikes
+from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
+
+pytestmark = pytest.mark.fast
+
+
+def told():
+    cluster = PlayedCluster(desired(3))
+    cluster.committed["s000"] = Outcome.OK
+    observed = replace(cluster.observe(), strikes=Strikes(frozenset({Strike("n1", "s001")})))
+    metrics = Metrics()
+    metrics.campaign("c", cluster.wanted.plan, observed, load_site("cpu"))
+    metrics.looked("c", 0.25, 7)
+    metrics.set("opmeter_is_leader", True)
+    return metrics
+
+
+def test_numbers_are_told_in_the_text_format():
+    lines = told().text().splitlines()
+    assert 'opmeter_shards{campaign="c",state="committed"} 1' in lines
+    assert 'opmeter_shards{campaign="c",state="open"} 2' in lines
+    assert 'opmeter_node_strikes{campaign="c",node="n1"} 1' in lines
+    assert "# TYPE opmeter_api_requests_total counter" in lines
+    assert "opmeter_is_leader 1" in lines
+    types = [line for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def job(uid, *succeeded):
+    return JobView(uid, uid, WORKER, "w", "h", 9, 4, False, 2, succeeded=frozenset(succeeded))
+
+
+def pod(uid, phase, code=None):
+    return PodView(uid, uid, "j", 0, "n1", phase, exit_code=code)
+
+
+def test_pods_that_succeeded_are_counted_though_they_are_not_listed():
+    plan = desired(3).plan
+    metrics = Metrics()
+    jobs = (job("a", 0, 1, 2), replace(job("m", 0), component="merge"))
+    observed = Observed(frozenset(), (), jobs=jobs, pods=(pod("p", "Running"),))
+    metrics.campaign("c", plan, observed, load_site("cpu"))
+    lines = metrics.text().splitlines()
+    assert 'opmeter_pods{campaign="c",phase="Succeeded"} 3' in lines
+    assert 'opmeter_pods{campaign="c",phase="Running"} 1' in lines
+    assert 'opmeter_attempts_total{campaign="c",exit="0"} 3' in lines
+    assert "# TYPE opmeter_attempts_total counter" in lines
+
+
+def test_each_pod_that_ended_is_one_attempt_by_its_exit_code():
+    work, site = WorkDone(lambda: 0.0), load_site("cpu")
+    first = (pod("a", "Failed", 44), pod("b", "Failed"), pod("c", "Running"))
+    for jobs in ((job("j", 1),), (job("j", 1),), (job("j", 1, 2), job("k", 0))):
+        work.look(Observed(frozenset(), (), jobs=jobs, pods=first), site)
+    assert work.attempts == {"0": 3, "44": 1, "none": 1}
+    work.look(Observed(frozenset(), (), pods=(pod("c", "Failed", 44),)), site)
+    assert work.attempts == {"0": 3, "44": 2, "none": 1}
+
+
+def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_measure():
+    now = [100.0]
+    node = replace(load_site("a2-800t"), shape="node", measure_concurrency=2)  # 8 devices, by twos
+    plan = replace(desired(8).plan, devices=16)  # 10 s each
+    work = WorkDone(lambda: now[0])
+    nothing = Observed(frozenset(), ())
+    work.look(nothing, node)
+    assert work.eta_s(plan, nothing, node) == 10.0  # the longest of them
+    runs = replace(nothing, pods=(pod("a", "Running"),))
+    now[0] += 50.0
+    work.look(runs, node)
+    assert work.device_s == 0.0  # nobody knows since when
+    assert work.eta_s(plan, runs, node) == 8 * 10.0 / 2
+    now[0] += 60.0
+    done = replace(runs, committed=frozenset(f"s{n:03d}" for n in range(4)))
+    work.look(done, node)
+    assert work.device_s == 8 * 60.0
+    # 120 s on two devices for four shards and two halves: 2.4 times the forecast
+    assert work.eta_s(plan, done, node) == pytest.approx(2.4 * 4 * 10.0 / 2)
+
+
+def test_a_large_count_keeps_its_last_digit():
+    metrics = Metrics()
+    metrics.set("x_total", 12345678)
+    assert "x_total 12345678" in metrics.text().splitlines()
+
+
+def test_a_campaign_that_is_gone_is_told_no_more():
+    metrics = told()
+    metrics.forget("c")
+    assert 'campaign="c"' not in metrics.text() and "opmeter_is_leader" in metrics.text()
+
+
+def test_a_label_cannot_break_its_line():
+    metrics = Metrics()
+    metrics.set("x", 1, {"a": 'b"\n\\'})
+    assert 'x{a="b\\"\\n\\\\"} 1' in metrics.text()
+
+
+def test_a_scrape_is_answered():
+    server = told().serve(0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert b"opmeter_shards" in answer.read()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_log_line_is_one_json_object():
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        information = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("jobs.x", logging.INFO, "f", 1, "a %s", ("b",), information)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    said = json.loads(line)
+    assert said["message"] == "a b" and "ValueError: two" in said["traceback"]

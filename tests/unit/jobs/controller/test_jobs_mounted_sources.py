@@ -1,0 +1,287 @@
+"""What a campaign in a cluster may have the controller read, and that nothing of it is told."""
+
+import csv
+import io
+import logging
+import os
+
+import pytest
+
+from collector.errors import BadInput
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.store.probe import Probe
+from collector.vocabulary import BASE_CELLS
+from jobs.controller import controller
+from jobs.controller.controller import Controller
+from jobs.controller.error_frames import frames_of
+from jobs.controller.mounted_sources import check_mounted
+from jobs.objects.applied_campaign import config_map, config_map_name
+from jobs.objects.deployment import Deployment
+from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+from tests.unit.jobs.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.fast
+
+SECRET = "eyJhbGciOiJSUzI1NiIs"
+DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "memory:")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "sources"
+    made.mkdir()
+    (tmp_path / "token").write_text(SECRET)
+    return made
+
+
+def refused(path, folders):
+    with pytest.raises(BadInput) as error:
+        check_mounted(path, folders)
+    return str(error.value)
+
+
+# Where --------------------------------------------------------------------------------------------
+
+
+def test_without_a_folder_nothing_is_read_and_nobody_learns_what_is_there(folder):
+    there, nowhere = folder.parent / "token", folder.parent / "nowhere"
+    for folders in ((), (folder,)):
+        said = {refused(path, folders).replace(str(path), "PATH") for path in (there, nowhere)}
+        assert len(said) == 1 and "outside the folders" in said.pop()
+
+
+@pytest.mark.parametrize("path", ["../token", "a/../../token", "../sources-of-another/x.csv"])
+def test_a_path_does_not_lead_out_of_its_folder(folder, path):
+    other = folder.parent / "sources-of-another"
+    other.mkdir()
+    (other / "x.csv").write_text("x")
+    (folder / "a").mkdir()
+    assert "outside the folders" in refused(folder / path, [folder])
+
+
+def test_a_link_counts_by_where_it_leads(folder):
+    (folder / "file.csv").write_text("x")
+    check_mounted(folder / "file.csv", [folder.parent / "none", folder])
+    (folder / "inside.csv").symlink_to("file.csv")
+    (folder / "outside.csv").symlink_to("../token")
+    (folder / "up").symlink_to("..")
+    for name in ("outside.csv", "up/token", "up"):
+        assert "outside the folders" in refused(folder / name, [folder])
+    # A reader of a file looks at its neighbours, and a reader of a folder at all of them.
+    for name in ("inside.csv", "."):
+        assert "a link that leads out" in refused(folder / name, [folder])
+    for name in ("outside.csv", "up"):
+        (folder / name).unlink()
+    check_mounted(folder / "inside.csv", [folder])
+    check_mounted(folder, [folder])
+
+
+def test_a_folder_that_is_mounted_as_kubernetes_mounts_a_config_map_is_read(folder):
+    (folder / "..2026").mkdir()
+    (folder / "..2026" / "op_mapping.yaml").write_text("x")
+    (folder / "..data").symlink_to("..2026")
+    (folder / "op_mapping.yaml").symlink_to("..data/op_mapping.yaml")
+    check_mounted(folder / "op_mapping.yaml", [folder])
+
+
+def test_what_a_run_says_beside_its_files_is_looked_at_too(folder):
+    output = folder / "rank0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    (output / "kernel_details.csv").write_text("x")
+    check_mounted(output / "kernel_details.csv", [folder])
+    (output.parent / "profiler_info_0.json").symlink_to("../../token")
+    assert "a link that leads out" in refused(output / "kernel_details.csv", [folder])
+
+
+def test_what_lies_beside_a_link_is_looked_at_as_what_lies_beside_its_end(folder):
+    for name in ("near", "far"):
+        (folder / name).mkdir()
+    (folder / "far" / "kernel_details.csv").write_text("x")
+    (folder / "near" / "kernel_details.csv").symlink_to("../far/kernel_details.csv")
+    check_mounted(folder / "near" / "kernel_details.csv", [folder])
+    for name in ("near", "far"):  # a reader opens it by the name that it is given
+        other = folder / name / "operator_details.csv"
+        other.symlink_to("../../token")
+        said = refused(folder / "near" / "kernel_details.csv", [folder])
+        assert f"{name}/operator_details.csv: a link that leads out" in said
+        other.unlink()
+
+
+def test_what_the_run_of_a_link_says_is_looked_at(folder):
+    run = folder / "rank0_ascend_pt"
+    run.mkdir()
+    (folder / "op_summary_1.csv").write_text("x")
+    (run / "op_summary_1.csv").symlink_to("../op_summary_1.csv")
+    check_mounted(run / "op_summary_1.csv", [folder])
+    os.mkfifo(run / "profiler_info.json")
+    assert "a regular file is wanted" in refused(run / "op_summary_1.csv", [folder])
+
+
+def test_names_that_lead_nowhere_are_refused(folder):
+    (folder / "circle").symlink_to("circle")
+    assert "no such file" in refused(folder / "circle", [folder])
+    assert "cannot be read" in refused(folder, [folder])
+    assert "no such file" in refused(folder / ("x" * 300), [folder])
+    assert "no path has such a name" in refused(folder / "a\0b", [folder])
+
+
+def test_a_link_out_does_not_tell_what_is_there(folder):
+    said = set()
+    for name in ("../token", "../nowhere"):
+        (folder / "x").symlink_to(name)
+        said.add(refused(folder, [folder]))
+        (folder / "x").unlink()
+    assert len(said) == 1 and "leads out" in said.pop()
+
+
+def test_a_pipe_is_no_source(folder):
+    os.mkfifo(folder / "op_mapping.yaml")
+    assert "a regular file is wanted" in refused(folder / "op_mapping.yaml", [folder])
+    assert "a regular file is wanted" in refused(folder, [folder])
+
+
+def test_a_file_that_is_not_there_is_named(folder):
+    assert "no such file" in refused(folder / "x.csv", [folder])
+    (folder / "dangling.csv").symlink_to("gone.csv")
+    assert "cannot be read" in refused(folder, [folder])
+
+
+# What is told -------------------------------------------------------------------------------------
+
+
+class Said:
+    """A campaign that names files, one look of a controller at it, and all that was said."""
+
+    def __init__(self, folder, caplog, *lines):
+        text = "campaign: small\nbackend: cpu\ntarget: {device: CPU_x_2t, torch: 2.13.0+cpu}\n"
+        self.cluster = FakeCluster(MemoryStore())
+        self.cluster.apply(
+            config_map("small", text + "\n".join(lines), {"site": "cpu"}, DEPLOYMENT)
+        )
+        self.cluster.has_answered(config_map_name("small"), Stack("CPU_x_2t", "2.13.0+cpu"))
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG):
+            Controller(
+                self.cluster,
+                lambda applied: self.cluster.store,
+                ask_store=lambda store: Probe(True, (), "honest"),
+                folders=[folder],
+            ).look()
+        self.reasons = self.cluster.reasons()
+        logged = [caplog.handler.format(record) for record in caplog.records]
+        self.words = "\n".join([*map(str, self.cluster.told.values()), *logged])
+
+
+def rows(*lines):
+    out = io.StringIO()
+    csv.writer(out).writerows(lines)
+    return out.getvalue()
+
+
+def table():
+    data = profile_bytes("K5", [Told(duration="1.000")])
+    return list(csv.reader(io.StringIO(data.decode(), newline="")))
+
+
+COLUMNS = LAYOUTS["K5"][1].split(",")
+KERNEL_DETAILS = {
+    "alone": SECRET,
+    "a row": rows(table()[0], [SECRET]),
+    "quoted": f'"{SECRET}\n"{SECRET}',
+    **{
+        column: rows(
+            table()[0],
+            [text if name == column else cell for name, cell in zip(COLUMNS, row, strict=True)],
+        )
+        for column in COLUMNS
+        if column not in ("Type", "Name")  # names of what runs, which the plan holds
+        for text in (f"{SECRET}.é",)
+        for row in table()[1:]
+    },
+    "Type": rows(table()[0], [f"{SECRET}/x", *table()[1][1:]]),
+}
+TREE = {
+    "alone": SECRET,
+    **{
+        column: rows(BASE_CELLS, [f"{SECRET}.é" if name == column else "" for name in BASE_CELLS])
+        for column in BASE_CELLS
+    },
+    "a column": rows([*BASE_CELLS, "Extra"], [SECRET]),
+}
+ENTRIES = (
+    *("kernel_type: {}/x", "query_mode: {}", "category: {}", "zero_cost: {}", "sub_kernels: {}"),
+    *("tc_input_count: {}", "accepted_miss: [{}]", "kernel_type: !!int {}", "composite: {}"),
+)
+OP_MAPPINGS = (
+    *("{}", "'{}", "[{}", "{{{}", "*{}", "!{} a", "!!{} a", "!{}!b c", "%{}", "@{}", "- {}"),
+    *("a: !!timestamp {}", "a: !!bool {}", "a: !!float {}", "a: b: {}", "{}: 1\n{}: 2", "\t{}"),
+    *("operator_mappings: {}", "operator_mappings: [{}]", "operator_mappings: {{aten.x: {}}}"),
+    *(f"operator_mappings: {{{{aten.x: {{{{{entry}}}}}}}}}" for entry in ENTRIES),
+)
+
+
+@pytest.mark.parametrize("name", ["op_mapping.yaml", "tree"])
+def test_no_word_of_an_op_mapping_is_told(folder, caplog, name):
+    named = ["sources: [{bundled: quickstart}]", f"op_mapping: {folder}/op_mapping.yaml"]
+    if name == "tree":
+        named = [f"sources: [{{tree: {folder}}}]"]
+        (folder / "Add.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))
+    for text in OP_MAPPINGS:
+        (folder / "op_mapping.yaml").write_text(text.format(SECRET, SECRET))
+        found = Said(folder, caplog, *named)
+        assert found.reasons == ["BadInput"], (text, found.words)
+        assert "op_mapping.yaml" in found.words
+        assert SECRET not in found.words, text
+
+
+@pytest.mark.parametrize("column", KERNEL_DETAILS)
+def test_no_cell_of_a_profile_is_told(folder, caplog, column):
+    (folder / "kernel_details.csv").write_text(KERNEL_DETAILS[column])
+    found = Said(folder, caplog, f"sources: [{{profile: {folder}}}]")
+    assert set(found.reasons) & {"BadInput", "Planned"}
+    assert "Mistake" not in found.reasons and SECRET not in found.words
+
+
+def test_no_word_of_what_lies_beside_a_profile_is_told(folder, caplog):
+    (folder / "kernel_details.csv").write_text(rows(*table()).replace("Add", "FusedInferAttention"))
+    for name in ("operator_details.csv", "profiler_info.json", "opmeter-tree.json"):
+        (folder / name).write_text(f'{{"runtime": "{SECRET}", "{SECRET}": {SECRET}')
+    assert SECRET not in Said(folder, caplog, f"sources: [{{profile: {folder}}}]").words
+
+
+@pytest.mark.parametrize("column", TREE)
+def test_no_cell_of_a_tree_is_told(folder, caplog, column):
+    (folder / "Add.csv").write_text(TREE[column])
+    found = Said(folder, caplog, f"sources: [{{tree: {folder}}}]")
+    assert set(found.reasons) & {"BadInput", "Planned"}
+    assert "Mistake" not in found.reasons and SECRET not in found.words
+
+
+def test_an_operator_that_no_source_has_is_answered_with_none_of_theirs(folder, caplog):
+    (folder / f"{SECRET}.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))
+    asked = f"operators: [{SECRET[:-1]}A]", f"sources: [{{tree: {folder}}}]"
+    found = Said(folder, caplog, *asked)
+    assert found.reasons == ["BadInput"] and SECRET not in found.words
+
+
+def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch):
+    def survey(*_):
+        try:
+            int(SECRET)
+        except ValueError as error:
+            raise LookupError(SECRET) from error
+
+    monkeypatch.setattr(controller, "survey", survey)
+    found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
+    assert found.reasons == ["Mistake"] and "LookupError" in found.words
+    assert "ValueError" in found.words and "in survey" in found.words
+    assert SECRET not in found.words
+
+
+def test_places_of_an_error_are_frames_and_kinds():
+    try:
+        raise ValueError(SECRET)
+    except ValueError as error:
+        told = frames_of(error)
+    assert told.endswith("ValueError") and __file__ in told

@@ -1,0 +1,136 @@
+"""What a look at the store costs: of the database, only what tells whether a plan is merged."""
+
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, merge
+from collector.plan import Plan
+from collector.record import CaseRecord
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.target import resolve_stack_of
+from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.observation import observe
+from jobs.decide.observed import Observed
+from jobs.objects.applied_campaign import applied_from, config_map
+from jobs.objects.deployment import Deployment
+from jobs.objects.job_manifest import worker_job
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.lifecycle import NewPlan
+from jobs.planning.situation import choose_step, next_round, survey
+from tests.unit.collector.database.campaign_maker import (
+    STACK,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+from tests.unit.collector.database.wrapped_stores import CountingStore
+from tests.unit.jobs.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 4)]
+TEXT = "campaign: made\nsources: [{bundled: quickstart}]\nbackend: cpu\ntarget: here\n"
+
+
+def shard(name: str, record: CaseRecord, *, done: bool = True) -> MadeShard:
+    return MadeShard(name, [record], [answered([record], 5.0)], is_committed=done)
+
+
+class Looks:
+    """One controller that looks at a campaign whose database has a head."""
+
+    def __init__(self, shards: list[MadeShard], **notes: str):
+        self.store = CountingStore(MemoryStore())
+        self.made = MadePlan(shards)
+        self.plan: Plan = write_campaign(self.store, self.made)
+        self.memory = Memory()
+        self.cluster = FakeCluster(self.store)
+        deployment = Deployment("bench", "here/collector:1", "here/controller:1", "memory:")
+        applied = config_map("made", TEXT, {"site": "cpu"}, deployment)
+        applied["metadata"]["annotations"] = notes
+        self.applied = applied_from(applied)
+
+    def merge(self) -> None:
+        merge(self.store, [self.made.name], guard=CREATE, author="test", allow_missing=True)
+        assert find_head(self.store) is not None
+        self.store.calls.clear()
+
+    def look(self) -> bool:
+        return self.observe().merged
+
+    def observe(self) -> Observed:
+        known = KnownPlan(self.plan, self.plan.plan_hash)
+        return observe(self.cluster, self.applied, known, self.store, self.memory)
+
+    def read(self, beginning: str = "") -> list[str]:
+        """What was read of the database's snapshots and measurements."""
+        read = [key for verb, key in self.store.calls if verb == "get"]
+        content = [key for key in read if key.startswith(("db/measurements/", "db/snapshots/"))]
+        return [key for key in content if key.startswith(beginning)]
+
+
+def test_whether_a_plan_is_merged_is_told_without_the_databases_other_tables() -> None:
+    play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1])])
+    assert not play.look()
+    play.merge()
+    assert play.look() and play.look()
+    assert len(play.read("db/measurements/")) == 1
+    assert not [key for key in play.read() if key.endswith((".csv", "cases.parquet"))]
+
+
+def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again() -> None:
+    late = shard("late", RECORDS[2], done=False)
+    play = Looks([shard("a", RECORDS[0]), late], **{"opmeter.io/allow-missing": "true"})
+    play.merge()
+    assert play.look()
+    play.store.put("campaigns/made/committed/late.json", b"{}")
+    play.store.calls.clear()
+    assert not play.look()
+    assert play.read() == []
+
+
+def test_planning_reads_of_the_database_only_what_answers_its_cases(tmp_path: Path) -> None:
+    play = Looks([shard("a", RECORDS[0])])
+    play.merge()
+    campaign = campaign_from_text(TEXT, path="c.yaml", base=tmp_path)
+    stack = resolve_stack_of(campaign, lambda: STACK)
+    situation = survey(campaign, play.store, stack)
+    choose_step(situation, again=False, retry_failed=False)
+    next_round(situation, NewPlan(2, ()), again=False, retry_failed=False)
+    assert not [key for key in play.read() if key.endswith(("cases.parquet", "profiles.parquet"))]
+
+
+def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed() -> None:
+    now = [100.0]
+    play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1], done=False)])
+    play.memory = Memory(lambda: now[0])
+    wave = Wave("made", 1, play.plan.plan_hash, 0, (("a",), ("b",)))
+    play.store.put(keys.wave("made", wave.wave_hash), wave_to_json(wave))
+    job = worker_job(wave, play.plan, play.applied.site, play.applied.deployment, cap=1)
+    job["metadata"]["uid"] = "u"
+    job["status"] = {"completedIndexes": "0-1", "succeeded": 2}
+    play.cluster.live[wave.job_name] = job
+    assert play.observe().settling == {(wave.job_name, 1)}
+    now[0] += 60
+    assert not play.observe().settling
+
+
+def test_a_long_list_of_pods_is_asked_for_less_often_unless_something_failed() -> None:
+    now, listed = [100.0], []
+
+    def ask() -> int:
+        now[0] += 1.0
+        listed.append(now[0])
+        return len(listed)
+
+    pods = Memory(lambda: now[0]).workers
+    assert [pods.get(ask, about="well") for _ in range(5)] == [1] * 5
+    assert pods.get(ask, about="failed") == 2
+    now[0] += 45
+    assert pods.get(ask, about="failed") == 3

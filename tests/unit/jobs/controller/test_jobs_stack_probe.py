@@ -1,0 +1,74 @@
+"""The stack of a worker's node, as it is read from the log of a pod."""
+
+import json
+
+import pytest
+
+from collector.errors import BadInput
+from collector.stack import Stack
+from jobs.controller.stack_probe import stack_of_workers
+from jobs.objects.applied_campaign import applied_from, config_map
+from jobs.objects.deployment import Deployment
+
+pytestmark = pytest.mark.fast
+
+STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
+LINE = json.dumps(STACK.as_json())
+TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+
+
+class OneProbe:
+    """A cluster whose one Job has ended, with one pod and its log."""
+
+    namespace = "bench"
+
+    def __init__(self, log, state="Complete"):
+        self._log, self._state, self._job = log, state, None
+
+    def jobs(self, selector):
+        if self._job is None:
+            return []
+        how = {"type": self._state, "status": "True"}
+        how |= {"reason": "BackoffLimitExceeded", "message": "it failed thrice"}
+        ended = {"conditions": [how]}
+        return [self._job | {"status": ended}]
+
+    def create_or_adopt(self, job):
+        self._job = job | {"metadata": job["metadata"] | {"uid": "1"}}
+
+    def pods(self, selector):
+        return [{"metadata": {"name": "probe-x", "creationTimestamp": "2026-01-01T00:00:00Z"}}]
+
+    def log(self, pod):
+        return self._log
+
+
+def stack_of(log, state="Complete"):
+    deployment = Deployment("bench", "here/collector:1", "here/controller:1", "memory:")
+    applied = applied_from(config_map("small", TEXT, {"site": "cpu"}, deployment))
+    cluster = OneProbe(log, state)
+    assert stack_of_workers(cluster, applied) is None  # the Job is created first
+    return stack_of_workers(cluster, applied)
+
+
+@pytest.mark.parametrize(
+    "log", [f"store s3://x: well\n{LINE}\n", f"{LINE}\nstore s3://x: well\n", LINE]
+)
+def test_the_two_streams_of_a_pod_may_come_in_any_order(log):
+    assert stack_of(log) == STACK
+
+
+def test_a_pod_that_ends_badly_tells_why():
+    with pytest.raises(BadInput, match="found no stack on a worker's node: no torch here"):
+        stack_of("store s3://x: well\nno torch here\n", "Failed")
+
+
+def test_a_pod_that_ends_badly_without_a_word_is_told_by_its_job():
+    with pytest.raises(BadInput, match="printed nothing; BackoffLimitExceeded: it failed thrice"):
+        stack_of("", "Failed")
+
+
+@pytest.mark.parametrize("log", ["", "store s3://x: well", '{"device": '])
+def test_a_pod_that_prints_no_stack_is_refused(log):
+    with pytest.raises(BadInput, match="printed no stack"):
+        stack_of(log)

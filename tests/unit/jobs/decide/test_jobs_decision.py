@@ -1,0 +1,853 @@
+"""The controller's decisions, followed to the end on a cluster that is played: pods end by a
+script, nodes get lost, the controller forgets everything between two looks."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.measurement import Outcome
+from collector.plan import PlannedShard
+from jobs.decide.actions import (
+    Announce,
+    Delete,
+    Finish,
+    GiveUp,
+    Launch,
+    Merge,
+    Remember,
+    Scale,
+    Suspend,
+)
+from jobs.decide.decision import decide
+from jobs.decide.desired import Desired
+from jobs.decide.live_objects import Since
+from jobs.decide.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
+from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.objects.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
+from tests.unit.jobs.plans import plan_of
+
+pytestmark = pytest.mark.fast
+
+RETRIES = 3
+
+
+def desired(shards, workers=4, **more):
+    named = (PlannedShard(f"s{i:03d}", 1, 10.0, "0" * 64) for i in range(shards))
+    plan = plan_of(tuple(named))
+    return Desired(plan, plan.plan_hash, workers, per_index=1, **more)
+
+
+class PlayedCluster:
+    """Jobs, pods and nodes, moved on by `step`; `end(shard, node)` is the exit code of a worker."""
+
+    def __init__(self, wanted, end=lambda shard, node: 0, nodes=("n1", "n2"), seed=1):
+        self.wanted = wanted
+        self.end = end
+        self.random = random.Random(seed)
+        self.nodes = dict.fromkeys(nodes, True)
+        self.committed, self.waves, self.jobs, self.pods = {}, {}, {}, []
+        self.failures, self.strikes = {}, Strikes()
+        self.announced, self.merged, self.finished, self.most = [], False, False, 0
+        self.now = 0.0
+        self.since_jobs, self.since_pods = Since(lambda: self.now), Since(lambda: self.now)
+
+    def observe(self):
+        views = []
+        states = {name: (job.suspended, job.state) for name, job in self.jobs.items()}
+        of_jobs = self.since_jobs.look(states)
+        of_pods = self.since_pods.look({pod.uid: (pod.phase, pod.node) for pod in self.pods})
+        for name, job in self.jobs.items():
+            active = sum(p.job == name and p.phase == "Running" for p in self.pods)
+            age = max(job.in_state_s, of_jobs[name])
+            views.append(replace(job, active=active, in_state_s=age))
+        return Observed(
+            committed=frozenset(self.committed),
+            waves=tuple(self.waves.values()),
+            jobs=tuple(views),
+            pods=tuple(replace(p, in_state_s=max(p.in_state_s, of_pods[p.uid])) for p in self.pods),
+            nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
+            strikes=self.strikes,
+            merged=bool(self.merged),
+        )
+
+    def look(self):
+        actions = decide(self.wanted, self.observe())
+        for action in actions:
+            self.perform(action)
+        return actions
+
+    def perform(self, action):
+        match action:
+            case Launch(wave, cap):
+                assert wave.wave_hash not in {j.wave for j in self.jobs.values()}
+                self.waves[wave.wave_hash] = wave
+                self.jobs[wave.job_name] = JobView(
+                    wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
+                    len(wave.indexes), cap, False, 0, made_of=self.wanted.made_of,
+                    launched=self.wanted.launched, queue="team" if self.wanted.kueue else "",
+                )  # fmt: skip
+            case Scale(job, number):
+                self.jobs[job] = replace(self.jobs[job], parallelism=number)
+            case Suspend(job, on, _, hold):
+                self.jobs[job] = replace(self.jobs[job], suspended=on, stopped=on, held=on and hold)
+                self.pods = [p for p in self.pods if p.job != job or p.has_ended]
+            case Delete(job):
+                del self.jobs[job]
+                self.pods = [p for p in self.pods if p.job != job]
+            case GiveUp(shard, outcome):
+                assert shard not in self.committed
+                self.committed[shard] = outcome
+            case Remember(strikes):
+                self.strikes = strikes
+            case Announce(reason, message, _):
+                self.announced.append((reason, message))
+            case Merge(key):
+                self.merged = key
+            case Finish():
+                self.finished = True
+
+    def step(self):
+        """Pods start where there is room, and those that run come to their end: in a minute."""
+        self.now += 60.0
+        for name, job in list(self.jobs.items()):
+            if not job.is_live or job.suspended:
+                continue
+            wave = self.waves[job.wave]
+            running = [p for p in self.pods if p.job == name and p.phase == "Running"]
+            ended = job.succeeded | job.failed
+            free = [
+                i
+                for i in range(job.completions)
+                if i not in ended and i not in {p.index for p in running}
+            ]
+            for index in free[: max(0, job.parallelism - len(running))]:
+                ready = [n for n, up in self.nodes.items() if up and n not in wave.avoid]
+                if ready:
+                    node = self.random.choice(ready)
+                    number = len(self.pods)
+                    self.pods.append(
+                        PodView(f"p{number}", f"u{number}", name, index, node, "Running")
+                    )
+        at_work = [p for p in self.pods if p.phase == "Running" and self._has_work(p)]
+        self.most = max(self.most, len(at_work))
+        self.pods = [self._ended(pod) for pod in self.pods]
+
+    def _has_work(self, pod):
+        """An empty index ends as soon as it has begun: it holds up nobody."""
+        return bool(self.waves[self.jobs[pod.job].wave].indexes[pod.index])
+
+    def _ended(self, pod):
+        if pod.phase != "Running" or not self.nodes.get(pod.node):
+            return pod
+        job = self.jobs[pod.job]
+        shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
+        codes = [self.end(shard, pod.node) for shard in shards]
+        refused = None in codes  # whatever it holds
+        code = None if refused else max(codes, default=0)
+        if code == 0:
+            self.committed.update(dict.fromkeys(shards, Outcome.OK))
+            self.jobs[pod.job] = replace(job, succeeded=job.succeeded | {pod.index})
+        else:
+            failed = self.failures[pod.job, pod.index] = (
+                self.failures.get((pod.job, pod.index), 0) + 1
+            )
+            if failed > RETRIES:
+                self.jobs[pod.job] = replace(job, failed=job.failed | {pod.index})
+        job = self.jobs[pod.job]
+        if len(job.succeeded | job.failed) == job.completions:
+            self.jobs[pod.job] = replace(job, state="Failed" if job.failed else "Complete")
+        words = "refused" if refused else ""
+        phase = "Succeeded" if code == 0 else "Failed"
+        return replace(pod, phase=phase, exit_code=code, refused=refused, words=words)
+
+    def play(self, rounds=400):
+        for _ in range(rounds):
+            self.look()
+            if self.finished:
+                return self
+            self.step()
+        raise AssertionError("the campaign does not end")
+
+
+def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
+    cluster = PlayedCluster(desired(10)).play()
+    assert len(cluster.committed) == 10 and set(cluster.committed.values()) == {Outcome.OK}
+    assert cluster.merged and not cluster.jobs
+    assert cluster.most <= 4
+
+
+def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
+    cluster, name = begun(200, workers=3)
+    for shard in cluster.waves[cluster.jobs[name].wave].shards:
+        cluster.committed[shard] = Outcome.OK
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Complete", succeeded=frozenset(range(64))
+    )
+    assert not [a for a in cluster.look() if isinstance(a, Delete)]
+    cluster.now += 3600
+    assert Delete(name, "its shards are committed") in cluster.look()
+
+
+def test_what_a_store_lists_late_is_not_measured_again():
+    cluster, name = begun(3, workers=3, allow_missing=True)
+    (wave,) = cluster.waves.values()
+    cluster.committed["s001"] = Outcome.OK
+    ended = replace(cluster.jobs[name], state="Complete", succeeded=frozenset({0, 1, 2}))
+    late = frozenset({(name, wave.indexes.index(("s000",))), (name, wave.indexes.index(("s002",)))})
+    seen = replace(cluster.observe(), jobs=(ended,), settling=late)
+    assert decide(cluster.wanted, seen) == ()
+    (launch,) = decide(cluster.wanted, replace(seen, settling=frozenset()))
+    assert launch.wave.shards == {"s000", "s002"}
+
+
+def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
+    for shards in (2, 3, 8, 9, 20):
+        cluster = PlayedCluster(desired(shards, workers=8))
+        (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+        assert launch.cap == min(shards, 8) < len(launch.wave.indexes)
+        assert len(launch.wave.shards) == shards
+    assert parallelism(1, 5) == 1
+
+
+def test_all_shards_run_at_once_where_there_are_workers_for_all():
+    for shards in (1, 2, 5):
+        cluster = PlayedCluster(desired(shards, workers=5))
+        cluster.look()
+        cluster.step()
+        assert len(cluster.committed) == shards
+        cluster.play()
+
+
+def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():
+    cluster = PlayedCluster(desired(200, workers=3))
+    cluster.look()
+    (first,) = cluster.jobs.values()
+    assert first.completions == 64
+    while len(cluster.jobs) == 1:
+        cluster.step()
+        cluster.look()
+    assert 0 < len(cluster.committed) < 64
+    cluster.play()
+    assert len(cluster.committed) == 200
+
+
+def test_a_shard_that_kills_every_worker_is_given_up_and_no_node_is_blamed():
+    def end(shard, node):
+        return 44 if shard == "s003" else 0
+
+    cluster = PlayedCluster(desired(8), end).play()
+    assert cluster.committed.pop("s003") == Outcome.CRASHED
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert len(cluster.waves) == 2
+    assert not any(reason == "NodeQuarantined" for reason, _ in cluster.announced)
+
+
+def test_a_hang_that_nothing_clears_is_said_to_be_one():
+    cluster = PlayedCluster(desired(3), lambda shard, node: 46 if shard == "s001" else 0).play()
+    assert cluster.committed["s001"] == Outcome.HUNG
+
+
+def test_a_node_on_which_all_fails_is_quarantined_and_its_work_ends_elsewhere():
+    cluster = PlayedCluster(desired(30), lambda shard, node: 44 if node == "n1" else 0).play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
+    assert any(wave.avoid == ("n1",) for wave in cluster.waves.values())
+
+
+def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
+    cluster, name = begun(8, workers=6)
+    (first,) = cluster.waves.values()
+    cluster.nodes["n3"] = True
+    bad = [replace(p, index=i + 4) for i, p in enumerate(failed(name, 44, "n1", "n1"))]
+    cluster.pods = [PodView(f"r{i}", f"r{i}", name, i, "n2", "Running") for i in range(4)] + bad
+    cluster.pods.append(PodView("x", "x", name, 6, "n1", "Running"))
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Delete)]
+    assert [a for a in actions if isinstance(a, Scale)] == [Scale(name, 4)]
+    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    assert launch.wave.avoid == ("n1",) and launch.cap == 2
+    assert launch.wave.shards == first.shards - {f"s{i:03d}" for i in range(4)}
+    cluster.committed["s000"] = Outcome.OK
+    cluster.jobs[name] = replace(cluster.jobs[name], succeeded=frozenset({0}))
+    # In its place the Job has begun what the new wave holds already.
+    cluster.pods[0] = PodView("r9", "r9", name, 4, "n3", "Running")
+    actions = cluster.look()
+    assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, Launch)]
+    cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
+    assert Delete(name, "it may use n1") in cluster.look()
+    cluster.play()
+
+
+def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsewhere():
+    """It may not be narrowed: one that holds more would begin that on the node."""
+    cluster = PlayedCluster(desired(8, workers=4, kueue=True), nodes=("n1", "n2", "n3"))
+    for _ in range(5):
+        cluster.look()
+    spared, ended = list(cluster.jobs)[:2]
+    alone = cluster.jobs[spared].completions - 1
+    cluster.jobs[spared] = replace(cluster.jobs[spared], succeeded=frozenset(range(alone)))
+    done = cluster.waves[cluster.jobs[spared].wave].indexes[:alone]
+    cluster.committed |= {shard: Outcome.OK for shards in done for shard in shards}
+    cluster.strikes = Strikes(frozenset({Strike("n1", "s100"), Strike("n1", "s101")}))
+    cluster.pods = [
+        PodView("p", "p", spared, alone, "n2", "Running"),
+        PodView("q", "q", ended, 0, "n1", "Running"),
+    ]
+    actions = cluster.look()
+    deleted = {action.job for action in actions if isinstance(action, Delete)}
+    assert ended in deleted and spared not in deleted
+    assert not [a for a in actions if isinstance(a, Scale | Suspend)]
+
+
+def test_a_quarantine_in_a_paused_campaign_ends_the_job():
+    cluster, name = begun(8, workers=6)
+    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
+    assert Delete(name, "it may use n1") in cluster.look()
+
+
+def test_never_more_than_half_of_the_nodes_are_quarantined():
+    strikes = Strikes(frozenset(Strike(n, f"{n}-{i}") for n in "abc" for i in range(3)))
+    assert len(strikes.quarantined(["a", "b", "c", "d"])) == 2
+    assert strikes.quarantined(["a"]) == frozenset()
+    assert strikes_from_json(strikes_to_json(strikes), key="k") == strikes
+
+
+def test_one_shard_is_no_proof_against_a_node():
+    one = Strikes(frozenset({Strike("a", "s")}))
+    assert one.quarantined(["a", "b", "c"]) == frozenset()
+    both = one.plus([Strike("a", "t"), Strike("b", "t")])
+    assert both.against() == {"a": frozenset({"s"})}
+
+
+def test_the_shards_of_a_lost_node_finish_in_a_successor_wave():
+    cluster = PlayedCluster(desired(6, workers=3))
+    cluster.look()
+    cluster.step()
+    cluster.look()
+    started = [p for p in cluster.pods if p.phase == "Running"] or None
+    assert started is None  # pods of this play end within a step
+    name = next(iter(cluster.jobs))
+    stuck = PodView("stuck", "u", name, 5, "n1", "Running", deleting=True, in_state_s=500)
+    cluster.nodes["n1"] = False
+    cluster.pods.append(stuck)
+    cluster.play()
+    assert len(cluster.committed) == 6 and len(cluster.waves) == 2
+    assert not cluster.jobs  # also the Job that its lost pod would have kept for ever
+
+
+def test_a_wave_without_its_job_is_launched_as_it_was():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (wave,) = cluster.waves.values()
+    cluster.jobs.clear()
+    (again,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert again.wave == wave and len(cluster.waves) == 1
+
+
+def test_another_image_ends_the_launching_with_a_word():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    name = next(iter(cluster.jobs))
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
+    )
+    (told,) = cluster.look()
+    assert (told.reason, told.about) == ("WrongImage", name)
+    assert f"{name}: exit code 43" in told.message and "What helps:" in told.message
+
+
+def ended_by_image(cluster, *nodes):
+    """The newest Job has ended with pods on these nodes that said 43."""
+    name = list(cluster.jobs)[-1]
+    cluster.pods += failed(name, 43, *nodes)
+    end = {"state": "Failed", "reason": "PodFailurePolicy", "message": "exit code 43"}
+    cluster.jobs[name] = replace(cluster.jobs[name], **end)
+    return name
+
+
+def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_asked():
+    cluster, _ = begun(5)
+    name = ended_by_image(cluster, "n1")
+    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert launch.wave.avoid == ("n1",) and len(launch.wave.shards) == 5
+    told = dict(cluster.announced)
+    assert told["NodeDiffers"].startswith("n1:") and "WrongImage" not in told
+    ended_by_image(cluster, "n2")
+    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    assert "WrongImage" in dict(cluster.announced)
+    cluster.wanted = replace(cluster.wanted, launched="anew")
+    actions = cluster.look()
+    assert Delete(name, "the campaign was launched again") in actions
+    (again,) = [a for a in actions if isinstance(a, Launch)]
+    assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
+    cluster.play()
+
+
+def test_on_the_only_node_one_word_against_the_image_is_proof():
+    cluster, _ = begun(5)
+    cluster.nodes.pop("n2")
+    ended_by_image(cluster, "n1")
+    assert [a.reason for a in cluster.look()] == ["WrongImage"]
+
+
+def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
+    cluster, name = begun(5)
+    ended_by_image(cluster, "n1", "n2")
+    (wave,) = cluster.waves.values()
+    cluster.waves.clear()  # somebody applied what a dry run printed
+    actions = cluster.look()
+    assert actions[0] == Delete(name, "its wave is not in the store")
+    assert [a.wave for a in actions if isinstance(a, Launch)] == [wave]
+    assert "WrongImage" not in dict(cluster.announced)
+
+
+def test_pause_suspends_and_resumes_without_a_loss():
+    cluster = PlayedCluster(desired(12))
+    cluster.look()
+    cluster.step()
+    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.look()
+    assert all(job.suspended for job in cluster.jobs.values())
+    done = set(cluster.committed)
+    cluster.step()
+    assert set(cluster.committed) == done
+    cluster.wanted = replace(cluster.wanted, paused=False)
+    cluster.play()
+    assert len(cluster.committed) == 12
+
+
+def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
+    cluster = PlayedCluster(desired(200, workers=4, kueue=True))
+    seen = []
+    for _ in range(80):
+        seen += cluster.look()
+        cluster.step()
+    assert not [a for a in seen if isinstance(a, Scale | Suspend)]
+    assert len(cluster.committed) == 200
+
+
+def age(cluster, seconds=60.0):
+    """The Jobs, that the controller has known for a while."""
+    cluster.observe()
+    cluster.now += seconds
+    return cluster.jobs
+
+
+def failed(job, code, *nodes):
+    """A pod of another index on each of the nodes, that has just ended."""
+    return [
+        PodView(f"{code}-{i}", f"{job}-{code}-{i}", job, i, node, "Failed", exit_code=code)
+        for i, node in enumerate(nodes)
+    ]
+
+
+@pytest.mark.parametrize("code", [44, 1])
+def test_shards_that_end_their_workers_at_once_are_given_up_though_they_look_like_bad_nodes(code):
+    bad = {"s003", "s017", "s030"}
+    cluster = PlayedCluster(desired(40), lambda shard, node: code if shard in bad else 0).play(2000)
+    assert {s for s, o in cluster.committed.items() if o == Outcome.CRASHED} == bad
+
+
+def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    name = next(iter(cluster.jobs))
+    why = "ImagePullBackOff: no such image"
+    cluster.pods.append(PodView("p", "u", name, 0, "n1", "Pending", waiting=why, in_state_s=601))
+    actions = cluster.look()
+    assert Suspend(name, True, f"p does not start: {why}", hold=True) in actions
+    assert any(isinstance(a, Announce) and why in a.message for a in actions)
+
+
+def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n1", "n1")
+    away = replace(cluster.observe(), store_works=False)
+    (stop,) = [a for a in decide(cluster.wanted, away) if isinstance(a, Suspend)]
+    assert stop.on and not stop.hold
+    cluster.perform(stop)
+    away = replace(cluster.observe(), store_works=False)
+    assert not decide(cluster.wanted, away)
+    back = decide(cluster.wanted, cluster.observe())
+    assert any(isinstance(a, Suspend) and not a.on for a in back)
+
+
+def test_workers_that_the_store_refuses_pause_though_the_controller_reaches_it():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n2", "n1")
+    (stop,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert stop.on and stop.hold and "store" in stop.why
+    assert "StoreRefusesWorkers" in dict(cluster.announced)
+    cluster.look()
+    cluster.now += 600
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.now += 600
+    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+    cluster.now += 60  # what was refused then tells nothing of now
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.play()
+
+
+def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = age(cluster)
+    cluster.pods += failed(name, 45, "n1", "n1", "n1")
+    cluster.pods.append(PodView("r", "r", name, 4, "n2", "Running"))
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert "on n1 waited" in dict(cluster.announced)["StoreRefusesWorkers"]
+
+
+def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
+    cluster = PlayedCluster(desired(5))
+    cluster.look()
+    (name,) = cluster.jobs
+    cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job to us
+    away = replace(cluster.observe(), store_works=False)
+    assert not decide(cluster.wanted, away)
+
+
+def test_pods_that_their_node_refuses_are_strikes_and_blame_no_shard():
+    def end(shard, node):
+        return None if node == "n1" else 0
+
+    cluster = PlayedCluster(desired(30), end, ("n1", "n2", "n3")).play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+    assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
+
+
+def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again():
+    ill = [True]
+    cluster = PlayedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
+    for _ in range(60):
+        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        cluster.step()
+    told = dict(cluster.announced)
+    assert "2 shards (as s000)" in told["NobodyMeasures"] and "refused" in told["NobodyMeasures"]
+    assert len(cluster.waves) < 60 / 15 + 3, "a quarter of an hour lies between two waves"
+    ill[0] = False
+    cluster.play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+
+
+@pytest.mark.parametrize("code", [44, 1])
+def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_wave(code):
+    ill = [False]
+    cluster = PlayedCluster(desired(40), lambda shard, node: code if ill[0] else 0)
+    for number in range(400):
+        ill[0] = number > 2
+        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        cluster.step()
+    told = dict(cluster.announced)
+    assert "What helps:" in told["NodesFail"]
+    assert any("most of it fails" in m for r, m in cluster.announced if r == "Suspended")
+    assert 0 < len(cluster.committed) < 40
+    ill[0] = False
+    cluster.end = lambda shard, node: 0
+    cluster.play(2000)
+    assert set(cluster.committed.values()) == {Outcome.OK}
+
+
+def test_an_error_that_nobody_foresaw_is_no_strike():
+    cluster = PlayedCluster(desired(40), lambda shard, node: 1 if node == "n1" else 0).play(2000)
+    assert not cluster.strikes.seen and set(cluster.committed.values()) == {Outcome.OK}
+
+
+def test_without_nodes_to_list_none_is_quarantined_or_lost():
+    cluster = PlayedCluster(desired(6, workers=3))
+    cluster.look()
+    (name,) = cluster.jobs
+    ending = PodView("e", "u", name, 0, "n1", "Running", deleting=True, in_state_s=500)
+    bad = PodView("b", "v", name, 1, "n2", "Failed", exit_code=44)
+    cluster.nodes.clear()
+    cluster.pods = [ending, bad, replace(bad, uid="w", index=2)]
+    cluster.strikes = Strikes(frozenset({Strike("n3", "s004"), Strike("n3", "s005")}))
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Delete | Launch)]
+    assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
+
+
+def test_jobs_of_an_older_plan_are_retired():
+    cluster = PlayedCluster(desired(4))
+    old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
+    merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
+    cluster.jobs |= {"old": old, "m": merge}
+    assert Delete("old", "its plan is no longer the campaign's") in cluster.look()
+
+
+@given(
+    shards=st.integers(1, 40),
+    workers=st.integers(1, 6),
+    nodes=st.integers(1, 4),
+    bad=st.sets(st.integers(0, 39), max_size=3),
+    flaky=st.floats(0, 0.4),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_fails_every_shard_is_answered_in_the_end(
+    shards, workers, nodes, bad, flaky, seed
+):
+    dice = random.Random(seed)
+
+    def end(shard, node):
+        if int(shard[1:]) in bad:
+            return dice.choice([44, 46, 48, 137])
+        return dice.choice([44, 45, 75, 137]) if dice.random() < flaky else 0
+
+    names = [f"n{i}" for i in range(nodes)]
+    cluster = PlayedCluster(desired(shards, workers=workers), end, names, seed).play(2000)
+    assert len(cluster.committed) == shards
+    assert cluster.most <= workers or workers == 1
+    quarantined = cluster.strikes.quarantined(names)
+    assert len(quarantined) <= nodes // 2
+
+
+def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
+    cluster = PlayedCluster(desired(9))
+    cluster.look()
+    (wave,) = cluster.waves.values()
+    assert wave_from_json(wave_to_json(wave), key="k") == wave
+    assert len(wave.job_name) <= 52
+    assert parse_indexes("0,2-4,7") == {0, 2, 3, 4, 7} and parse_indexes("") == frozenset()
+
+
+def begun(shards=12, workers=4, **more):
+    """A campaign whose first wave has its Job, and that Job's name."""
+    cluster = PlayedCluster(desired(shards, workers=workers, **more))
+    cluster.look()
+    return cluster, next(iter(cluster.jobs))
+
+
+def test_a_job_whose_pods_could_not_start_stays_suspended_for_a_while():
+    cluster, name = begun()
+    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, held=True, in_state_s=60)
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    cluster.jobs[name] = replace(cluster.jobs[name], in_state_s=1000)
+    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+
+
+def test_a_younger_wave_gets_what_the_older_ones_leave():
+    cluster = PlayedCluster(desired(140, workers=16))
+    cluster.look()
+    (first,) = cluster.jobs
+    done = range(50)
+    cluster.jobs[first] = replace(cluster.jobs[first], succeeded=frozenset(done))
+    wave = next(iter(cluster.waves.values()))
+    cluster.committed |= {wave.indexes[i][0]: Outcome.OK for i in done}
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    assert cluster.jobs[second].parallelism == 2  # fourteen indexes of the first are left
+    cluster.wanted = replace(cluster.wanted, workers=3)  # devices went away
+    cluster.look()
+    assert cluster.jobs[first].parallelism == 3 and cluster.jobs[second].parallelism == 0
+    cluster.wanted = replace(cluster.wanted, workers=20)
+    cluster.look()
+    assert cluster.jobs[second].parallelism == 6
+    cluster.play()
+
+
+def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_younger():
+    """Three pods may run; of the first wave's three shards a younger one has two."""
+    cluster, first = begun(3, workers=3)
+    cluster.nodes["n3"] = True
+    cluster.pods = failed(first, 44, "n1", "n1")
+    cluster.pods = [replace(pod, index=i + 1) for i, pod in enumerate(cluster.pods)]
+    cluster.pods.append(PodView("r", "r", first, 0, "n2", "Running"))
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    assert cluster.jobs[first].parallelism == 1 and cluster.jobs[second].parallelism == 2
+    at_work = [PodView(f"q{i}", f"q{i}", second, i, "n2", "Running") for i in (0, 1)]
+    cluster.pods = [pod for pod in cluster.pods if pod.phase == "Running"] + at_work
+    cluster.strikes = Strikes()  # what spoke against the node is told of the shards elsewhere, too
+    cluster.look()
+    assert cluster.jobs[first].parallelism == 1  # its other two indexes are the younger wave's
+    cluster.wanted = replace(cluster.wanted, workers=4)
+    cluster.look()
+    assert sum(job.parallelism for job in cluster.jobs.values()) <= 4
+    cluster.play()
+
+
+def test_a_pod_that_measures_what_a_younger_wave_has_too_holds_a_device():
+    """Two may run: of the first wave one index has failed for good, and the pod of the other works
+    beside the younger wave's."""
+    cluster, first = begun(2, workers=2)
+    cluster.nodes["n3"] = True
+    lost = PodView("l", "l", first, 1, "n1", "Running", deleting=True, in_state_s=500)
+    cluster.nodes["n1"] = False
+    cluster.pods = [PodView("p", "p", first, 0, "n2", "Running"), lost]
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    cluster.nodes["n1"] = True
+    cluster.jobs[first] = replace(cluster.jobs[first], failed=frozenset({0}))
+    doubled = PodView("d", "d", first, 1, "n3", "Running")
+    cluster.pods = [
+        PodView("p", "p", first, 0, "n2", "Failed", exit_code=44),
+        PodView("q", "q", second, 0, "n2", "Running"),
+        doubled,
+    ]
+    cluster.look()
+    assert len(cluster.jobs) == 2  # the shard that failed waits
+    cluster.pods = [pod for pod in cluster.pods if pod is not doubled]
+    cluster.look()
+    assert len(cluster.jobs) == 3
+
+
+def test_pods_that_are_back_with_their_node_wait_for_those_that_took_their_place():
+    cluster, first = begun(3, workers=3)
+    running = [PodView(f"p{i}", f"p{i}", first, i, "n2", "Running") for i in (0, 1)]
+    lost = PodView("l", "l", first, 2, "n1", "Running", deleting=True, in_state_s=500)
+    cluster.nodes["n1"] = False
+    cluster.pods = [*running, lost]
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    assert cluster.jobs[second].parallelism == 1
+    cluster.nodes["n1"] = True
+    replaced = PodView("s", "s", second, 0, "n2", "Running")
+    cluster.pods = [*running, replaced]
+    cluster.look()
+    assert cluster.jobs[first].parallelism == 2
+    cluster.play()
+
+
+def test_a_job_goes_on_before_its_share_changes():
+    cluster, name = begun(100, workers=8)
+    cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, parallelism=3)
+    assert [type(a) for a in cluster.look()] == [Suspend]
+    assert [type(a) for a in cluster.look()] == [Scale]
+
+
+def test_what_runs_is_never_lowered():
+    cluster, name = begun(100, workers=8)
+    busy = replace(cluster.jobs[name], active=8)
+    cluster.wanted = replace(cluster.wanted, workers=2)
+    seen = replace(cluster.observe(), jobs=(busy,))
+    assert not [a for a in decide(cluster.wanted, seen) if isinstance(a, Scale)]
+
+
+def test_jobs_of_another_image_are_made_anew():
+    cluster, name = begun()
+    cluster.wanted = replace(cluster.wanted, made_of="new")
+    actions = cluster.look()
+    assert Delete(name, "the campaign's image, store or site has changed") in actions
+    (again,) = [a for a in actions if isinstance(a, Launch)]
+    assert again.wave.job_name != name and len(again.wave.shards) == 12
+    cluster.play()
+
+
+def test_while_the_store_is_away_nothing_is_given_up_or_ended():
+    cluster, name = begun(2, workers=2)
+    cluster.jobs[name] = replace(
+        cluster.jobs[name], state="Failed", failed=frozenset({0, 1}), reason="FailedIndexes"
+    )
+    away = replace(cluster.observe(), store_works=False)
+    assert decide(cluster.wanted, away) == ()
+
+
+def test_a_shard_that_was_only_moved_has_not_failed():
+    cluster, name = begun(4)
+    cluster.pods = failed(name, 137, "n1")
+    for serial in (1, 2, 3):
+        wave = replace(next(iter(cluster.waves.values())), serial=serial)
+        cluster.waves[wave.wave_hash] = wave
+    cluster.jobs[name] = replace(cluster.jobs[name], failed=frozenset({0}))
+    assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+    wave = replace(next(iter(cluster.waves.values())), serial=4)
+    cluster.waves[wave.wave_hash] = wave  # so often that its other Jobs must be gone
+    assert [a.shard for a in cluster.look() if isinstance(a, GiveUp)] == ["s000"]
+
+
+def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
+    cluster = PlayedCluster(replace(desired(16, workers=2), per_index=8))
+    cluster.look()
+    (name,) = cluster.jobs
+    pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
+    cluster.pods = [pod]
+    cluster.look()
+    assert cluster.strikes.seen == {Strike("n1", "s003")}
+    cluster.pods = [replace(pod, shard="", node="n2"), replace(pod, index=99)]
+    cluster.look()
+    assert Strike("n2", "s000") in cluster.strikes.seen
+
+
+def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
+    cluster, name = begun(4, workers=4)
+    why = "ImagePullBackOff: no such image"
+    stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting=why, in_state_s=601)
+    others = [PodView(f"p{i}", f"u{i}", name, i, "n2", "Running") for i in (1, 2, 3)]
+    cluster.pods = [stuck, *others]
+    actions = cluster.look()
+    assert not [a for a in actions if isinstance(a, Suspend | Delete)]
+    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
+    assert cluster.strikes.seen == {Strike("n1", "s000")}
+    told = dict(cluster.announced)
+    assert why in told["NotStarting"] and "pull secret" in told["NotStarting"]
+    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    cluster.step()
+    cluster.look()
+    assert set(cluster.committed) == {"s000", "s001", "s002", "s003"}
+    assert name not in cluster.jobs  # with the pod that never began
+
+
+def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
+    cluster, name = begun(4, workers=4)
+    cluster.nodes.pop("n2")
+    stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting="x", in_state_s=601)
+    cluster.pods = [stuck, PodView("p1", "u1", name, 1, "n1", "Running")]
+    assert not [a for a in cluster.look() if isinstance(a, Suspend | Delete | Launch)]
+    assert "NotStarting" in dict(cluster.announced)
+
+
+def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warning():
+    cluster, name = begun(4, kueue=True)
+    pod = PodView("p0", "u0", name, 0, "n1", "Pending", in_state_s=700)
+    cluster.pods = [pod]
+    cluster.look()
+    assert "NotStarting" not in dict(cluster.announced)  # a large image takes its time
+    cluster.pods = [replace(pod, event='secret "opmeter-s3" not found')]
+    assert not [a for a in cluster.look() if isinstance(a, Suspend)]  # Kueue has it
+    assert 'secret "opmeter-s3" not found' in dict(cluster.announced)["NotStarting"]
+    cluster.announced.clear()
+    cluster.pods = [replace(pod, in_state_s=2000)]
+    cluster.look()
+    assert "30 minutes" in dict(cluster.announced)["NotStarting"]
+
+
+def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
+    cluster, name = begun()
+    waits = PodView(
+        "p1", "u1", name, 0, "", "Pending", unschedulable="0/2 nodes: cpu", in_state_s=700
+    )
+    ends = PodView("p2", "u2", name, 1, "n1", "Running", deleting=True, in_state_s=700)
+    cluster.pods = [waits, replace(waits, uid="u3"), ends]
+    cluster.look()
+    told = dict(cluster.announced)
+    assert told["Unschedulable"].startswith("2 pods wait for a node: 0/2 nodes: cpu. What helps:")
+    assert "p2 on n1" in told["Terminating"] and "What helps:" in told["Terminating"]
+
+
+def test_the_same_state_gives_the_same_wave_whoever_looks():
+    one, other = (PlayedCluster(desired(50, workers=5)) for _ in range(2))
+    one.look()
+    other.look()
+    assert one.waves == other.waves
+
+
+def test_a_merge_that_runs_is_waited_for_and_one_that_is_deleted_too():
+    cluster = PlayedCluster(desired(3)).play()
+    key = cluster.merged
+    cluster.merged = False
+    running = JobView("m", "u", MERGE, "", "h", 1, 1, False, 1, merges=key)
+    for job in (running, replace(running, deleting=True), replace(running, state="Complete")):
+        cluster.jobs = {"m": job}
+        assert cluster.look() == ()
+    cluster.jobs = {"m": replace(running, state="Failed", merges="of less")}
+    assert cluster.look() == (Merge(key, (1,), partial=False),)

@@ -1,0 +1,263 @@
+"""The examples in the docstrings of the controller's rules, with exactly their numbers: who changes
+a rule or a constant finds here what the docstring has to say then."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.worker.exit_codes import ExitCode
+from jobs.decide.actions import Delete, Launch, Merge, Scale
+from jobs.decide.completion import ending
+from jobs.decide.decision import decide
+from jobs.decide.desired import Desired
+from jobs.decide.failed_shards import judge
+from jobs.decide.image_refusal import refusal
+from jobs.decide.job_scaling import Claim, scaling
+from jobs.decide.job_suspension import suspension
+from jobs.decide.observed import WORKER, JobView, NodeView, Observed, PodView
+from jobs.decide.pod_problems import lost_indexes, not_starting, strikes
+from jobs.decide.quarantine import drained, kept_indexes
+from jobs.decide.queued_waves import queued_launches, queueing
+from jobs.decide.wave_choice import half_made
+from jobs.objects.strikes import Strike, Strikes
+from jobs.objects.waves import Wave, wave_size
+from tests.unit.jobs.plans import plan_of, shards_of
+
+pytestmark = pytest.mark.fast
+
+
+def wave_of(shards, serial=0, per_index=1, avoid=()):
+    named = [f"s{i}" for i in range(shards)] if isinstance(shards, int) else list(shards)
+    indexes = (tuple(named[i : i + per_index]) for i in range(0, len(named), per_index))
+    return Wave("c", 1, "h", serial, tuple(indexes), avoid)
+
+
+def job_of(wave, **more):
+    """The Job of a wave, at work for two hours."""
+    indexes = len(wave.indexes)
+    job = JobView(wave.job_name, "u", WORKER, wave.wave_hash, "h", indexes, indexes, False, 0)
+    return replace(job, **{"in_state_s": 7200.0, **more})
+
+
+def desired(shards, workers, **more):
+    return Desired(plan_of(shards_of(*[10.0] * shards)), "h", workers, per_index=1, **more)
+
+
+def pod_of(job, index, node="n1", phase="Running", **more):
+    name = f"{index}-{node}"
+    return PodView(name, f"{job.name}-{name}", job.name, index, node, phase, **more)
+
+
+def failed(job, code, indexes, node="n1"):
+    return [pod_of(job, i, node, "Failed", exit_code=code, in_state_s=60.0) for i in indexes]
+
+
+def nodes_of(*ready, away=()):
+    named = [(name, True) for name in ready] + [(name, False) for name in away]
+    return tuple(NodeView(name, is_ready, True, 8, 8) for name, is_ready in named)
+
+
+# Nodes ------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_strikes():
+    against = {"n1": ("s1", "s2", "s3"), "n2": ("s4", "s5"), "n3": ("s6",), "n4": ("s6",)}
+    found = Strikes(frozenset(Strike(n, s) for n, shards in against.items() for s in shards))
+    assert found.quarantined(["n1", "n2", "n3", "n4"]) == {"n1", "n2"}
+    assert set(found.against()) == {"n1", "n2"}
+    assert found.quarantined(["n1", "n2", "n3"]) == {"n1"}
+
+
+def test_the_example_of_a_quarantine():
+    wave = wave_of(8)
+    job = job_of(wave)
+    pods = (pod_of(job, 0, "n2"), pod_of(job, 1, "n2"), pod_of(job, 2, "n1"))
+    seen = Observed(frozenset(), (wave,), (job,), pods)
+    kept = kept_indexes(job, range(8), seen, {"n1"})
+    assert kept == [0, 1]
+    (scale,) = drained(job, len(kept), {"n1"})
+    assert scale.parallelism == 2
+
+
+@pytest.mark.parametrize(("code", "found"), [(44, [Strike("n1", "s2")]), (48, [])])
+def test_the_example_of_a_pods_strike(code, found):
+    wave = wave_of(["s1", "s2"], per_index=2)
+    job = job_of(wave)
+    seen = Observed(frozenset({"s1"}), (wave,), (job,), tuple(failed(job, code, [0])))
+    assert list(strikes(seen)) == found
+
+
+@pytest.mark.parametrize(("in_state_s", "is_lost"), [(180.0, False), (181.0, True)])
+def test_the_example_of_a_lost_pod(in_state_s, is_lost):
+    job = job_of(wave_of(1))
+    pod = pod_of(job, 0, deleting=True, in_state_s=in_state_s)
+    seen = Observed(frozenset(), (), (job,), (pod,), nodes_of("n2", away=["n1"]))
+    assert lost_indexes(seen) == ({(job.name, 0)} if is_lost else set())
+
+
+@pytest.mark.parametrize(
+    ("waiting", "in_state_s", "is_stuck"),
+    [
+        ("ImagePullBackOff", 600.0, False),
+        ("ImagePullBackOff", 601.0, True),
+        ("", 601.0, False),
+        ("", 1801.0, True),
+    ],
+)
+def test_the_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck):
+    job = job_of(wave_of(1))
+    pod = pod_of(job, 0, phase="Pending", waiting=waiting, in_state_s=in_state_s)
+    assert bool(not_starting(pod)) is is_stuck
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes", "avoid", "is_proved"),
+    [
+        (["n1"], ["n1", "n2"], (), False),
+        (["n1", "n2"], ["n1", "n2"], (), True),
+        (["n1"], ["n1", "n2"], ("n2",), True),
+        (["n1"], ["n1"], (), True),
+    ],
+)
+def test_the_example_of_a_wrong_image(said, nodes, avoid, is_proved):
+    waves = [wave_of(4, serial) for serial, _ in enumerate(said)]
+    jobs = [job_of(wave, state="Failed", reason="PodFailurePolicy") for wave in waves]
+    pods = [failed(job, ExitCode.IMAGE, [0], node)[0] for job, node in zip(jobs, said, strict=True)]
+    seen = Observed(frozenset(), tuple(waves), tuple(jobs), tuple(pods), nodes_of(*nodes))
+    assert refusal(jobs, seen, avoid).is_proved is is_proved
+
+
+# Whole Jobs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("running", "reason"), [(["n3"], "StoreRefusesWorkers"), (["n3", "n4"], "")]
+)
+def test_the_example_of_a_store_that_refuses_workers(running, reason):
+    wave = wave_of(8)
+    job = job_of(wave)
+    pods = failed(job, ExitCode.STORE, [0, 1], "n1") + failed(job, ExitCode.STORE, [2], "n2")
+    pods += [pod_of(job, 3 + i, node) for i, node in enumerate(running)]
+    found = suspension(job, wave, pods, avoid=())
+    assert (found.reason if found else "") == reason
+
+
+@pytest.mark.parametrize(("fail", "run", "reason"), [(4, 3, "NodesFail"), (4, 4, ""), (3, 0, "")])
+def test_the_example_of_nodes_that_fail(fail, run, reason):
+    wave = wave_of(12)
+    job = job_of(wave)
+    pods = failed(job, ExitCode.NODE, range(fail))
+    pods += [pod_of(job, fail + i, "n2") for i in range(run)]
+    found = suspension(job, wave, pods, avoid=())
+    assert (found.reason if found else "") == reason
+
+
+@pytest.mark.parametrize(("runs", "older", "younger"), [(0, 8, 2), (6, 4, 6)])
+def test_the_example_of_shared_workers(runs, older, younger):
+    jobs = [job_of(wave_of(9, serial), parallelism=1) for serial in (0, 1)]
+    claims = [Claim(jobs[0], 8), Claim(replace(jobs[1], active=runs), 8)]
+    found = list(scaling(claims, {}, Observed(frozenset(), ()), 10, paused=False))
+    assert found == [Scale(jobs[0].name, older), Scale(jobs[1].name, younger)]
+
+
+# Shards and waves -------------------------------------------------------------------------------
+
+
+def twice_failed(first, again, fail):
+    """Two waves: in both the first `fail` indexes end their workers with exit 44, the rest pass."""
+    jobs = []
+    for wave in (first, again):
+        ended, indexes = frozenset(range(fail)), frozenset(range(len(wave.indexes)))
+        jobs.append(job_of(wave, state="Failed", failed=ended, succeeded=indexes - ended))
+    pods = [pod for job in jobs for pod in failed(job, ExitCode.NODE, range(fail))]
+    return Observed(frozenset(), (first, again), tuple(jobs), tuple(pods))
+
+
+@pytest.mark.parametrize(("fail", "given_up", "unproven"), [(3, 3, 0), (5, 0, 5)])
+def test_the_example_of_shards_that_fail(fail, given_up, unproven):
+    indexes = fail + 40
+    seen = twice_failed(wave_of(indexes), wave_of(fail, serial=1), fail)
+    left = [f"s{i}" for i in range(fail)]
+    verdict = judge(seen, seen.jobs, (), left, indexes)
+    assert (len(verdict.given_up), len(verdict.unproven)) == (given_up, unproven)
+    assert len(verdict.resting) == unproven
+
+
+@pytest.mark.parametrize(("fail", "given_up"), [(10, 10), (11, 0)])
+def test_the_example_of_a_wave_of_what_has_failed_before(fail, given_up):
+    seen = twice_failed(wave_of(1000), wave_of(fail, serial=1), fail)
+    verdict = judge(seen, seen.jobs, (), [f"s{i}" for i in range(fail)], 1000)
+    assert len(verdict.given_up) == given_up
+
+
+def test_the_example_of_a_wave_without_its_job():
+    wave = wave_of(["s1", "s2"])
+    seen = Observed(frozenset({"s1"}), (wave,))
+    assert half_made(seen, avoid=()) is wave
+    assert half_made(replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
+    assert half_made(seen, avoid={"n1"}) is None
+    assert half_made(replace(seen, jobs=(job_of(wave),)), avoid=()) is None
+
+
+@pytest.mark.parametrize(("workers", "indexes"), [(4, 64), (100, 400), (1000, 1000)])
+def test_the_example_of_a_waves_size(workers, indexes):
+    assert wave_size(workers) == indexes
+
+
+def test_the_example_of_nodes_that_the_next_wave_avoids():
+    wave = wave_of(8, avoid=("n1",))
+    job = job_of(wave)
+    stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
+    pods = [pod_of(job, 0, "n2", **stuck), pod_of(job, 1, "n3", **stuck), pod_of(job, 2, "n4")]
+    seen = Observed(
+        frozenset(), (wave,), (job,), tuple(pods), nodes_of("n1", "n2", "n3", "n4"),
+        Strikes(frozenset({Strike("n1", "s8"), Strike("n1", "s9")})),
+    )  # fmt: skip
+    (launch,) = [a for a in decide(desired(10, workers=20), seen) if isinstance(a, Launch)]
+    assert launch.wave.avoid == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "shards", "is_deleted"), [(599.0, 5, False), (600.0, 5, True), (0.0, 4, True)]
+)
+def test_the_example_of_a_job_that_ended_well(ended_s, shards, is_deleted):
+    wave = wave_of(4)
+    ended = frozenset(range(4))
+    job = job_of(wave, state="Complete", succeeded=ended, in_state_s=ended_s)
+    seen = Observed(wave.shards, (wave,), (job,))
+    actions = decide(desired(shards, workers=4), seen)
+    assert any(isinstance(a, Delete) and a.job == job.name for a in actions) is is_deleted
+
+
+def queued_job(pods, **more):
+    return replace(job_of(wave_of(8), queue="team", **more), parallelism=pods)
+
+
+@pytest.mark.parametrize(("admitted", "asked"), [(0, [1]), (100, [7] * 8)])
+def test_the_example_of_queued_jobs(admitted, asked):
+    wanted = desired(1000, workers=400, queue="team", kueue=True)
+    live = [queued_job(admitted)] if admitted else []
+    todo = [shard.shard_id for shard in wanted.plan.shards]
+    found = queued_launches(wanted, Observed(frozenset(), ()), live, todo, avoid=())
+    assert [launch.cap for launch in found] == asked
+
+
+@pytest.mark.parametrize(("waits_for", "is_deleted"), [(51, True), (50, False)])
+def test_the_example_of_a_queued_job_that_may_wait_for_ever(waits_for, is_deleted):
+    waiting = queued_job(waits_for, suspended=True)
+    live = [queued_job(100), waiting]
+    found = list(queueing(desired(10, workers=400, queue="team", kueue=True), live, [waiting]))
+    assert any(isinstance(action, Delete) for action in found) is is_deleted
+
+
+@pytest.mark.parametrize(
+    ("committed", "allow_missing", "partial"),
+    [(9, False, None), (9, True, True), (10, False, False), (10, True, False)],
+)
+def test_the_example_of_an_end(committed, allow_missing, partial):
+    wanted = desired(10, workers=4, allow_missing=allow_missing)
+    shards = [shard.shard_id for shard in wanted.plan.shards]
+    seen = Observed(frozenset(shards[:committed]), ())
+    actions = ending(wanted, seen, [], shards[committed:], is_moving=False, may_go_on=False)
+    found = [action.partial for action in actions if isinstance(action, Merge)]
+    assert found == ([] if partial is None else [partial])

@@ -1,0 +1,173 @@
+"""The checks of a cluster: what is wrong is told with what to do about it."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from jobs.doctor.cluster_checks import (
+    KUEUE,
+    NEEDED,
+    check_account,
+    check_apis,
+    check_features,
+    check_nodes,
+    check_permissions,
+    check_probe,
+    check_version,
+    sample_job,
+)
+from jobs.doctor.device_plugin import check_device_plugin
+from jobs.objects.deployment import Deployment
+from jobs.objects.site import load_site
+
+pytestmark = pytest.mark.fast
+
+A2 = load_site("a2-800t")
+LABELS = {"accelerator-type": "module-910b-8"}
+
+
+def node(name="n1", devices="8", labels=LABELS, ready="True", resource="huawei.com/Ascend910"):
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {
+            "conditions": [{"type": "Ready", "status": ready}],
+            "allocatable": {"cpu": "64", resource: devices},
+        },
+    }
+
+
+def only(checks, name):
+    (check,) = [check for check in checks if check.name == name]
+    return check
+
+
+@pytest.mark.parametrize(
+    ("version", "ok", "words"),
+    [
+        ("v1.36.3", True, "v1.36.3"),
+        ("v1.29.0+k3s1", True, "k3s1"),
+        ("v1.27.4", True, "no retry budget of its own"),
+        ("v1.25.0", False, "podFailurePolicy"),
+        ("who knows", False, "podFailurePolicy"),
+    ],
+)
+def test_versions_below_the_floor_say_what_is_lost(version, ok, words):
+    check = check_version(version)
+    assert check.ok is ok and words in check.found
+
+
+def test_an_api_is_missed_only_where_the_site_wants_it():
+    assert all(check.ok for check in check_apis({}, A2))
+    queued = replace(A2, kueue_queue="team")
+    assert not only(check_apis({}, queued), "kueue").ok
+    assert only(check_apis({KUEUE: True}, queued), "kueue").ok
+    volcano = only(check_apis({}, replace(A2, scheduler="volcano")), "volcano")
+    assert not volcano.ok and "install Volcano" in volcano.fix
+
+
+def test_missing_permissions_are_named():
+    assert check_permissions(dict.fromkeys(NEEDED, True), "I").ok
+    allowed = dict.fromkeys(NEEDED, True) | {("patch", "batch", "jobs"): False}
+    check = check_permissions(allowed, "I")
+    assert check.found == "I may not: patch jobs"
+    assert "roles.yaml" in check.fix
+    assert "and " in check_permissions({}, "I").found
+
+
+def test_nodes_that_the_selector_misses_are_told_with_what_they_have():
+    other = node(labels={"accelerator-type": "module-a3-16"})
+    check = only(check_nodes([other], A2), "nodes")
+    assert not check.ok
+    assert "module-910b-8 is wanted, the nodes have module-a3-16" in check.found
+    assert "no node has this label" in only(check_nodes([node(labels={})], A2), "nodes").found
+
+
+def test_nodes_that_are_not_ready_are_counted():
+    assert only(check_nodes([node(), node("n2", ready="False")], A2), "nodes").found.startswith(
+        "1 of 2 ready"
+    )
+    assert not only(check_nodes([node(ready="Unknown")], A2), "nodes").ok
+    assert only(check_nodes([], A2), "nodes").skipped  # this account may not list them
+
+
+def test_devices_are_compared_with_the_profile():
+    check = only(check_nodes([node(), node("n2", "6")], A2), "devices")
+    assert (
+        check.ok and "14 huawei.com/Ascend910 on 2 nodes" in check.found and "n2: 6" in check.found
+    )
+    check = only(check_nodes([node(resource="huawei.com/ascend-1980")], A2), "devices")
+    assert not check.ok and "they offer huawei.com/ascend-1980" in check.found
+    pair = replace(A2, shape="node")
+    assert not only(check_nodes([node("n2", "6")], pair), "devices").ok
+
+
+def test_fields_that_the_server_drops_are_named():
+    job = sample_job(A2, Deployment("n", "i", "i", "s3://b/p"))
+    kept = copy.deepcopy(job)
+    kept["spec"]["selector"] = {}
+    assert check_features(job, kept).ok
+    del kept["spec"]["backoffLimitPerIndex"]
+    del kept["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]
+    check = check_features(job, kept)
+    assert not check.ok
+    assert "spec.backoffLimitPerIndex" in check.found
+    assert "spec.template.spec.containers[0].securityContext.capabilities" in check.found
+
+
+def test_a_probe_that_found_nothing_quotes_the_cluster():
+    events = [
+        {"type": "Normal", "message": "Scheduled"},
+        {"type": "Warning", "message": 'secret "s3" not found'},
+        {"type": "Warning", "message": 'secret "s3" not found'},
+    ]
+    check = check_probe("", "no answer", events)
+    assert check.found == 'no answer; secret "s3" not found' and check.fix
+    assert check_probe("CPU_x/vllm_ascend/v", "").ok
+
+
+def test_the_controllers_account_is_judged_by_its_own_rights():
+    assert check_account(dict.fromkeys(NEEDED, True), "it").ok
+    some = dict.fromkeys(NEEDED, True) | {("delete", "batch", "jobs"): False}
+    check = check_account(some, "it")
+    assert not check.ok and "it may not: delete jobs" in check.found
+    assert check_account(None, "it").skipped
+    assert check_account(dict.fromkeys(NEEDED, False), "it").skipped  # it is not installed
+
+
+def plugin(*args, name="ascend-device-plugin-daemonset", image="ascend-k8sdeviceplugin:v26"):
+    command = ["/bin/bash", "-c", "--"]
+    container = {"name": "device-plugin", "image": image, "command": command, "args": [*args]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    return {"metadata": {"name": name, "namespace": "kube-system"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("args", "site", "ok", "words"),
+    [
+        ("device-plugin -useAscendDocker=true -volcanoType=true -logLevel=0", {}, False, "refuses"),
+        ("device-plugin -volcanoType=true", {"shape": "node"}, True, "volcanoType=true"),
+        ("device-plugin --volcanoType", {"scheduler": "volcano"}, True, "volcanoType=true"),
+        ("device-plugin -volcanoType=false", {}, True, "volcanoType=false"),
+        ("device-plugin -logLevel=0", {}, True, "volcanoType=false"),
+        ("device-plugin -logLevel=0", {"scheduler": "volcano"}, False, "other devices than"),
+        ("device-plugin -shareDevCount=4", {}, False, "4 times"),
+    ],
+)
+def test_the_plugins_mode_is_compared_with_the_profile(args, site, ok, words):
+    others = plugin("kube-proxy", name="kube-proxy", image="kube-proxy:v1")
+    default = replace(A2, scheduler="default", shape="device")
+    check = check_device_plugin([others, plugin(args)], replace(default, **site))
+    assert check.ok is ok and words in check.found and not check.skipped
+    assert check.found.startswith("kube-system/ascend-device-plugin-daemonset")
+    assert ok or check.fix
+
+
+def test_a_plugin_that_nobody_shows_is_not_called_well():
+    nvidia = plugin("nvidia-device-plugin", name="nvidia", image="nvidia/k8s-device-plugin")
+    for shown in (None, [], [nvidia]):
+        check = check_device_plugin(shown, A2)
+        assert check.ok and check.skipped
+    assert "volcanoType" in check_device_plugin(None, A2).found
+    assert check_device_plugin([], load_site("cpu")).skipped

@@ -1,0 +1,25 @@
+"""What `opmeter doctor --together` makes of devices side by side."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.replay.disturbance import Disturbance
+from jobs.doctor.concurrency import check_concurrency, verdict
+
+pytestmark = pytest.mark.fast
+
+
+def test_devices_that_leave_each_other_alone_are_fine():
+    check = verdict([Disturbance("Add 4,4", 100.0, 101.0), Disturbance("Mul 4,4", 50.0, 50.0)], 8)
+    assert check.ok and "8 devices at once: Add 4,4 +1.0%, Mul 4,4 +0.0%" in check.found
+
+
+def test_a_slowdown_is_named_with_what_to_set():
+    check = verdict([Disturbance("Add 4,4", 100.0, 120.0)], 8)
+    assert not check.ok and "+20.0%" in check.found
+    assert "OPMETER_MEASURE_CONCURRENCY=4" in check.fix
+
+
+def test_one_device_has_nobody_to_disturb():
+    with pytest.raises(BadInput, match="here is one"):
+        list(check_concurrency("cpu"))

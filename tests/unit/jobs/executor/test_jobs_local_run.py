@@ -1,0 +1,264 @@
+"""Workers that die, stop or fail, and what the executor of this machine makes of it."""
+
+import errno
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from collector import keys
+from collector.errors import StoreUnavailable
+from collector.manifest import manifest_from_json
+from collector.measurement import Outcome
+from collector.measuring.answers import Unmeasured
+from collector.shard import read_shard
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.assignment import Assignment
+from collector.worker.attempt import Attempt, read_commit
+from collector.worker.exit_codes import ExitCode
+from jobs.executor.local_run import LocalRun, LocalRunFailed
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+from tests.unit.collector.worker.stored_parts import measured
+
+ROOT = Path(__file__).parents[4]
+SIGKILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToldRun(LocalRun):
+    """A run whose workers only do what `worker` says."""
+
+    worker: Callable[[Assignment], tuple[int, str]]
+
+    def attempt(self, assignment):
+        return self.worker(assignment)
+
+
+def told_run(store, tmp_path, worker, finished=None):
+    """A run of one shard of two cases, and that shard."""
+    shard = MadeShard("s1", [add_record(1), add_record(2)], is_committed=False)
+    plan = write_campaign(store, MadePlan([shard]))
+    return ToldRun(
+        store=store,
+        watched=MemoryStore(),
+        plan=plan,
+        scratch=tmp_path,
+        devices=[0],
+        stop=threading.Event(),
+        on_progress=lambda progress: None,
+        on_finished=(finished if finished is not None else []).append,
+        worker=worker,
+    )
+
+
+def outcomes(store, plan):
+    """The final outcomes of the committed shard."""
+    commit = read_commit(store, plan.campaign, "s1")
+    final = manifest_from_json(store.get(commit.manifest.key)).final
+    rows = {m.measurement_id: m for m in measured(store, plan.campaign)}
+    return [rows[m].outcome for m in final.values()]
+
+
+@pytest.mark.fast
+def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
+    store, finished = MemoryStore(), []
+    cases = []
+
+    def dies_with_a_part(assignment):
+        attempt = Attempt(store, run.plan, assignment.shard, assignment.attempt, "here")
+        answers = ShardAnswers(attempt, cases, Worker("here"))
+        answers.give([Unmeasured(cases[0].record, Outcome.REJECTED, "no")])
+        return SIGKILLED, ""
+
+    run = told_run(store, tmp_path, dies_with_a_part, finished)
+    cases += read_shard(store.get(keys.shard("made", "s1")))
+    run.measure(["s1"])
+    assert sorted(outcomes(store, run.plan)) == [Outcome.CRASHED, Outcome.REJECTED]
+    assert finished == ["s1"]
+
+
+@pytest.mark.fast
+def test_a_worker_that_was_only_asked_to_stop_is_no_failed_attempt(tmp_path):
+    codes = [ExitCode.TEMPORARY] * 5 + [SIGKILLED, ExitCode.TEMPORARY, ExitCode.HANG, ExitCode.DONE]
+    finished = []
+    run = told_run(MemoryStore(), tmp_path, lambda assignment: (codes.pop(0), ""), finished)
+    run.measure(["s1"])
+    assert codes == [] and finished == ["s1"]
+
+
+@pytest.mark.fast
+def test_three_workers_that_died_are_enough(tmp_path):
+    store, codes = MemoryStore(), [SIGKILLED, ExitCode.HANG, -signal.SIGSEGV, ExitCode.DONE]
+    run = told_run(store, tmp_path, lambda assignment: (codes.pop(0), ""))
+    run.measure(["s1"])
+    assert codes == [ExitCode.DONE] and outcomes(store, run.plan) == [Outcome.CRASHED] * 2
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("code", [1, ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE])
+def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, code):
+    store = MemoryStore()
+    run = told_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
+    with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
+        run.measure(["s1"])
+    assert read_commit(store, "made", "s1") is None
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("code", "tried"),
+    [
+        (ExitCode.NODE, 3),
+        (ExitCode.HANG, 3),
+        (SIGKILLED, 3),
+        (ExitCode.IMAGE, 1),
+        (ExitCode.STORE, 1),
+    ],
+)
+def test_where_all_are_tried_a_bad_shard_keeps_no_other_from_it(tmp_path, code, tried):
+    seen = []
+
+    def worker(assignment):
+        seen.append(assignment.shard)
+        return (code, "no") if assignment.shard == "s1" else (0, "")
+
+    run = replace(told_run(MemoryStore(), tmp_path, worker), gives_up=False, tries_all=True)
+    with pytest.raises(LocalRunFailed, match="no") as failure:
+        run.measure(["s1", "s2", "s3"])
+    assert len(seen) == tried and failure.value.shard == "s1"
+
+
+@pytest.mark.fast
+def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
+    def no_room(assignment):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    run = told_run(MemoryStore(), tmp_path, no_room)
+    with pytest.raises(LocalRunFailed, match="shard s1: .*No space left on device: '/tmp/x'"):
+        run.measure(["s1"])
+
+
+def test_progress_is_not_waited_for(tmp_path):
+    class Asked(MemoryStore):
+        def get(self, key):
+            asked.append(key)
+            raise StoreUnavailable("away")
+
+    class Patient(MemoryStore):
+        def get(self, key):
+            assert "progress" not in key
+            return super().get(key)
+
+    asked = []
+    run = replace(told_run(Patient(), tmp_path, worker=None), watched=Asked())
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.2)"])
+    assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
+    assert set(asked) == {keys.progress("made", "s1", "a1")}
+
+
+def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
+    class Asked(MemoryStore):
+        def get(self, key):
+            asked.append(key)
+            raise StoreUnavailable("away")
+
+    asked = []
+    run = told_run(MemoryStore(), tmp_path, worker=None)
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.8)"])
+    run = replace(run, watched=Asked(), progress_s=30.0)
+    assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
+    assert len(asked) == 1
+
+
+@pytest.mark.fast
+def test_a_worker_is_told_which_plan_it_is(tmp_path):
+    told = []
+    run = told_run(MemoryStore(), tmp_path, lambda a: (told.append(a), (ExitCode.DONE, ""))[1])
+    run.measure(["s1"])
+    assert [a.plan_hash for a in told] == [run.plan.plan_hash]
+    assert ["--plan-hash", run.plan.plan_hash] == told[0].as_arguments()[4:6]
+
+
+@pytest.fixture
+def dying_worker(tmp_path, monkeypatch):
+    """Workers that say something and end as they are told."""
+
+    def put(end):
+        package = tmp_path / "told" / "collector" / "worker"
+        package.mkdir(parents=True)
+        for folder in (package, package.parent):
+            (folder / "__init__.py").touch()
+        (package / "__main__.py").write_text(
+            "import os, sys, time\n"
+            "print('session 3: Add 4,4', file=sys.stderr, flush=True)\n"
+            f"{end}\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "told"))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.abort()", -signal.SIGABRT),
+        ("raise RuntimeError('nobody foresaw it')", 1),
+        (f"sys.exit({int(ExitCode.HANG)})", ExitCode.HANG),
+    ],
+)
+def test_the_log_of_a_worker_that_was_killed_is_kept_by_its_parent(
+    tmp_path, dying_worker, end, code
+):
+    dying_worker(end)
+    store = FileStore(tmp_path / "data")
+    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    assert LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))[0] == code
+    log = zstandard.decompress(store.get(keys.attempt_log("made", "s1", "a1"))).decode()
+    assert log.startswith("session 3: Add 4,4\n")
+
+
+def test_the_log_that_a_worker_has_stored_itself_is_kept(tmp_path, dying_worker):
+    dying_worker(f"sys.exit({int(ExitCode.HANG)})")
+    store = FileStore(tmp_path / "data")
+    store.create(keys.attempt_log("made", "s1", "a1"), b"its own")
+    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert store.get(keys.attempt_log("made", "s1", "a1")) == b"its own"
+
+
+@pytest.mark.parametrize(("code", "left"), [(ExitCode.DONE, False), (ExitCode.NODE, True)])
+def test_who_has_done_its_shard_leaves_its_room_to_the_next(tmp_path, dying_worker, code, left):
+    dying_worker(f"sys.exit({int(code)})")
+    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert (tmp_path / "work" / "a1").exists() is left
+
+
+def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
+    dying_worker(f"sys.exit({int(ExitCode.TEMPORARY)})")
+    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
+    assert list(run.watched.list(keys.attempts("made", "s1"))) == []
+
+
+def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
+    (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    run = told_run(FileStore(tmp_path / "data"), tmp_path, worker=None)
+    code, words = LocalRun.attempt(run, Assignment("made", 7, "h", "s1", "a1"))
+    assert code == ExitCode.IMAGE and "plans/7.json" in words

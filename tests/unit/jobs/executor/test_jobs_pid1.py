@@ -1,0 +1,136 @@
+"""Process 1 of a container, in a process namespace of its own where this machine allows one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.executor.pid1 import run_as_pid1
+
+ROOT = Path(__file__).parents[4]
+
+# Each program is process 1. What it works on is told by its one argument.
+PROGRAM = """
+import os, signal, subprocess, sys, time
+from jobs.executor.pid1 import run_as_pid1
+
+def ends():
+    return 44
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def leaves():
+    sys.exit(43)
+
+def breaks():
+    raise RuntimeError("a mistake")
+
+def stops():
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    print("ready", flush=True)
+    while not told:
+        time.sleep(0.02)
+    return 75
+
+def orphans():
+    # A grandchild whose parent ends at once becomes process 1's own, and ends soon after.
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c",
+            "import subprocess; subprocess.Popen(['sleep', '0.1'])"], check=True)
+    time.sleep(1.0)
+    states = [open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0]
+              for p in os.listdir("/proc") if p.isdigit() and p != str(os.getpid())]
+    return 3 if "Z" in states else 0
+
+assert os.getpid() == 1
+sys.exit(run_as_pid1(globals()[sys.argv[1]]))
+"""
+
+
+def unshare():
+    """The command that makes what follows process 1; the test is skipped where it may not be."""
+    if shutil.which("unshare"):
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        if os.getuid() != 0:
+            command += ["--map-root-user"]
+        if subprocess.run([*command, "true"], capture_output=True).returncode == 0:
+            return command
+    pytest.skip("this machine allows no process namespace")
+
+
+def started(what):
+    return subprocess.Popen(
+        [*unshare(), sys.executable, "-c", PROGRAM, what],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [("ends", 44), ("dies", 128 + 9), ("leaves", 43), ("breaks", 1)]
+)
+def test_the_exit_code_is_that_of_the_work(what, code):
+    process = started(what)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert (b"a mistake" in error) == (what == "breaks")
+
+
+@pytest.mark.parametrize(("what", "code"), [("leaves", 43), ("dies", 137)])
+def test_the_example_of_an_exit_code(what, code):
+    process = started(what)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+
+
+def test_orphans_are_reaped_while_the_work_goes_on():
+    process = started("orphans")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_signal_reaches_the_work():
+    process = started("stops")
+    assert process.stdout.readline() == b"ready\n"
+    (init,) = children(process.pid)
+    os.kill(init, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 75
+
+
+def test_a_signal_that_comes_too_early_is_not_lost():
+    process = started("stops")
+    deadline = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < deadline:
+        for init in children(process.pid):
+            if b"-c" in command_of(init):
+                os.kill(init, signal.SIGTERM)
+        time.sleep(0.005)
+    process.communicate(timeout=5)
+    # Before Python has come as far as `run_as_pid1`, the kernel drops what process 1 ignores.
+    assert process.returncode == 75
+
+
+def children(pid):
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.fast
+def test_anywhere_else_the_work_simply_runs():
+    assert run_as_pid1(lambda: 7) == 7

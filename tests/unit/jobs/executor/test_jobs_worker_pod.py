@@ -1,0 +1,339 @@
+"""A worker pod: from its environment to its exit code, by what is committed in the end."""
+
+import json
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.merge import CREATE
+from collector.errors import BadInput, HostFault, StoreUnavailable
+from collector.host.npus import Npu
+from collector.measurement import Outcome
+from collector.plan import plan_to_json
+from collector.store import open_store
+from collector.store.file import FileStore
+from collector.worker.assignment import Assignment, abandon
+from collector.worker.attempt import read_commit
+from collector.worker.exit_codes import ExitCode
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.run_options import RunOptions
+from jobs.executor import worker_pod
+from jobs.executor.local_run import LocalRunFailed
+from jobs.executor.pod_task import task_of
+from jobs.executor.worker_pod import End, last_words, work
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.situation import survey
+from jobs.publishing.next_plan import advance
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    write_campaign,
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def plan(store):
+    shards = [MadeShard(f"s{n}", [add_record(n)], is_committed=False) for n in (1, 2, 3)]
+    return write_campaign(store, MadePlan(shards))
+
+
+def wave_of(store, plan, indexes=(("s1", "s2"), ("s3",)), plan_hash=None):
+    wave = Wave("made", 1, plan_hash or plan.plan_hash, 0, indexes)
+    store.create(keys.wave("made", wave.wave_hash), wave_to_json(wave))
+    return wave
+
+
+def environment(store, plan, wave, **more):
+    return {
+        "OPMETER_ROOT": store.url,
+        "OPMETER_CAMPAIGN": "made",
+        "OPMETER_WAVE": wave.wave_hash,
+        "OPMETER_PLAN_HASH": plan.plan_hash,
+        "JOB_COMPLETION_INDEX": "0",
+        "POD_UID": "12345678-aaaa",
+        **more,
+    }
+
+
+def commit(run, shard):
+    assignment = Assignment("made", 1, run.plan.plan_hash, shard, f"{run.prefix}x")
+    abandon(run.store, assignment, Outcome.FAILED, "played")
+
+
+def commits_all(run, shards):
+    for shard in shards:
+        commit(run, shard)
+
+
+def ended(store, plan, measure=commits_all, stop=None, wave=None, reach=open_store, **more):
+    wave = wave or wave_of(store, plan)
+    task = task_of(environment(store, plan, wave, **more))
+    return work(task, stop or threading.Event(), measure, reach)
+
+
+def fails(code, first=commits_all, shards=0):
+    """Commits the first shards, then says that the next one failed."""
+
+    def measure(run, todo):
+        first(run, todo[:shards])
+        raise LocalRunFailed("its last words", code, todo[shards % len(todo)])
+
+    return measure
+
+
+@pytest.mark.fast
+def test_an_index_whose_shards_are_committed_is_done(store, plan):
+    seen = []
+
+    def measure(run, shards):
+        seen.append((list(run.devices), run.prefix, list(shards), run.gives_up))
+        commits_all(run, shards)
+
+    assert ended(store, plan, measure) == End(ExitCode.DONE)
+    assert seen == [([0], "12345678-0-", ["s1", "s2"], False)]
+
+
+@pytest.mark.fast
+def test_what_somebody_has_committed_is_not_measured_again(store, plan):
+    wave = wave_of(store, plan)
+    assert ended(store, plan, wave=wave).code == ExitCode.DONE
+    assert ended(store, plan, fails(ExitCode.NODE), wave=wave).code == ExitCode.DONE
+
+
+@pytest.mark.fast
+def test_a_worker_that_failed_after_all_was_committed_is_no_failure(store, plan):
+    assert ended(store, plan, fails(ExitCode.NODE, shards=2)) == End(ExitCode.DONE)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("shards", "end"), [(1, End(44, "its last words", "s2")), (2, End(0))])
+def test_the_example_of_a_worker_that_fails(store, plan, shards, end):
+    assert ended(store, plan, fails(44, shards=shards)) == end
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (ExitCode.IMAGE, ExitCode.IMAGE),
+        (ExitCode.NODE, ExitCode.NODE),
+        (ExitCode.STORE, ExitCode.STORE),
+        (ExitCode.HANG, ExitCode.HANG),
+        (ExitCode.SPACE, ExitCode.SPACE),
+        (-signal.SIGKILL, ExitCode.SPACE),  # as who ran out of memory
+        (-signal.SIGSEGV, ExitCode.FAILED),
+        (1, ExitCode.FAILED),
+    ],
+)
+def test_a_failure_is_told_with_its_shard(store, plan, code, found):
+    assert ended(store, plan, fails(code, shards=1)) == End(found, "its last words", "s2")
+
+
+@pytest.mark.fast
+def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
+    stop = threading.Event()
+
+    def measure(run, shards):
+        commit(run, shards[0])
+        stop.set()
+        raise LocalRunFailed("it was stopped", ExitCode.HANG)
+
+    end = ended(store, plan, measure, stop)
+    assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shard is left")
+
+
+def dies(count):
+    return tuple(Npu(i, i, i // 2, i % 2, "Ascend910", 64) for i in range(count))
+
+
+def no_driver():
+    raise HostFault("npu-smi does not answer")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("backend", "found", "order"),
+    [
+        ("npu", lambda: dies(4), [0, 2, 1, 3]),
+        ("npu", lambda: dies(3), [0, 2, 1, 3]),  # one is missing: its worker says so
+        ("npu", lambda: dies(8), [0, 2, 1, 3]),
+        ("npu", no_driver, [0, 1, 2, 3]),
+        ("cpu", no_driver, [0, 1, 2, 3]),
+    ],
+)
+def test_shards_go_to_every_chip_before_one_has_two(
+    store, plan, monkeypatch, backend, found, order
+):
+    seen = []
+
+    def measure(run, shards):
+        seen.extend(run.devices)
+        commits_all(run, shards)
+
+    plan = replace(plan, backend=backend)
+    store.put(keys.plan("made", plan.number), plan_to_json(plan))
+    monkeypatch.setattr(worker_pod, "list_npus", found)
+    assert ended(store, plan, measure, OPMETER_DEVICES="4") == End(ExitCode.DONE)
+    assert seen == order
+
+
+def at_its_deadline(store, plan, measure, stop=None, **more):
+    task = task_of(environment(store, plan, wave_of(store, plan), OPMETER_DEADLINE_S="3600"))
+    assert task.deadline_s == 3600.0
+    return work(replace(task, deadline_s=0.05), stop or threading.Event(), measure, **more)
+
+
+@pytest.mark.fast
+def test_who_is_not_done_at_its_deadline_hangs(store, plan):
+    def measure(run, shards):
+        commit(run, shards[0])
+        assert run.stop.wait(30)
+
+    end = at_its_deadline(store, plan, measure)
+    assert end == End(ExitCode.HANG, "its deadline, 0.05 s, is past; 1 shard is left", "s2")
+
+
+@pytest.mark.fast
+def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
+    stop = threading.Event()
+
+    def measure(run, shards):
+        stop.set()
+        time.sleep(0.2)
+
+    assert at_its_deadline(store, plan, measure, stop).code == ExitCode.TEMPORARY
+
+
+@pytest.mark.fast
+def test_who_has_done_all_at_its_deadline_is_done(store, plan):
+    def measure(run, shards):
+        assert run.stop.wait(30)
+        commits_all(run, shards)
+
+    assert at_its_deadline(store, plan, measure) == End(ExitCode.DONE)
+
+
+@pytest.mark.fast
+def test_a_store_that_is_away_until_the_deadline_is_no_hang(store, plan, monkeypatch):
+    class Away(FileStore):
+        def get(self, key):
+            raise StoreUnavailable("no route")
+
+    monkeypatch.setattr(worker_pod, "_PATIENCE_S", 30.0)
+    assert at_its_deadline(store, plan, commits_all, reach=Away) == End(ExitCode.STORE, "no route")
+
+
+@pytest.mark.fast
+def test_without_a_deadline_there_is_none(store, plan):
+    told = environment(store, plan, wave_of(store, plan))
+    assert task_of(told).deadline_s is None
+
+
+@pytest.mark.fast
+def test_every_device_has_a_worker_however_few_may_measure_at_once(store, plan):
+    seen = []
+
+    def measure(run, shards):
+        seen.append(len(run.devices))
+        commits_all(run, shards)
+
+    more = {"OPMETER_DEVICES": "16", "OPMETER_MEASURE_CONCURRENCY": "8"}
+    ended(store, plan, measure, **more)
+    assert seen == [16]
+
+
+@pytest.mark.fast
+def test_an_index_that_the_wave_has_not_is_everybodys_matter(store, plan):
+    end = ended(store, plan, JOB_COMPLETION_INDEX="7")
+    assert end.code == ExitCode.IMAGE and "has 2 indexes, and this pod is for 7" in end.reason
+
+
+@pytest.mark.fast
+def test_another_plan_is_everybodys_matter(store, plan):
+    end = ended(store, plan, OPMETER_PLAN_HASH="0000")
+    assert end.code == ExitCode.IMAGE and "this pod is for 0000" in end.reason
+    wave = wave_of(store, plan, plan_hash="feed")
+    end = ended(store, plan, wave=wave, OPMETER_PLAN_HASH="feed")
+    assert end.code == ExitCode.IMAGE and "feed is wanted" in end.reason
+
+
+@pytest.mark.fast
+def test_a_wave_that_is_not_there_is_everybodys_matter(store, plan):
+    wave = Wave("made", 1, plan.plan_hash, 5, (("s1",),))
+    assert ended(store, plan, wave=wave).code == ExitCode.IMAGE
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("told", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)])
+def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
+    store, plan, monkeypatch, told, code
+):
+    class Away(FileStore):
+        def get(self, key):
+            raise StoreUnavailable("no route")
+
+    wave, stop = wave_of(store, plan), threading.Event()
+    monkeypatch.setattr(worker_pod, "_PATIENCE_S", 0.0)
+    if told:
+        stop.set()
+    assert ended(store, plan, stop=stop, wave=wave, reach=Away) == End(code, "no route")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("missing", ["OPMETER_ROOT", "OPMETER_WAVE", "JOB_COMPLETION_INDEX"])
+def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
+    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
+    del told[missing]
+    with pytest.raises(BadInput, match=missing):
+        task_of(told)
+
+
+@pytest.mark.fast
+def test_an_index_that_is_no_number_is_named(store, plan):
+    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
+    with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX is 'x'"):
+        task_of(told)
+
+
+@pytest.mark.fast
+def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
+    log = tmp_path / "termination-log"
+    assert last_words(End(44, "bad\nnode", "s1"), log) == 44
+    assert not log.exists()  # it belongs to the kubelet
+    log.touch()
+    last_words(End(44, "bad\nnode", "s1"), log)
+    (line,) = log.read_text().splitlines()
+    assert json.loads(line) == {"code": 44, "reason": "bad\nnode", "shard": "s1"}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    store = FileStore(tmp_path / "store")
+    text = (
+        "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Add]\nbackend: cpu\n"
+        "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
+    )
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
+    situation = survey(campaign, store)
+    plan = advance(situation, store, lambda: CREATE, RunOptions(), lambda line: None).plan
+    (shard, *_) = [shard.shard_id for shard in plan.shards]
+    wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),))
+    store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
+    told = environment(store, plan, wave, OPMETER_CAMPAIGN="small", TMPDIR=str(tmp_path / "work"))
+    (tmp_path / "work").mkdir()
+    assert work(task_of(told), threading.Event()) == End(ExitCode.DONE)
+    commit_of_it = read_commit(store, "small", shard)
+    assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")

@@ -1,0 +1,209 @@
+"""Who leads: two candidates whose clocks run at different speeds never lead at once."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.controller.loop import Changes, run_forever
+from jobs.kube.errors import ClusterAway
+from jobs.kube.leader_election import DURATION_S, LEASE, Election
+from tests.unit.jobs.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.fast
+
+FASTEST = 1.2  # how much faster than another a clock may run
+
+
+class Candidate:
+    """Its clock runs `speed` times as fast as the true time; it may be cut off."""
+
+    def __init__(self, cluster, name, now, speed=1.0):
+        self.election = Election(cluster, name, clock=lambda: now() * speed)
+
+    def hold(self):
+        return self.election.hold()
+
+    @property
+    def leads(self):
+        return self.election.leads
+
+
+class Time:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def candidates(*speeds):
+    now, cluster = Time(), FakeCluster(None)
+    return now, cluster, [Candidate(cluster, f"c{i}", now, s) for i, s in enumerate(speeds)]
+
+
+def test_the_first_leads_and_the_second_waits_until_it_falls_silent():
+    now, _, (one, two) = candidates(1.0, 1.0)
+    assert one.hold() and not two.hold()
+    for _ in range(20):
+        now.now += 6
+        assert one.hold() and not two.hold()
+    silent_at = now.now
+    while not two.hold():
+        now.now += 1
+    assert not one.leads
+    assert DURATION_S < now.now - silent_at <= DURATION_S + 6
+
+
+def test_who_gives_the_lease_back_is_followed_at_once():
+    now, cluster, (one, two) = candidates(1.0, 1.0)
+    one.hold()
+    one.election.release()
+    assert not one.leads and two.hold()
+    assert cluster.leases[LEASE]["spec"]["leaseTransitions"] == 1
+    now.now += 6
+    assert not one.hold()
+
+
+def test_who_cannot_renew_stops_before_another_begins():
+    now, cluster, (one, two) = candidates(1.0, 1.0)
+    one.hold()
+    two.hold()
+
+    def away(number, name):
+        raise ClusterAway("503")
+
+    cluster.before = away
+    now.now += DURATION_S * 0.7
+    assert not one.hold()
+    cluster.before = lambda number, name: None
+    now.now += 6
+    assert one.hold() and not two.hold()
+
+
+def test_a_reply_that_is_lost_costs_the_lease_for_a_moment_only():
+    now, cluster, (one, _) = candidates(1.0, 1.0)
+    one.hold()
+    lost = []
+
+    def lose(number, name):
+        if name == "replace_lease" and not lost:
+            lost.append(number)
+            raise ClusterAway("reset")
+
+    cluster.after = lose
+    now.now += 6
+    assert one.hold()  # by the last renewal
+    now.now += 6
+    assert one.hold()
+
+
+def test_between_two_renewals_nothing_is_asked():
+    now, cluster, (one, _) = candidates(1.0, 1.0)
+    one.hold()
+    asked = cluster.requests
+    now.now += 1
+    assert one.hold() and cluster.requests == asked
+
+
+@given(
+    speeds=st.lists(st.floats(1.0, FASTEST), min_size=2, max_size=3),
+    moves=st.lists(
+        st.tuples(
+            st.integers(0, 2), st.floats(0.1, 20.0), st.sampled_from(["", "", "lost", "cut"])
+        ),
+        min_size=5,
+        max_size=60,
+    ),
+)
+@settings(max_examples=150)
+def test_never_do_two_lead_whatever_is_lost_and_however_clocks_differ(speeds, moves):
+    now, cluster, found = candidates(*speeds)
+    for who, pause, fault in moves:
+        now.now += pause
+
+        def fail(number, name, fault=fault):
+            raise ClusterAway(fault)
+
+        cluster.before = fail if fault == "cut" else (lambda number, name: None)
+        cluster.after = fail if fault == "lost" else (lambda number, name: None)
+        found[who % len(found)].hold()
+        assert sum(one.leads for one in found) <= 1
+
+
+class Looks:
+    """A controller that is only counted."""
+
+    def __init__(self, results=()):
+        self.results, self.looks, self.asked = list(results), 0, 0
+
+    def look(self):
+        self.looks += 1
+        return {"c": self.results.pop(0), "other": True} if self.results else {"other": False}
+
+    def follow(self, only):
+        self.asked += 1
+        return {only: self.asked > 1}
+
+
+class StopAfter:
+    """An event that is set after so many waits."""
+
+    def __init__(self, waits):
+        self.left = waits
+
+    def is_set(self):
+        return self.left <= 0
+
+    def wait(self, seconds):
+        self.left -= 1
+        time.sleep(seconds)
+        return self.is_set()
+
+
+def test_the_loop_looks_until_the_campaign_is_finished():
+    looks = Looks([False, False, True])
+    done = run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
+    assert done and looks.looks == 3
+
+
+def test_a_campaign_that_somebody_took_away_is_not_waited_for():
+    looks = Looks([False])
+    assert not run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
+    assert looks.looks == 2
+
+
+def test_who_does_not_lead_waits_for_who_does():
+    looks = Looks()
+    assert run_forever(looks, lambda: False, StopAfter(99), until="c", interval_s=0)
+    assert looks.looks == 0 and looks.asked == 2
+
+
+def test_an_api_server_that_is_away_ends_no_loop():
+    looks = Looks()
+
+    def leads():
+        if looks.looks < 0:
+            return True
+        looks.looks -= 1
+        raise ClusterAway("refused")
+
+    looks.look = lambda: {"c": True}
+    assert run_forever(looks, leads, StopAfter(99), until="c", interval_s=0)
+
+
+def test_a_change_wakes_the_loop_and_a_broken_watch_is_begun_again():
+    watches = []
+
+    class Jobs:
+        def watch_jobs(self, selector, seconds):
+            watches.append(selector)
+            if len(watches) == 2:
+                raise ClusterAway("410")
+            yield "a-job"
+
+    changes = Changes(Jobs(), "x=y", pause_s=0.01).start()
+    assert changes.wait(5) and changes.wait(5) and changes.wait(5)
+    changes.stop()
+    assert len(watches) > 2 and set(watches) == {"x=y"}

@@ -1,0 +1,147 @@
+"""A campaign as it is applied: the ConfigMap that is written, read again, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import BadInput
+from jobs.controller.mounted_sources import check_sources
+from jobs.objects.applied_campaign import LEASED, PAUSED, applied_from, config_map
+from jobs.objects.job_manifest import Deployment
+
+pytestmark = pytest.mark.fast
+
+CAMPAIGN = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+PINNED = "here/collector@sha256:" + "0123456789abcdef" * 4
+DEPLOYMENT = Deployment(
+    namespace="bench",
+    image="here/collector:1",
+    controller_image="here/controller:1",
+    root="s3://perf/x",
+    store_secret="s3",
+    single_writer=True,
+    merge_memory="40Gi",
+)
+
+
+def made(text=CAMPAIGN, deployment=DEPLOYMENT, **more):
+    manifest = config_map("small", text, {"site": "cpu"}, deployment)
+    manifest["data"] |= more
+    return manifest
+
+
+def test_what_is_written_is_read_again():
+    applied = applied_from(made())
+    assert applied.campaign.name == "small"
+    assert applied.site.name == "cpu"
+    assert applied.deployment == DEPLOYMENT
+    assert not applied.paused and not applied.allow_missing
+
+
+def test_a_live_config_map_owns_what_is_made_for_it():
+    live = made()
+    live["metadata"] |= {"uid": "u-1", "annotations": {PAUSED: "true"}}
+    applied = applied_from(live)
+    assert applied.deployment == replace(DEPLOYMENT, owner=("opmeter-campaign-small", "u-1"))
+    assert applied.paused
+
+
+def test_a_store_without_create_only_is_remembered_by_its_root():
+    plain = replace(DEPLOYMENT, single_writer=False)
+    live = made(deployment=plain)
+    assert not applied_from(live).deployment.leased
+    live["metadata"]["annotations"] = {LEASED: "s3://perf/x"}
+    assert applied_from(live).deployment == replace(plain, leased=True)
+    live["data"]["root"] = "s3://other/x"
+    assert not applied_from(live).deployment.leased
+    live["data"] |= {"root": "s3://perf/x", "single_writer": "true"}
+    assert applied_from(live).deployment == DEPLOYMENT  # the user's word comes first
+
+
+def test_single_keys_of_the_profile_are_changed_and_taken_away():
+    live = made(CAMPAIGN.replace("cpu", "npu"), replace(DEPLOYMENT, image=PINNED))
+    live["data"] |= {"site": "a2-800t", "site.kueue_queue": "team", "site.devices_per_node": "4"}
+    live["data"] |= {"site.node_selector": "{disk: fast}", "site.runtime_class": ""}
+    site = applied_from(live).site
+    assert (site.kueue_queue, site.devices_per_node, site.runtime_class) == ("team", 4, "")
+    assert site.node_selector == (("disk", "fast"),)
+    assert site.resource == "huawei.com/Ascend910"  # what was not named stays
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"store_clam": "x"}, "unknown key 'store_clam'; did you mean 'store_claim'"),
+        ({"deployment.yaml": "x"}, "unknown key 'deployment.yaml'"),
+        ({"image": " "}, "the key image is missing"),
+        ({"single_writer": "yes"}, "single_writer is true or false, 'yes' came"),
+        ({"merge_memory": "much"}, "merge_memory is an amount, as 8Gi; 'much' came"),
+        ({"site.kueue": "x"}, "site.kueue.*unknown key 'kueue'"),
+        ({"site.cpu": ""}, "site.cpu: a profile needs this key"),
+        ({"site.shape": "rack"}, "site.shape.*'rack' came"),
+        ({"site": "moon"}, "site 'moon'"),
+        ({"site": "/etc/site.yaml"}, "'/etc/site.yaml' is not bundled.*the key site.yaml"),
+        ({"allow_unpinned": "1"}, "allow_unpinned is true or false, '1' came"),
+        ({"campaign.yaml": "campaign: small\n"}, "small/campaign.yaml"),
+    ],
+)
+def test_what_it_cannot_mean_is_refused_by_its_key(change, words):
+    with pytest.raises(BadInput, match=words):
+        applied_from(made(**change))
+
+
+def test_a_label_that_names_another_campaign_is_refused():
+    live = made()
+    live["metadata"]["labels"]["opmeter.io/campaign"] = "large"
+    with pytest.raises(BadInput, match="'large', and its campaign is called 'small'"):
+        applied_from(live)
+
+
+def test_one_campaign_is_one_config_map():
+    other = made()
+    other["metadata"]["name"] = "mine"
+    with pytest.raises(
+        BadInput, match="ConfigMap mine: .* is the ConfigMap opmeter-campaign-small"
+    ):
+        applied_from(other)
+
+
+@pytest.mark.parametrize(
+    "image", ["here/collector:1", "here/collector@sha256:12", "here/collector@sha256:" + "F" * 64]
+)
+def test_an_npu_image_without_a_digest_is_refused_as_by_launch(image):
+    text, more = CAMPAIGN.replace("cpu", "npu"), {"site": "a2-800t"}
+    loose = replace(DEPLOYMENT, image=image)
+    with pytest.raises(BadInput, match=f"{image} has no digest.*allow_unpinned: true"):
+        applied_from(made(text, loose, **more))
+    allowed = applied_from(made(text, replace(loose, allow_unpinned=True), **more))
+    assert allowed.deployment.allow_unpinned
+    assert (
+        applied_from(made(text, replace(DEPLOYMENT, image=PINNED), **more)).site.name == "a2-800t"
+    )
+    assert applied_from(made(deployment=loose)).deployment.image == image  # a processor
+
+
+def test_machines_of_another_kind_than_the_campaign_measures_on_are_refused():
+    with pytest.raises(BadInput, match="small measures on cpu, and the site's machines on npu"):
+        applied_from(made(site="a2-800t"))
+
+
+def test_an_npu_campaign_says_which_machines():
+    live = made(CAMPAIGN.replace("cpu", "npu"))
+    del live["data"]["site"]
+    with pytest.raises(BadInput, match="which machines"):
+        applied_from(live)
+
+
+def test_files_that_a_campaign_names_lie_in_a_folder_that_is_for_them(tmp_path):
+    (tmp_path / "op_mapping.yaml").write_text("x")
+    for line in (f"sources: [{{profile: {tmp_path}}}]", f"sources: [{{tree: {tmp_path}}}]"):
+        campaign = applied_from(made(f"campaign: small\nbackend: cpu\n{line}\n")).campaign
+        check_sources(campaign, [tmp_path])
+        with pytest.raises(BadInput, match="told none.*opmeter launch CAMPAIGN"):
+            check_sources(campaign, ())
+    named = applied_from(made(f"{CAMPAIGN}op_mapping: {tmp_path}/op_mapping.yaml\n")).campaign
+    check_sources(named, [tmp_path])
+    with pytest.raises(BadInput, match="small: .*op_mapping.yaml: outside the folders"):
+        check_sources(named, ())

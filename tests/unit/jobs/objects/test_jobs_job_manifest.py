@@ -1,0 +1,217 @@
+"""What the Jobs of a campaign say: of waves, of merges, and of the probe that asks for a stack."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.controller.dry_run import named_probe
+from jobs.objects.deployment import Deployment
+from jobs.objects.job_manifest import made_of, merge_job, probe_job, worker_job
+from jobs.objects.kueue import QUEUE
+from jobs.objects.site import bundled_sites, load_site
+from jobs.objects.waves import Wave
+from tests.unit.jobs.plans import plan_of, shards_of
+
+pytestmark = pytest.mark.fast
+
+DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "s3://perf/x")
+A2, A3, CPU = load_site("a2-800t"), load_site("a3-800t"), load_site("cpu")
+SUPERPOD = load_site("a3-superpod")
+DIE = "ATLAS_800_A3_752T_128G_DIE"
+
+
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
+
+
+def container_of(job):
+    (container,) = pod_of(job)["containers"]
+    return container
+
+
+def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deployment=DEPLOYMENT):
+    """The Job of a wave of shards that take so long each; one an index, where nothing is said."""
+    shards = shards_of(*seconds)
+    plan = plan_of(shards, number=7, backend=site.backend)
+    cut = indexes or tuple((shard.shard_id,) for shard in shards)
+    wave = Wave("c", plan.number, plan.plan_hash, 0, cut)
+    return worker_job(wave, plan, site, deployment, cap=cap)
+
+
+# Labels -----------------------------------------------------------------------------------------
+
+
+def test_ascends_labels_are_on_a_job_and_on_its_pods():
+    for job in (worker_of(A3), probe_job(A3, DEPLOYMENT, "probe")):
+        for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+            assert labels["ring-controller.atlas"] == "ascend-910b"
+    assert "ring-controller.atlas" not in worker_of(CPU)["metadata"]["labels"]
+
+
+def test_no_label_of_a_site_replaces_one_of_ours():
+    names = ("opmeter.io/wave", "opmeter.io/plan", "app.kubernetes.io/component")
+    greedy = replace(CPU, pod_labels=tuple((name, "mine") for name in names))
+    for job in (worker_of(greedy), probe_job(greedy, DEPLOYMENT, "probe")):
+        for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+            assert labels["app.kubernetes.io/component"] in ("worker", "probe")
+    own, usual = worker_of(greedy)["metadata"]["labels"], worker_of()["metadata"]["labels"]
+    assert own == usual
+
+
+def test_a_job_names_its_plan_and_the_hash_of_it():
+    job = worker_of()
+    notes = job["metadata"]["annotations"]
+    assert notes["opmeter.io/plan-uri"] == "s3://perf/x/campaigns/c/plans/7.json"
+    assert notes["opmeter.io/plan-sha256"].startswith(job["metadata"]["labels"]["opmeter.io/plan"])
+    assert len(notes["opmeter.io/plan-sha256"]) == 64
+    assert job["metadata"]["labels"]["opmeter.io/kind"] == "single"
+
+
+# Limits -----------------------------------------------------------------------------------------
+
+
+def said_to(job):
+    return {one["name"]: one.get("value") for one in container_of(job)["env"]}
+
+
+def deadline_s(job):
+    return int(said_to(job)["OPMETER_DEADLINE_S"])
+
+
+def test_a_worker_gives_up_before_the_kubelet_stops_it():
+    job = worker_of()
+    room_s = pod_of(job)["activeDeadlineSeconds"] - deadline_s(job)
+    # The kubelet counts the pull of the image; a hang keeps its node from the queue for 120 s.
+    assert 600 <= room_s <= 1800
+
+
+def test_the_deadline_is_of_the_longest_index():
+    assert deadline_s(worker_of(seconds=(10.0, 4000.0, 20.0))) == 3 * 4000 + 1800
+
+
+def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_shared():
+    assert (A3.devices_per_worker, A3.measure_concurrency) == (16, 8)
+    even = worker_of(A3, seconds=(100.0,) * 16, indexes=(tuple(f"s{i}" for i in range(16)), ()))
+    assert deadline_s(even) == 3 * 200 + 1800
+    odd = worker_of(A3, seconds=(4000.0, 8.0), indexes=(("s0", "s1"), ()))
+    assert deadline_s(odd) == 3 * 4000 + 1800
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [("40Gi", 40 * 2**30), ("400G", 400 * 10**9), ("1000000", 10**6)]
+)
+def test_a_worker_is_told_how_much_its_volume_may_hold(limit, count):
+    job = worker_of(replace(A2, ephemeral_storage=limit))
+    (work,) = [volume for volume in pod_of(job)["volumes"] if volume["name"] == "work"]
+    assert work["emptyDir"]["sizeLimit"] == limit
+    assert said_to(job)["OPMETER_VOLUME_BYTES"] == str(count)
+
+
+def merge_of(deployment):
+    return merge_job("c", [7], "feed", deployment, partial=False)
+
+
+def test_a_merge_gets_the_memory_that_the_campaign_says():
+    for deployment, memory in (
+        (DEPLOYMENT, "8Gi"),
+        (replace(DEPLOYMENT, merge_memory="40Gi"), "40Gi"),
+    ):
+        asked = container_of(merge_of(deployment))["resources"]
+        assert asked["requests"]["memory"] == asked["limits"]["memory"] == memory
+
+
+def test_the_memory_of_merges_makes_no_worker_anew():
+    more = replace(DEPLOYMENT, merge_memory="40Gi")
+    assert made_of(CPU, more) == made_of(CPU, DEPLOYMENT)
+
+
+def test_a_driver_from_the_host_replaces_no_library_path_of_the_image():
+    said = said_to(worker_of(load_site("cce")))
+    assert "/usr/local/Ascend/driver/lib64" in said["OPMETER_DRIVER_LIBRARIES"].split(":")
+    assert "LD_LIBRARY_PATH" not in said
+    assert "OPMETER_DRIVER_LIBRARIES" not in said_to(worker_of(A2))
+
+
+# Queues -----------------------------------------------------------------------------------------
+
+
+def test_all_jobs_of_a_site_with_a_queue_name_it_and_wait_for_it():
+    """Where Kueue takes what names no queue too, a merge without one would never run."""
+    queued = replace(A2, kueue_queue="team")
+    merge = merge_job("c", [1], "feed", DEPLOYMENT, partial=False, queue="team")
+    for job in (worker_of(queued), merge, probe_job(queued, DEPLOYMENT, "probe")):
+        assert job["metadata"]["labels"][QUEUE] == "team" and job["spec"]["suspend"]
+        assert QUEUE not in job["spec"]["template"]["metadata"]["labels"]  # its pods are the Job's
+    for job in (worker_of(A2), merge_of(DEPLOYMENT), probe_job(A2, DEPLOYMENT, "probe")):
+        assert QUEUE not in job["metadata"]["labels"] and not job["spec"].get("suspend")
+
+
+def test_a_queue_gives_a_wave_all_of_its_pods_or_none():
+    """What is admitted narrowly stays narrow for the whole life of a Job."""
+    job = worker_of(replace(A2, kueue_queue="team"))
+    assert "kueue.x-k8s.io/job-min-parallelism" not in job["metadata"]["annotations"]
+
+
+def test_a_probe_asks_for_all_that_a_worker_asks_for():
+    """A queue may cover less than that: ephemeral-storage by default, for one."""
+    asked = [
+        container_of(job)["resources"]["requests"]
+        for job in (worker_of(A2), probe_job(A2, DEPLOYMENT, "probe"))
+    ]
+    assert asked[0] == asked[1] and "ephemeral-storage" in asked[0]
+
+
+def test_a_probe_waits_in_the_queue_of_its_site():
+    queue = "kueue.x-k8s.io/queue-name"
+    queued = replace(A2, kueue_queue="team")
+    assert probe_job(queued, DEPLOYMENT, "probe")["metadata"]["labels"][queue] == "team"
+    assert queue not in probe_job(A2, DEPLOYMENT, "probe")["metadata"]["labels"]
+
+
+# The probe --------------------------------------------------------------------------------------
+
+
+def probe_of(site, target="here"):
+    text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: {site.backend}\n"
+    campaign = campaign_from_text(f"{text}target: {target}\n", path="c.yaml", base=Path("/"))
+    return named_probe(campaign, site, DEPLOYMENT)
+
+
+def test_a_probe_is_told_the_name_that_the_campaign_gives_its_npus():
+    named = probe_of(A3, f"{{device: {DIE}}}")
+    assert container_of(named)["command"][6:8] == ["--device", DIE]
+    other = probe_of(A3, f"{{device: {DIE.replace('752T', '560T')}}}")
+    assert named["metadata"]["name"] != other["metadata"]["name"]
+
+
+def test_a_probe_is_told_no_name_where_there_is_none_or_the_machine_names_itself():
+    assert "--device" not in container_of(probe_of(A3))["command"]
+    assert "--device" not in container_of(probe_of(CPU, "{device: CPU_x_2t}"))["command"]
+
+
+@pytest.mark.parametrize("name", bundled_sites())
+def test_a_probe_asks_for_the_devices_that_a_worker_asks_for(name):
+    site = load_site(name)
+    asked = container_of(probe_of(site))["resources"]["requests"]
+    assert asked.get(site.resource, "1") == str(site.devices_per_worker)
+
+
+def test_the_logical_super_pod_of_a_pod_is_what_it_asks_for():
+    for site in (SUPERPOD, replace(SUPERPOD, shape="pair", scheduler="default")):
+        probe = probe_job(site, DEPLOYMENT, "probe")
+        block = probe["spec"]["template"]["metadata"]["annotations"]["sp-block"]
+        assert block == container_of(probe)["resources"]["limits"][site.resource]
+
+
+def test_the_time_that_a_probe_waits_or_pulls_its_image_is_not_counted():
+    probe = probe_job(A2, DEPLOYMENT, "probe")
+    assert "activeDeadlineSeconds" not in probe["spec"]
+    assert "activeDeadlineSeconds" not in pod_of(probe)
+    command = container_of(probe)["command"]
+    assert float(command[command.index("--limit") + 1]) >= 300  # counted by the process itself
+
+
+def test_a_probe_that_failed_is_soon_gone_and_made_again():
+    assert probe_job(A2, DEPLOYMENT, "probe")["spec"]["ttlSecondsAfterFinished"] <= 300

@@ -1,0 +1,45 @@
+"""Where a pod may run, and for how long it stays on a node that does not answer."""
+
+import pytest
+
+from jobs.objects.pod_template import place
+from jobs.objects.site import load_site, site_from_text
+
+pytestmark = pytest.mark.fast
+
+SITE = """\
+site: own
+backend: cpu
+devices_per_node: 1
+shape: device
+cpu: "1"
+memory: 1Gi
+"""
+
+
+def seconds_on_a_lost_node(site):
+    """What Kubernetes makes of a pod's tolerations: the first that fits a taint counts."""
+    pod = {}
+    place(pod, site, ())
+    found = {}
+    for toleration in pod["tolerations"]:
+        for state in ("unreachable", "not-ready"):
+            if toleration.get("key", "") in ("", f"node.kubernetes.io/{state}"):
+                found.setdefault(state, toleration.get("tolerationSeconds"))
+    return found
+
+
+def test_a_pod_stays_five_minutes_on_a_node_that_does_not_answer():
+    assert seconds_on_a_lost_node(load_site("cpu")) == {"unreachable": 300, "not-ready": 300}
+
+
+def test_a_site_may_give_up_a_node_sooner():
+    own = "tolerations:\n  - {key: node.kubernetes.io/unreachable, tolerationSeconds: 5}\n"
+    found = seconds_on_a_lost_node(site_from_text(SITE + own, path="own.yaml"))
+    assert found == {"unreachable": 5, "not-ready": 300}
+
+
+def test_a_site_that_tolerates_everything_still_leaves_a_lost_node():
+    own = "tolerations:\n  - {operator: Exists}\n"
+    found = seconds_on_a_lost_node(site_from_text(SITE + own, path="own.yaml"))
+    assert found == {"unreachable": 300, "not-ready": 300}

@@ -1,0 +1,168 @@
+"""Site profiles: what is read, and which shapes a cluster would refuse."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from collector.errors import BadInput
+from jobs.objects.site import bundled_sites, load_site, site_from_text
+
+pytestmark = pytest.mark.fast
+
+PAGE = (Path(__file__).parents[4] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+A3 = """\
+site: mine
+backend: npu
+resource: huawei.com/Ascend910
+devices_per_node: 16
+shape: {shape}
+accelerator_type: {kind}
+scheduler: {scheduler}
+schedule_policy: chip2-node16
+cpu: "8"
+memory: 64Gi
+"""
+
+
+def site(shape="node", kind="module-a3-16", scheduler="volcano", more=""):
+    return site_from_text(
+        A3.format(shape=shape, kind=kind, scheduler=scheduler) + more, path="mine.yaml"
+    )
+
+
+def test_every_bundled_profile_is_read_under_its_own_name():
+    for name in bundled_sites():
+        assert load_site(name).name == name, f"site: {name} is wanted in sites/{name}.yaml"
+
+
+def test_the_page_about_kubernetes_names_every_bundled_profile_and_no_other():
+    (sentence,) = re.findall(r"^A \*\*site profile\*\* says (.*?), or your own", PAGE, re.MULTILINE)
+    named = set(re.findall(r"`([a-z0-9-]+)`", sentence))
+    for name in set(bundled_sites()) - named:
+        pytest.fail(f"name `{name}` in docs/kubernetes.md, in the first sentence of Machines")
+    for name in named - set(bundled_sites()):
+        pytest.fail(f"docs/kubernetes.md, Machines: there is no jobs/objects/sites/{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "scheduler", "words"),
+    [
+        ("device", "module-a3-16", "volcano", "only single task job.*pair or node is wanted"),
+        ("device", "module-a3-16", "default", "two dies that share.*pair or node is wanted"),
+        ("device", "module-a3-16-super-pod", "default", "pair or node is wanted"),
+        ("pair", "module-a3-16-super-pod", "volcano", "node is wanted"),
+    ],
+)
+def test_a_shape_that_the_scheduler_refuses_is_refused_with_its_reason(
+    shape, kind, scheduler, words
+):
+    with pytest.raises(BadInput, match=f"mine.yaml:5: .*{words}"):
+        site(shape, kind, scheduler)
+
+
+@pytest.mark.parametrize("shape", ["pair", "node"])
+def test_other_shapes_stand(shape):
+    assert site(shape).shape == shape
+    assert site("device", "module-910b-8").devices_per_worker == 1
+    assert site(shape, "module-a3-16-super-pod", "default").shape == shape
+    assert site(shape).devices_per_worker == {"pair": 2, "node": 16}[shape]
+
+
+HAMI = {"resource": "huawei.com/Ascend910C", "accelerator_type": "", "scheduler": ""}
+
+
+@pytest.mark.parametrize("changes", [{"shape": "device"}, {"devices_per_node": "15"}])
+def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
+    text = A3.format(shape="node", kind="x", scheduler="volcano")
+    with pytest.raises(BadInput, match="rounded up to two"):
+        site_from_text(text, path="mine.yaml", changes=HAMI | changes)
+    assert site_from_text(text, path="mine.yaml", changes=HAMI).devices_per_worker == 16
+    pair = site_from_text(text, path="mine.yaml", changes=HAMI | {"shape": "pair"})
+    assert pair.devices_per_worker == 2
+
+
+def test_volcano_is_told_which_machines_a_job_is_for():
+    text = A3.format(shape="node", kind="module-910b-8", scheduler="volcano")
+    silent = {"schedule_policy": ""}
+    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+        site_from_text(text, path="mine.yaml", changes=silent)
+    told = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
+    assert site_from_text(text, path="mine.yaml", changes=told).schedule_policy == ""
+    others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with rules of its own
+    assert site_from_text(text, path="mine.yaml", changes=others).scheduler == "volcano"
+    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+        site_from_text(text, path="mine.yaml", changes=others | {"accelerator_type": ""})
+
+
+def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
+    a2 = load_site("a2-800t")
+    assert (a2.shape, a2.devices_per_node) == ("device", 8)
+    with pytest.raises(BadInput, match=r"measure_concurrency.*of 8 devices 4 may measure.*node"):
+        load_site("a2-800t", {"measure_concurrency": "4"})
+    alone = load_site("a2-800t", {"measure_concurrency": "4", "shape": "node"})
+    assert alone.measure_concurrency == 4
+    assert load_site("a2-800t", {"measure_concurrency": "8"}).measure_concurrency == 8
+
+
+@pytest.mark.parametrize("text", ["40 Gi", "40GB", "lots", "0", "-1Gi", "4KI"])
+@pytest.mark.parametrize("key", ["cpu", "memory", "ephemeral_storage", "shared_memory"])
+def test_an_amount_that_kubernetes_would_not_take_is_refused_where_it_stands(key, text):
+    with pytest.raises(BadInput, match=f"site.{key}.*an amount as Kubernetes writes it.*{text}"):
+        load_site("cpu", {key: text})
+
+
+def test_a_processor_under_volcano_is_told_nothing():
+    assert load_site("cpu", {"scheduler": "volcano"}).scheduler == "volcano"
+
+
+def test_a_slice_of_a_device_is_refused():
+    text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
+    sliced = text.replace("huawei.com/Ascend910", "huawei.com/Ascend910-12c.3cpu.32g")
+    with pytest.raises(BadInput, match="slice of a device"):
+        site_from_text(sliced, path="mine.yaml")
+
+
+def test_labels_and_tolerations_are_the_sites_own():
+    more = "node_selector: {a/b: 'on'}\ntolerations:\n- {key: k, operator: Exists}\n"
+    found = site(more=more)
+    assert found.node_selector == (("a/b", "on"),)
+    assert found.tolerations == ((("key", "k"), ("operator", "Exists")),)
+
+
+RESERVED = [
+    "opmeter.io/wave",
+    "app.kubernetes.io/component",
+    "batch.kubernetes.io/job-name",
+    "kueue.x-k8s.io/queue-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "job-name",
+    "controller-uid",
+]
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_a_label_by_which_others_find_pods_is_refused_where_it_stands(key):
+    with pytest.raises(BadInput, match=rf"mine.yaml:13: pod_labels\.{key}: .*take it away"):
+        site(more=f"pod_labels:\n  team: numbers\n  {key}: controller\n")
+    with pytest.raises(BadInput, match=rf"site\.pod_labels:1: pod_labels\.{key}"):
+        load_site("a2-800t", {"pod_labels": f"{{{key}: x}}"})
+
+
+def test_labels_that_only_begin_alike_are_the_sites_own():
+    more = "pod_labels: {scheduling.x-k8s.io/pod-group: a, job-names: b, my.opmeter.io/c: d}\n"
+    assert len(site(more=more).pod_labels) == 3
+
+
+def test_a_toleration_lasts_for_a_number_of_seconds():
+    with pytest.raises(BadInput, match=r"mine.yaml:12: tolerations\[0\].tolerationSeconds"):
+        site(more="tolerations:\n- {key: k, tolerationSeconds: soon}\n")
+
+
+def test_unknown_names_are_answered_with_what_there_is():
+    with pytest.raises(BadInput, match="a2-800t"):
+        load_site("a2")
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_site("/nowhere/site.yaml")
+    with pytest.raises(BadInput, match="unknown key 'shapes'"):
+        site(more="shapes: x\n")

@@ -1,0 +1,288 @@
+"""What is damaged in a store is told by run, plan, merge and status alike, or by none of them."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.counting import counted
+from collector.database.commits import find_head
+from collector.database.merge import CREATE
+from collector.database.plans import Damage
+from collector.database.verify import verify
+from collector.plan import Plan
+from collector.shard import read_shard
+from collector.store.base import Store
+from collector.store.file import FileStore
+from jobs.campaign.campaign_file import Campaign, load_campaign
+from jobs.campaign.run_options import RunOptions
+from jobs.cli.merge import merge_verb
+from jobs.cli.plan import plan_verb
+from jobs.cli.status import status_verb
+from jobs.executor import local_campaign
+from jobs.planning.damage import Told
+from jobs.planning.situation import survey
+from jobs.publishing.next_plan import advance
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    answered,
+    commit_shard,
+)
+from tests.unit.jobs.publishing.test_jobs_next_plan import HEADER, ROW, ROWS, TARGET
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass
+class Here:
+    """A campaign of several shards and its store, and what each verb says of them."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def __post_init__(self) -> None:
+        (self.folder / "tree").mkdir()
+        rows = [ROW.replace("1,64", f"{n},64") for n in range(1, ROWS + 1)]
+        (self.folder / "tree" / "Add.csv").write_text(HEADER + "".join(rows))
+        self.path = self.folder / "c.yaml"
+        text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
+        self.path.write_text(text + "shards: {target_s: 0.001, session_s: 1}\n")
+        self.store = FileStore(self.folder / "store")
+        self.monkeypatch.setattr(local_campaign, "check_here", lambda situation: None)
+        self.monkeypatch.setattr(local_campaign, "_measure", self._measure)
+
+    @property
+    def campaign(self) -> Campaign:
+        return load_campaign(self.path)
+
+    def planned(self) -> Plan:
+        situation = survey(self.campaign, self.store)
+        return advance(situation, self.store, lambda: CREATE, RunOptions(), lambda line: None).plan
+
+    def measured(self, plan: Plan, shards: slice = slice(None)) -> None:
+        """What workers leave of some shards of a plan, or all."""
+        for shard in plan.shards[shards]:
+            table = read_shard(self.store.get(keys.shard("made", shard.shard_id)))
+            records = [case.record for case in table]
+            made = MadeShard(shard.shard_id, records, [answered(records, 7.0)])
+            told = MadePlan([made], number=plan.number, stack=plan.stack)
+            told = replace(told, head_commit=plan.head_commit)
+            commit_shard(self.store, told, plan, made)
+
+    def _measure(self, store: Store, watched: Store, plan: Plan, *_: object, **__: object) -> None:
+        self.measured(plan)
+
+    def run(self) -> tuple[int, list[str]]:
+        said: list[str] = []
+        view = View(said)
+        stop = threading.Event()
+        result = local_campaign.run_campaign(
+            self.campaign, self.store, self.store, lambda: CREATE, RunOptions(), view, stop
+        )
+        said += result.told.advice(result.plan)
+        return int(bool(result.told.needed)), said
+
+    def merge(self) -> tuple[int, list[str]]:
+        code = merge_verb("made", root=self.store.url, allow_missing=True, single_writer=True)
+        return code, self._said()
+
+    def plan(self) -> list[str]:
+        plan_verb(str(self.path), root=self.store.url, dry_run=True)
+        return self._said()
+
+    def status(self) -> list[str]:
+        status_verb(str(self.path), root=self.store.url)
+        return self._said()
+
+    def status_of_all(self) -> list[str]:
+        status_verb(root=self.store.url)
+        return self._said()
+
+    def _said(self) -> list[str]:
+        told = self.capsys.readouterr()
+        return [*told.out.splitlines(), *told.err.splitlines()]
+
+
+class View:
+    def __init__(self, said: list[str]):
+        self._said = said
+
+    def say(self, line: str) -> None:
+        self._said.append(line)
+
+    def measure(self, done: int, cases: int) -> None:
+        """Nobody looks."""
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Here:
+    return Here(tmp_path, capsys, monkeypatch)
+
+
+def about(lines: list[str], *words: str) -> list[str]:
+    return [line for line in lines if line.startswith(words or ("damaged", "set aside", "to do"))]
+
+
+def part_of(here: Here, plan: Plan) -> str:
+    return keys.part("made", plan.shards[0].shard_id, "attempt-1", 0)
+
+
+def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> None:
+    plan = here.planned()
+    here.measured(plan)
+    here.store.put(key := part_of(here, plan), b"rot")
+    line = f"damaged     shard {plan.shards[0].shard_id} of plan 1: {key}: "
+    told = here.status()
+    [damaged, to_do] = about(told)
+    assert damaged.startswith(line) and to_do.startswith("to do       nothing of it is published")
+    assert sorted(about(here.plan())) == sorted([damaged, to_do])
+    code, said = here.merge()
+    assert code == 1 and about(said) == [damaged, to_do]
+    assert about(here.status()) == [damaged, to_do]
+    code, said = here.run()
+    assert code == 0 and about(said, "damaged", "to do") == [damaged]
+    assert "plan 2, for what is damaged of plan 1" in said
+
+
+def test_what_later_plans_have_measured_is_set_aside_in_one_line_by_all(here: Here) -> None:
+    first = here.planned()
+    here.measured(first)
+    here.store.put(key := part_of(here, first), b"rot")
+    here.run()
+    for code, said in (here.run(), here.merge(), (0, here.plan()), (0, here.status())):
+        assert code == 0
+        assert about(said) == [
+            "set aside   damaged, and later plans measure what is wanted of it: "
+            f"shard {first.shards[0].shard_id} of plan 1 ({key})"
+        ]
+
+
+def rotten_part(store: Store, plan: Plan) -> str:
+    store.put(key := keys.part("made", plan.shards[0].shard_id, "attempt-1", 0), b"rot")
+    return key
+
+
+def lost_commit(store: Store, plan: Plan) -> str:
+    store.put(keys.committed("made", plan.shards[0].shard_id), b"")
+    return keys.committed("made", plan.shards[0].shard_id)
+
+
+def edited_plan(store: Store, plan: Plan) -> str:
+    """One digit."""
+    key = keys.plan("made", plan.number)
+    said = json.loads(store.get(key))
+    said["forecast"]["wall_s"] += 1
+    store.put(key, json.dumps(said).encode())
+    return key
+
+
+def edited_hash(store: Store, plan: Plan) -> str:
+    key = keys.plan("made", plan.number)
+    sha256 = plan.shards[0].sha256
+    other = ("1" if sha256[0] == "0" else "0") + sha256[1:]
+    store.put(key, store.get(key).replace(sha256.encode(), other.encode()))
+    return key
+
+
+@pytest.mark.parametrize("harm", [rotten_part, lost_commit, edited_plan, edited_hash])
+def test_what_the_head_holds_is_told_by_nobody_but_verify(
+    here: Here, harm: Callable[[Store, Plan], str]
+) -> None:
+    plan = here.planned()
+    here.measured(plan)
+    here.run()
+    key = harm(here.store, plan)
+    before = find_head(here.store)
+    for code, said in ((0, here.status()), (0, here.plan()), here.merge(), here.run()):
+        assert code == 0 and about(said) == [], said
+    assert find_head(here.store) == before
+    assert any(key in problem.text for problem in verify(here.store))
+
+
+def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_published(
+    here: Here,
+) -> None:
+    plan = here.planned()
+    here.measured(plan, slice(1))
+    here.merge()
+    here.measured(plan, slice(1, None))
+    key = edited_plan(here.store, plan)
+    before = find_head(here.store)
+    for said in (here.status(), here.plan(), here.merge()[1]):
+        [damaged, *_] = about(said)
+        assert re.match(f"damaged     plan 1: {key}: plan .* was merged, and this is .*", damaged)
+        assert len(about(said, "damaged")) == 1
+    assert find_head(here.store) == before
+    code, said = here.run()
+    assert code == 0 and "plan 2" in said and len(about(said, "damaged")) == 1
+    assert about(here.status()) == about(here.merge()[1]) == about(here.plan())
+    assert about(here.status())[0].startswith("set aside   damaged, and later plans")
+
+
+def test_a_campaign_that_is_begun_anew_takes_no_number_that_was_merged(here: Here) -> None:
+    here.measured(here.planned())
+    here.run()
+    for info in list(here.store.list("campaigns/")):
+        here.store.delete(info.key)
+    here.path.write_text(here.path.read_text() + "update: all\n")
+    code, said = here.run()
+    assert code == 0 and "plan 2" in said and about(said) == []
+    head = find_head(here.store)
+    assert head is not None and head.number == 2
+    for said in (here.merge()[1], here.status(), here.plan()):
+        assert about(said) == []
+
+
+def test_a_plan_that_was_changed_before_it_was_merged_is_blamed_once(here: Here) -> None:
+    plan = here.planned()
+    here.measured(plan)
+    key = edited_plan(here.store, plan)
+    for said in (here.status(), here.plan(), here.merge()[1]):
+        [damaged] = about(said, "damaged")
+        assert f" (and of {counted(len(plan.shards) - 1, 'more shard')})" in damaged
+        assert f": {key}: " in damaged
+    assert "nothing new: there is no version yet" in here.merge()[1]
+
+
+def test_a_plan_that_cannot_be_read_is_told_until_there_is_another(here: Here) -> None:
+    plan = here.planned()
+    here.measured(plan)
+    here.store.put(key := keys.plan("made", 1), b"{")
+    lines = [about(said) for said in (here.status(), here.merge()[1])]
+    assert lines[0] == lines[1] and lines[0][0].startswith(f"damaged     plan 1: {key}: ")
+    assert "makes the next one" in lines[0][1]
+    assert about(here.plan(), "damaged") == lines[0][:1]
+    code, said = here.run()
+    assert code == 0 and about(said, "damaged") == lines[0][:1]
+    assert len(about(here.status())) == len(about(here.merge()[1])) == 1
+    assert about(here.status())[0] == about(here.merge()[1])[0]
+    assert here.merge()[0] == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_broken_log_is_told_by_status_in_a_line(here: Here, lost: int) -> None:
+    here.measured(here.planned())
+    here.run()
+    here.path.write_text(here.path.read_text() + "limits: {case_s: 59}\nupdate: all\n")
+    here.run()
+    here.store.delete(keys.commit(lost))
+    for said in (here.status(), here.status_of_all()):
+        [warning] = about(said, "warning")
+        assert keys.commit(lost) in warning and warning.endswith("`opmeter db verify` says more")
+
+
+def test_a_shard_of_two_plans_is_told_once_and_a_long_list_is_cut() -> None:
+    found = [Damage("c", 1, "s", "a: x"), Damage("c", 2, "s", "a: x")]
+    found += [Damage("c", 2, f"t{n}", f"k{n}: x") for n in range(40)]
+    lines = list(Told.of(found, 2).lines())
+    assert len(lines) == 26 and lines[-1] == "... and 16 more are damaged"
+    assert not [line for line in lines if "plan 1" in line]

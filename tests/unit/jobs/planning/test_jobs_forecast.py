@@ -1,0 +1,126 @@
+"""What a case is expected to take, against examples worked by hand."""
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.ops.spec import OpSpec
+from collector.plan import MeasureSettings
+from collector.stack import Stack
+from jobs.planning.forecast import (
+    CASE_OVERHEAD_S,
+    FLUSH_BYTES,
+    PILOT_LAUNCHES,
+    WARM_UPS,
+    Peaks,
+    peaks_of,
+    predict,
+    repeats_of,
+)
+
+pytestmark = pytest.mark.fast
+
+PEAKS = Peaks(
+    flops_per_s={"float32": 1e12, "bfloat16": 4e12},
+    bytes_per_s=1e9,
+    launch_s=1e-5,
+    fill_bytes_per_s=1e9,
+    session_start_s=5.0,
+)
+# 1,000 x 1,000 in each of two inputs and one output.
+CELLS = {
+    "Input Shapes": '"1000,1000;1000,1000"',
+    "Input Formats": "ND;ND",
+    "Output Shapes": '"1000,1000"',
+    "Output Formats": "ND",
+}
+FLOAT = case_from_cells(
+    "MatMul", CELLS | {"Input Data Types": "FLOAT;FLOAT", "Output Data Types": "FLOAT"}
+)
+BF16 = case_from_cells(
+    "MatMul", CELLS | {"Input Data Types": "DT_BF16;DT_BF16", "Output Data Types": "DT_BF16"}
+)
+
+
+def operator(flops: int) -> OpSpec:
+    return OpSpec("MatMul", "", ("x", "y"), lambda torch, x, y: x @ y, flops=lambda case: flops)
+
+
+def test_a_launch_takes_the_longer_of_computing_and_moving() -> None:
+    # 12 MB over 1 GB/s are 12 ms; 2e9 operations over 1 TFLOP/s are 2 ms.
+    moving = predict(FLOAT, operator(2 * 10**9), PEAKS, MeasureSettings(), None)
+    assert moving.launch_s == pytest.approx(0.012 + 1e-5)
+    # 2e11 operations are 200 ms in float32, and 50 ms in bfloat16.
+    computing = predict(FLOAT, operator(2 * 10**11), PEAKS, MeasureSettings(), None)
+    assert computing.launch_s == pytest.approx(0.2 + 1e-5)
+    narrower = predict(BF16, operator(2 * 10**11), PEAKS, MeasureSettings(), None)
+    assert narrower.launch_s == pytest.approx(0.05 + 1e-5)
+
+
+def test_a_case_is_its_launches_its_inputs_and_what_every_case_costs() -> None:
+    measured = predict(FLOAT, operator(1), PEAKS, MeasureSettings(budget_s=1.0), 50_000.0)
+    assert measured.launch_s == pytest.approx(0.05)
+    launches = 20 + WARM_UPS + PILOT_LAUNCHES
+    assert measured.total_s == pytest.approx(launches * 0.05 + 0.008 + CASE_OVERHEAD_S)
+
+
+def test_fixed_repeats_need_no_pilot() -> None:
+    fixed = predict(FLOAT, operator(1), PEAKS, MeasureSettings(repeat_count=10), 50_000.0)
+    assert fixed.total_s == pytest.approx((10 + WARM_UPS) * 0.05 + 0.008 + CASE_OVERHEAD_S)
+
+
+def test_a_cold_cache_costs_a_flush_before_each_launch() -> None:
+    settings = MeasureSettings(repeat_count=10, cache="cold")
+    warm = predict(FLOAT, operator(1), PEAKS, MeasureSettings(repeat_count=10), 100.0)
+    cold = predict(FLOAT, operator(1), PEAKS, settings, 100.0)
+    flushes_s = (10 + WARM_UPS) * FLUSH_BYTES / 1e9
+    assert cold.total_s - warm.total_s == pytest.approx(flushes_s)
+
+
+def test_each_group_of_counters_is_a_pass_of_its_own() -> None:
+    both = MeasureSettings(aic_metrics=("PipeUtilization", "Memory"))
+    one = predict(FLOAT, operator(1), PEAKS, MeasureSettings(), 100.0).total_s
+    assert predict(FLOAT, operator(1), PEAKS, both, 100.0).total_s == pytest.approx(2 * one)
+
+
+@pytest.mark.parametrize(("launch_s", "repeats"), [(1e-6, 100), (0.05, 20), (10.0, 3)])
+def test_repeats_fill_the_budget_within_their_bounds(launch_s: float, repeats: int) -> None:
+    assert repeats_of(launch_s, MeasureSettings(budget_s=1.0)) == repeats
+    assert repeats_of(launch_s, MeasureSettings(repeat_count=7)) == 7
+
+
+def test_a_known_device_has_its_published_peaks() -> None:
+    peaks = peaks_of(Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5"))
+    assert peaks.flops_of("bfloat16") == pytest.approx(353.9e12 * 0.7)
+    assert peaks.flops_of("int8") == pytest.approx(752e12 * 0.7)
+    assert peaks.flops_of("int32") == peaks.flops_of("float32") == pytest.approx(99.5e12 * 0.7)
+    assert peaks.bytes_per_s == pytest.approx(1.6 * 2**40 * 0.6)
+    small = peaks_of(Stack("ATLAS_800_A2_280T_32G_PCIE", "2.9.0", cann="8.5"))
+    assert small.bytes_per_s == pytest.approx(0.8 * 2**40 * 0.6)
+
+
+def test_a_device_that_nobody_described_is_taken_for_a_slower_one() -> None:
+    known = peaks_of(Stack("ATLAS_800_A2_280T_64G", "2.9.0", cann="8.5"))
+    other = peaks_of(Stack("CUDA_Some_GPU", "2.13.0"))
+    assert 0 < other.flops_of("float32") < known.flops_of("float32")
+    assert 0 < other.bytes_per_s < known.bytes_per_s
+
+
+def cpu(**details: str) -> Peaks:
+    return peaks_of(Stack("CPU_x_8t", "2.13.0", details=tuple(sorted(details.items()))))
+
+
+def test_a_cpu_is_worked_out_from_its_facts() -> None:
+    plain = cpu(threads="8", flags="avx2 fma", clock_mhz="2000")
+    # 8 threads of 2 GHz with 16 operations a cycle, of which 40 % are reached.
+    assert plain.flops_of("float32") == pytest.approx(8 * 2e9 * 16 * 0.4)
+    assert plain.flops_of("bfloat16") == plain.flops_of("float32")
+    wide = cpu(threads="8", flags="avx2 avx512f avx512_bf16", clock_mhz="2000")
+    assert wide.flops_of("float32") == pytest.approx(2 * plain.flops_of("float32"))
+    assert wide.flops_of("bfloat16") == pytest.approx(2 * wide.flops_of("float32"))
+    tiles = cpu(threads="8", flags="amx_bf16 avx512_bf16 avx512f", clock_mhz="2000")
+    assert tiles.flops_of("bfloat16") > wide.flops_of("bfloat16")
+
+
+def test_a_cpu_that_tells_nothing_has_one_slow_thread() -> None:
+    assert cpu().flops_of("float32") == pytest.approx(2.5e9 * 4 * 0.4)
+    assert cpu(threads="many", clock_mhz="-1") == cpu()

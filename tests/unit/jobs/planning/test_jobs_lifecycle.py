@@ -1,0 +1,173 @@
+"""The life of plans: continued, superseded, finished."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.plan import (
+    Forecast,
+    Limits,
+    MeasureSettings,
+    Plan,
+    PlannedShard,
+    ShardSettings,
+)
+from collector.stack import Stack
+from jobs.planning.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
+
+pytestmark = pytest.mark.fast
+
+
+def plan(number: int, inputs: str = "A", shards: int = 2) -> Plan:
+    return Plan(
+        campaign="c",
+        number=number,
+        head_commit=0,
+        inputs_hash=inputs,
+        round="",
+        stack=Stack("CPU_x_2t", "2.13.0"),
+        backend="cpu",
+        devices=1,
+        operators=None,
+        update="missing-only",
+        measure=MeasureSettings(),
+        shard_settings=ShardSettings(),
+        limits=Limits(),
+        sources=(),
+        op_mapping=None,
+        forecast=Forecast(0, 0, 0, 0.0, 0.0, 0.0),
+        shards=tuple(PlannedShard(f"{number}-{index}", 1, 1.0, "") for index in range(shards)),
+    )
+
+
+def state(
+    number: int, *, inputs: str = "A", shards: int = 2, committed: int = 0, merged: bool = False
+) -> PlanState:
+    made = plan(number, inputs, shards)
+    done = frozenset(shard.shard_id for shard in made.shards[:committed])
+    held = done if merged else frozenset()
+    return PlanState(made, done | {"of-another-plan"}, held)
+
+
+def broken(number: int, **more: object) -> PlanState:
+    """All of the plan is committed; its first shard is damaged, and the rest is merged."""
+    found = state(number, committed=2, merged=True, **more)  # type: ignore[arg-type]
+    first = frozenset({f"{number}-0"})
+    return replace(found, held=found.held - first, damaged=first)
+
+
+def step(
+    *existing: PlanState, inputs: str = "A", again: bool = False, retry_failed: bool = False
+) -> Continue | NewPlan | Finished:
+    return next_step(existing, inputs, again=again, retry_failed=retry_failed)
+
+
+def test_a_campaign_begins_with_plan_one() -> None:
+    assert step() == NewPlan(1, ())
+    assert step(again=True, retry_failed=True) == NewPlan(1, (), "1")
+
+
+def test_an_unfinished_plan_is_continued() -> None:
+    assert step(state(1)) == Continue(plan(1))
+    assert step(state(1, committed=1)) == Continue(plan(1))
+
+
+def test_a_plan_that_is_measured_but_not_merged_is_continued() -> None:
+    assert step(state(1, committed=2)) == Continue(plan(1))
+
+
+def test_a_plan_that_was_merged_in_part_is_continued() -> None:
+    assert step(state(1, committed=1, merged=True)) == Continue(plan(1))
+
+
+def test_a_merged_plan_is_the_end() -> None:
+    assert step(state(1, committed=2, merged=True)) == Finished(plan(1))
+
+
+def test_a_plan_of_nothing_is_the_end() -> None:
+    assert step(state(1, shards=0)) == Finished(plan(1, shards=0))
+
+
+def test_of_several_plans_with_the_inputs_the_newest_counts() -> None:
+    assert step(state(2, committed=2, merged=True), state(1)) == Finished(plan(2))
+
+
+def test_going_back_to_earlier_inputs_continues_their_plan() -> None:
+    assert step(state(1), state(2, inputs="B", committed=2, merged=True)) == Continue(plan(1))
+
+
+def test_other_inputs_make_the_next_plan_and_merge_what_is_there() -> None:
+    found = step(
+        state(3, committed=1),
+        state(1, committed=2, merged=True),
+        state(2),
+        state(4, shards=0),
+        inputs="B",
+    )
+    assert found == NewPlan(5, (3,), "5")
+
+
+@pytest.mark.parametrize("flag", ["again", "retry_failed"])
+def test_asking_for_another_round_makes_one(flag: str) -> None:
+    finished = step(state(1, committed=2, merged=True), **{flag: True})
+    assert finished == NewPlan(2, (), "2")
+    interrupted = step(state(1, committed=1), **{flag: True})
+    assert interrupted == NewPlan(2, (1,), "2")
+    assert step(broken(1), **{flag: True}) == NewPlan(2, (), "2")
+
+
+def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
+    assert step(broken(1)) == NewPlan(2, (), "2m1", plan(1), ("1-0",))
+    mend = replace(broken(2), plan=replace(plan(2), round="2m1"))
+    assert step(broken(1), mend) == NewPlan(3, (), "3m2", mend.plan, ("2-0",))
+    mended = replace(state(2, committed=2, merged=True), plan=mend.plan)
+    assert step(broken(1), mended) == Finished(mend.plan)
+
+
+def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:
+    lacking = replace(broken(1), committed=frozenset({"1-0"}))
+    assert step(lacking) == Continue(plan(1))
+    unmerged = replace(broken(1), held=frozenset())
+    assert step(unmerged) == Continue(plan(1))
+
+
+def test_a_store_that_damages_everything_is_not_fed_for_ever() -> None:
+    last = replace(broken(4), plan=replace(plan(4), round="4m3"))
+    assert step(last) == Finished(last.plan, (), ("4-0",))
+
+
+def test_shards_of_other_inputs_are_set_apart_from_those_that_are_damaged() -> None:
+    assert step(broken(1), inputs="B") == NewPlan(2, (), "2")
+    assert step(state(1, committed=2, merged=True), inputs="B") == NewPlan(2, (), "")
+
+
+def test_what_came_late_of_a_retired_plan_is_merged_with_the_next() -> None:
+    late = state(1, inputs="A", committed=1)
+    assert step(late, state(2, inputs="B"), inputs="B") == Continue(plan(2, "B"), (1,))
+    merged = state(2, inputs="B", committed=2, merged=True)
+    assert step(late, merged, inputs="B") == Finished(plan(2, "B"), (1,))
+
+
+def test_the_number_of_a_plan_that_cannot_be_read_is_taken() -> None:
+    assert next_step([], "A", again=False, retry_failed=False, last=3) == NewPlan(4, ())
+
+
+def test_shards_of_a_plan_that_cannot_be_read_are_set_apart_from_the_next():
+    step = next_step([], "A", again=False, retry_failed=False, last=1, unread=True)
+    assert step == NewPlan(2, (), "2")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("AB"), st.integers(0, 2), st.booleans()), max_size=5),
+    st.booleans(),
+)
+def test_the_order_of_listing_does_not_matter(
+    plans: list[tuple[str, int, bool]], again: bool
+) -> None:
+    states = [
+        state(number, inputs=inputs, committed=committed, merged=merged)
+        for number, (inputs, committed, merged) in enumerate(plans, start=1)
+    ]
+    assert step(*reversed(states), again=again) == step(*states, again=again)

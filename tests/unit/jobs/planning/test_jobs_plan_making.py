@@ -1,0 +1,411 @@
+"""A plan: what it takes up, how it is cut, and that it is the same whenever it is made again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import fsum
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.case import Case
+from collector.errors import BadInput
+from collector.ops.spec import Constraint, OpSpec
+from collector.plan import PlannedSource, ShardSettings, plan_from_json, plan_to_json
+from collector.record import CaseRecord, ProfileStatistics
+from collector.shard import ShardCase, read_shard
+from collector.stack import Stack
+from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.planning.candidates import NO_INPUTS, NO_OPERATOR, REFUSED, HeadAnswer, Unsupported
+from jobs.planning.plan_making import (
+    PlannedRound,
+    PlanRequest,
+    describe_forecast,
+    inputs_hash,
+    make_plan,
+    shards_a_device,
+)
+
+pytestmark = pytest.mark.fast
+
+STACK = Stack(
+    "CPU_x_2t",
+    "2.13.0",
+    details=(("clock_mhz", "2000"), ("flags", "avx2"), ("threads", "2")),
+)
+FOREIGN = PlannedSource("profile:a", "a" * 64, 1, same_stack=False)
+OWN = PlannedSource("profile:b", "b" * 64, 1, same_stack=True)
+
+
+def first_dimension(case: Case) -> int:
+    return (case.inputs or ())[0].numel
+
+
+def unforeseen(case: Case) -> int:
+    return (case.inputs or ())[7].numel
+
+
+def operator(kernel: str, **more: object) -> OpSpec:
+    return replace(
+        OpSpec(kernel, "", ("x",), lambda torch, x: x, flops=first_dimension),
+        **more,
+    )
+
+
+OPERATORS: Mapping[str, OpSpec] = {
+    "Add": operator("Add"),
+    "Mul": operator("Mul"),
+    "Odd": operator("Odd", constraints=(Constraint("never", lambda case: False),)),
+    "Broken": operator("Broken", flops=unforeseen),
+}
+
+
+def record(
+    kernel: str = "Add",
+    shape: str = "1024",
+    *,
+    dtype: str = "FLOAT",
+    count: int = 1,
+    mean_us: float = 10.0,
+    duration: str = "",
+) -> CaseRecord:
+    return CaseRecord(
+        kernel,
+        {
+            "OP State": "static",
+            "Accelerator Core": "AI_VECTOR_CORE",
+            "Input Shapes": f'"{shape}"',
+            "Input Data Types": dtype,
+            "Input Formats": "ND",
+            "Output Shapes": f'"{shape}"',
+            "Output Data Types": dtype,
+            "Output Formats": "ND",
+        },
+        {"Average Duration(us)": duration} if duration else {},
+        ProfileStatistics(count, mean_us, mean_us, 0.0) if count else None,
+    )
+
+
+def campaign(more: str = "") -> Campaign:
+    text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: cpu\n{more}"
+    return campaign_from_text(text, path="c.yaml", base=Path())
+
+
+def request(*records: CaseRecord, more: str = "", source: PlannedSource = FOREIGN) -> PlanRequest:
+    return PlanRequest(
+        campaign=campaign(more),
+        number=1,
+        head_commit=0,
+        round="",
+        stack=STACK,
+        sources=((source, records),),
+        answered={},
+        op_mapping=None,
+        retry_failed=False,
+    )
+
+
+def plan(asked: PlanRequest) -> PlannedRound:
+    return make_plan(asked, find=OPERATORS.get)
+
+
+def cases_of(planned: PlannedRound) -> list[ShardCase]:
+    return [case for table in planned.shards.values() for case in read_shard(table)]
+
+
+def planned_ids(planned: PlannedRound) -> list[str]:
+    return sorted(case.record.case_id for case in cases_of(planned))
+
+
+def rows(count: int) -> list[CaseRecord]:
+    return [record("Add" if n % 3 else "Mul", f"{n + 1},{2 ** (n % 20)}") for n in range(count)]
+
+
+def test_a_case_of_several_rows_and_sources_is_planned_once() -> None:
+    asked = replace(
+        request(),
+        sources=((FOREIGN, (record(), record(shape="8"))), (OWN, (record(), record("Mul")))),
+    )
+    planned = plan(asked)
+    expected = sorted(r.case_id for r in (record(), record(shape="8"), record("Mul")))
+    assert planned_ids(planned) == expected
+    assert planned.plan.forecast.cases == 3
+    assert planned.plan.sources == (FOREIGN, OWN)
+
+
+def test_a_shard_carries_numbers_of_its_own_stack_only() -> None:
+    foreign, own = record(mean_us=5.0), record(mean_us=7.0)
+    both = plan(replace(request(), sources=((FOREIGN, (foreign,)), (OWN, (own,)))))
+    assert [case.record.profile for case in cases_of(both)] == [own.profile]
+    alone = plan(request(foreign))
+    assert [case.record.profile for case in cases_of(alone)] == [None]
+    assert cases_of(alone)[0].record.cells == foreign.cells
+
+
+def test_operators_filter_the_cases() -> None:
+    planned = plan(request(record("Add"), record("Mul"), more="operators: [Mul]\n"))
+    assert [case.record.kernel_type for case in cases_of(planned)] == ["Mul"]
+    assert planned.plan.forecast.answered == 0
+
+
+def test_an_operator_that_no_source_has_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"operators: 'Muls' is in none .*; did you mean 'Mul'\?"):
+        plan(request(record("Mul"), more="operators: [Muls]\n"))
+
+
+ANSWERED = {
+    record(shape="1").case_id: HeadAnswer(is_good=True, mean_us=3.0),
+    record(shape="2").case_id: HeadAnswer(is_good=False, mean_us=None),
+}
+THREE = (record(shape="1"), record(shape="2"), record(shape="3"))
+
+
+@pytest.mark.parametrize(
+    ("update", "retry_failed", "left"),
+    [
+        ("missing-only", False, ["3"]),
+        ("missing-only", True, ["2", "3"]),
+        ("all", False, ["1", "2", "3"]),
+        ("all", True, ["2", "3"]),
+    ],
+)
+def test_missing_only_leaves_out_what_has_an_answer(
+    update: str, retry_failed: bool, left: list[str]
+) -> None:
+    asked = request(*THREE, more=f"update: {update}\n")
+    planned = plan(replace(asked, answered=ANSWERED, retry_failed=retry_failed))
+    assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in left)
+    assert planned.plan.forecast.answered == 3 - len(left)
+
+
+def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
+    in_tree = record(count=0, shape="9", duration="12.5")
+    slow = {case: replace(answer, mean_us=5e6) for case, answer in ANSWERED.items()}
+    planned = plan(replace(request(*THREE, in_tree), answered=slow, again=True))
+    assert planned.plan.forecast.cases == 4
+    fast = plan(replace(request(*THREE, in_tree), again=True))
+    assert planned.plan.forecast.device_s > fast.plan.forecast.device_s
+
+
+@pytest.mark.parametrize(
+    ("duration", "is_left"), [("12.5", False), ("", True), ("0", True), ("nan", True), ("x", True)]
+)
+def test_a_row_of_a_tree_with_a_duration_is_answered(duration: str, is_left: bool) -> None:
+    row = record(count=0, duration=duration)
+    assert bool(cases_of(plan(request(row)))) is is_left
+    assert cases_of(plan(request(row, more="update: all\n")))
+
+
+def test_nothing_to_measure_is_a_plan_without_shards() -> None:
+    asked = replace(request(THREE[0]), answered=ANSWERED)
+    planned = plan(asked)
+    assert planned.plan.shards == ()
+    assert planned.shards == {}
+    forecast = planned.plan.forecast
+    assert (forecast.cases, forecast.answered) == (0, 1)
+    assert (forecast.device_s, forecast.wall_s, forecast.floor_s) == (0.0, 0.0, 0.0)
+
+
+def test_what_cannot_be_measured_is_planned_and_named() -> None:
+    unknown = record("Add", "N/A", count=4, mean_us=2.0)
+    planned = plan(
+        request(
+            record(),
+            record("Nobody", "1", count=3, mean_us=50.0),
+            record("Nobody", "2", count=2, mean_us=50.0),
+            record("Odd", count=1, mean_us=1.0),
+            unknown,
+        )
+    )
+    assert planned.unsupported == (
+        Unsupported("Nobody", NO_OPERATOR, cases=2, rows=5, time_us=250.0),
+        Unsupported("Add", NO_INPUTS, cases=1, rows=4, time_us=8.0),
+        Unsupported("Odd", REFUSED, cases=1, rows=1, time_us=1.0),
+    )
+    assert planned.plan.forecast.unsupported == 4
+    assert len(cases_of(planned)) == planned.plan.forecast.cases == 5
+
+
+def test_cases_answered_at_once_are_spread_over_the_shards() -> None:
+    strangers = [record("Nobody", str(n + 1)) for n in range(8)]
+    planned = plan(request(*strangers, more="devices: 4\n"))
+    assert [shard.cases for shard in planned.plan.shards] == [2, 2, 2, 2]
+
+
+def test_an_operator_that_cannot_tell_its_cost_does_not_stop_the_plan() -> None:
+    planned = plan(request(record("Broken"), record()))
+    assert len(cases_of(planned)) == 2
+    assert planned.unsupported == ()
+    assert max(case.predicted_s for case in cases_of(planned)) == 1.0  # the budget of a case
+
+
+def test_the_last_measurement_is_the_better_forecast() -> None:
+    shape = "4096,4096"
+    fast, slow = record(shape=shape), record(shape=shape, mean_us=200_000.0)
+    unmeasured = fsum(c.predicted_s for c in cases_of(plan(request(fast, source=FOREIGN))))
+    profiled = fsum(c.predicted_s for c in cases_of(plan(request(slow, source=OWN))))
+    answers = {fast.case_id: HeadAnswer(is_good=True, mean_us=400_000.0)}
+    asked = replace(request(slow, source=OWN, more="update: all\n"), answered=answers)
+    measured = fsum(c.predicted_s for c in cases_of(plan(asked)))
+    assert unmeasured < profiled < measured
+
+
+def test_no_case_is_expected_to_outlive_its_limit() -> None:
+    slow = record(mean_us=9e9)
+    (case,) = cases_of(plan(request(slow, source=OWN, more="limits: {case_s: 30}\n")))
+    assert case.predicted_s == 30.0
+
+
+def test_groups_stay_together_and_cheap_ones_come_first() -> None:
+    mixed = [record(kernel, f"{n + 1}", mean_us=1.0) for n in range(6) for kernel in ("Mul", "Add")]
+    dear = record("Mul", "4096,4096", dtype="INT64")
+    (table,) = plan(request(dear, record("Nobody"), *mixed)).shards.values()
+    cases = read_shard(table)
+    kernels = [case.record.kernel_type for case in cases]
+    assert kernels[0] == "Nobody"
+    assert kernels[1:13] in (["Add"] * 6 + ["Mul"] * 6, ["Mul"] * 6 + ["Add"] * 6)
+    assert cases[-1].record.case_id == dear.case_id
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 60),
+    st.integers(1, 6),
+    st.floats(0.05, 400.0),
+    st.randoms(use_true_random=False),
+)
+def test_every_case_is_in_one_shard_whatever_the_order_of_rows(
+    count: int, devices: int, target_s: float, random: Random
+) -> None:
+    records = rows(count)
+    more = f"devices: {devices}\nshards: {{target_s: {target_s}}}\n"
+    planned = plan(request(*records, more=more))
+    assert planned_ids(planned) == sorted(r.case_id for r in records)
+    assert [s.shard_id for s in planned.plan.shards] == list(planned.shards)
+    assert sum(shard.cases for shard in planned.plan.shards) == count
+    shuffled = list(records)
+    random.shuffle(shuffled)
+    again = plan(request(*shuffled, more=more))
+    assert plan_to_json(again.plan) == plan_to_json(planned.plan)
+    assert again.shards == planned.shards
+
+
+def test_equal_sources_in_another_order_make_the_same_shards() -> None:
+    records = tuple(rows(20))
+    one = replace(request(), sources=((FOREIGN, records), (OWN, records[:9])))
+    other = replace(request(), sources=((OWN, records[:9]), (FOREIGN, records)))
+    assert plan(one).shards == plan(other).shards
+    assert plan(one).plan.inputs_hash == plan(other).plan.inputs_hash
+
+
+def test_a_plan_comes_back_from_its_text() -> None:
+    made = plan(request(*rows(30), more="devices: 3\nshards: {target_s: 0.5}\n")).plan
+    data = plan_to_json(made)
+    assert plan_from_json(data) == made
+    assert plan_to_json(plan_from_json(data)) == data
+
+
+def test_a_shard_is_named_by_its_cases_settings_and_round() -> None:
+    asked = request(*rows(5))
+    others: Sequence[PlanRequest] = (
+        request(*rows(6)),
+        request(*rows(5), more="measure: {repeats: 9}\n"),
+        request(*rows(5), more="limits: {memory_gb: 1}\n"),
+        replace(asked, round="2"),
+        replace(asked, stack=replace(STACK, torch="2.12.0")),
+    )
+    ids = [tuple(plan(each).shards) for each in (asked, *others)]
+    assert len(set(ids)) == len(ids)
+    assert all(len(shard) == 20 for shards in ids for shard in shards)
+    assert tuple(plan(replace(asked, number=7, head_commit=3)).shards) == ids[0]
+
+
+def test_inputs_are_sources_settings_and_stack() -> None:
+    def hash_of(more: str = "", torch: str = "2.13.0", op_mapping: str | None = None) -> str:
+        stack = replace(STACK, torch=torch)
+        return inputs_hash(campaign(more), stack, (FOREIGN, OWN), op_mapping)
+
+    assert hash_of() == inputs_hash(campaign(), STACK, (OWN, FOREIGN), None)
+    assert hash_of("store: elsewhere\n") == hash_of()
+    changed = [
+        hash_of("operators: [Add]\n"),
+        hash_of("update: all\n"),
+        hash_of("devices: 2\n"),
+        hash_of("measure: {cache: cold}\n"),
+        hash_of("shards: {target_s: 9}\n"),
+        hash_of("limits: {case_s: 9}\n"),
+        hash_of(torch="2.12.0"),
+        hash_of(op_mapping="a: b\n"),
+        inputs_hash(campaign(), STACK, (FOREIGN,), None),
+        hash_of(),
+    ]
+    assert len(set(changed)) == len(changed)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "target_s", "shards"),
+    [
+        (100.0, 720.0, 1),  # 60 s each would be too short
+        (300.0, 720.0, 1),  # two of 150 + 20 s too
+        (330.0, 720.0, 2),  # 165 + 20 s are not
+        (1300.0, 720.0, 8),  # two for the target, then 325, then 162.5 + 20 s
+        (100.0, 30.0, 4),  # a target below 3 minutes is obeyed
+        (100.0, 100.0, 1),
+    ],
+)
+def test_shards_are_halved_while_they_stay_above_three_minutes(
+    work_s: float, target_s: float, shards: int
+) -> None:
+    for devices in (1, 64):
+        found = shards_a_device(devices * work_s, devices, ShardSettings(target_s), start_s=20.0)
+        assert found == shards
+
+
+def test_a_small_target_gives_shards_of_that_size() -> None:
+    records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
+    asked = request(*records, source=OWN, more="shards: {target_s: 5}\n")
+    made = plan(asked).plan
+    work_s = made.forecast.floor_s
+    assert len(made.shards) == -(-work_s // 5)
+    start_s = 5.0
+    for shard in made.shards:
+        assert shard.predicted_s - start_s == pytest.approx(work_s / len(made.shards), rel=0.1)
+
+
+def test_the_forecast_adds_up() -> None:
+    records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
+    made = plan(
+        request(*records, source=OWN, more="devices: 4\nshards: {target_s: 1, session_s: 0.6}\n")
+    ).plan
+    forecast = made.forecast
+    assert forecast.device_s == pytest.approx(fsum(s.predicted_s for s in made.shards), abs=0.01)
+    assert forecast.floor_s < forecast.device_s / 4 <= forecast.wall_s + 0.01
+    # Each shard of about a second needs two sessions, and each session takes 5 s to start.
+    work_s = forecast.device_s - 10.0 * len(made.shards)
+    assert forecast.floor_s == pytest.approx(work_s / 4, abs=0.01)
+
+
+def test_shards_are_listed_by_the_time_their_device_comes_to_them() -> None:
+    records = [record(shape=f"{n + 1}", mean_us=100.0 * n) for n in range(1, 80)]
+    made = plan(
+        request(*records, source=OWN, more="devices: 3\nshards: {target_s: 10}\nupdate: all\n")
+    ).plan
+    free_at = [0.0] * 3
+    for shard in made.shards:
+        device = free_at.index(min(free_at))
+        free_at[device] += shard.predicted_s
+    assert max(free_at) == pytest.approx(made.forecast.wall_s, rel=1e-3)
+
+
+def test_the_forecast_is_told_in_three_lines() -> None:
+    made = plan(request(*rows(3), record("Nobody"))).plan
+    forecast = replace(
+        made.forecast, cases=12_345, answered=6, device_s=7200.0, wall_s=5500.0, floor_s=88.0
+    )
+    assert describe_forecast(replace(made, forecast=forecast, devices=2)) == [
+        "cases      12,345 in 1 shard; 1 cannot be measured, 6 are answered already",
+        "device     7,200 device-seconds (2.00 device-hours)",
+        "wall time  1.5 h on 2 devices; the floor is 88.0 s",
+    ]

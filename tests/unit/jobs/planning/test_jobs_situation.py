@@ -1,0 +1,120 @@
+"""Which op_mapping.yaml a version gets, and that not one byte of it changes on the way."""
+
+from pathlib import Path
+
+import pytest
+
+from collector.database.merge import CREATE, merge
+from collector.database.pull import pull
+from collector.errors import BadInput
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.lifecycle import NewPlan
+from jobs.planning.situation import next_round, survey
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+RICH = (Path(__file__).parents[3] / "fixtures" / "op_mapping" / "rich.yaml").read_bytes()
+OTHER = b"operator_mappings: {aten.add.Tensor: {kernel_type: Add, query_mode: elementwise}}"
+ADD = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats\n"
+    'static,AI_VECTOR_CORE,"""8,8;8,8""",FLOAT;FLOAT,ND;ND,"""8,8""",FLOAT,ND\n'
+)
+TARGET = (
+    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5', driver: '25.5', "
+    "firmware: '7.8', torch_npu: 2.9.0}"
+)
+
+
+def tree(base: Path, name: str, op_mapping: bytes | None) -> None:
+    (base / name).mkdir()
+    (base / name / "Add.csv").write_text(ADD)
+    if op_mapping is not None:
+        (base / name / "op_mapping.yaml").write_bytes(op_mapping)
+
+
+def surveyed(base: Path, *trees: str, more: str = "") -> str | None:
+    """What is planned to become the version's op_mapping."""
+    sources = ", ".join(f"{{tree: {name}}}" for name in trees)
+    text = f"campaign: c\nsources: [{sources}]\nbackend: npu\n{TARGET}\n{more}"
+    situation = survey(campaign_from_text(text, path="c.yaml", base=base), MemoryStore())
+    planned = next_round(situation, NewPlan(1, ()), again=False, retry_failed=False)
+    assert planned.plan.op_mapping == situation.op_mapping
+    return situation.op_mapping
+
+
+def test_without_a_file_there_is_no_op_mapping(tmp_path: Path) -> None:
+    tree(tmp_path, "plain", None)
+    assert surveyed(tmp_path, "plain") is None
+
+
+def test_a_tree_brings_its_own_unless_the_campaign_names_another(tmp_path: Path) -> None:
+    tree(tmp_path, "plain", None)
+    tree(tmp_path, "mapped", RICH)
+    (tmp_path / "named.yaml").write_bytes(OTHER)
+    assert surveyed(tmp_path, "plain", "mapped") == RICH.decode()
+    named = surveyed(tmp_path, "plain", "mapped", more="op_mapping: named.yaml")
+    assert named == OTHER.decode()
+
+
+def test_trees_that_disagree_want_the_campaign_to_choose(tmp_path: Path) -> None:
+    tree(tmp_path, "a", RICH)
+    tree(tmp_path, "b", RICH)
+    assert surveyed(tmp_path, "a", "b") == RICH.decode()
+    tree(tmp_path, "c", OTHER)
+    with pytest.raises(BadInput, match=r"c/op_mapping.yaml: it differs from .*a/op_mapping.yaml"):
+        surveyed(tmp_path, "a", "b", "c")
+    assert surveyed(tmp_path, "a", "c", more="op_mapping: c/op_mapping.yaml") == OTHER.decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"operator_mappings:\n  aten.x: Add\n", r"op_mapping.yaml:2: aten.x: a mapping is wanted"),
+        ("operator_mappings: {ä: {kernel_type: Add}}".encode("latin-1"), "in UTF-8 is wanted"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_refused_before_planning(
+    tmp_path: Path, data: bytes, words: str
+) -> None:
+    tree(tmp_path, "mapped", data)
+    with pytest.raises(BadInput, match=words):
+        surveyed(tmp_path, "mapped")
+
+
+def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    tree(tmp_path, "mapped", RICH)
+    with pytest.raises(BadInput, match=r"gone.yaml: the op_mapping cannot be read: No such file"):
+        surveyed(tmp_path, "mapped", more="op_mapping: gone.yaml")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        RICH,
+        RICH.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + RICH.rstrip(b"\n"),
+        "notes: 'ü \u2028 \U0001f642'\noperator_mappings: {a: {zero_cost: true}}\r\n\n".encode(),
+    ],
+    ids=["as it is", "CRLF", "with a mark and no end", "beyond ASCII"],
+)
+def test_a_pulled_tree_holds_the_bytes_of_the_source(tmp_path: Path, data: bytes) -> None:
+    tree(tmp_path, "mapped", data)
+    text = surveyed(tmp_path, "mapped")
+    store, records = MemoryStore(), [add_record(8)]
+    shard = MadeShard("shard-1", records, [answered(records, 1.0)])
+    plan = write_campaign(store, MadePlan([shard], op_mapping=text))
+    head = merge(store, [(plan.campaign, plan.number)], guard=CREATE, author="test").head
+    assert head is not None
+    pulled = pull(store, head, tmp_path / "pulled")
+    assert pulled.without_mapping == ()
+    assert (tmp_path / "pulled" / PATH / "op_mapping.yaml").read_bytes() == data

@@ -1,0 +1,73 @@
+"""Waves in a store: strays beside them are nothing, and a damaged one is written anew."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.store.base import create_named
+from collector.store.memory import MemoryStore
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.stored_waves import KnownWaves, find_waves
+from jobs.status.plan_status import campaigns
+from tests.unit.collector.database.wrapped_stores import CountingStore
+
+pytestmark = pytest.mark.fast
+
+WAVE = Wave("made", 1, "f" * 16, 0, (("a",), ("b",)))
+OTHER = replace(WAVE, serial=1)
+
+
+def key_of(wave: Wave) -> str:
+    return keys.wave("made", wave.wave_hash)
+
+
+def write(store: MemoryStore, *waves: Wave) -> None:
+    for wave in waves:
+        store.create(key_of(wave), wave_to_json(wave))
+
+
+def test_strays_are_no_waves_and_are_not_read() -> None:
+    store = MemoryStore()
+    write(store, WAVE)
+    for name in (".DS_Store", f"{WAVE.wave_hash}.json~", "x/y.json", "1.txt"):
+        store.put(keys.waves("made") + name, b"mine")
+    counting = CountingStore(store)
+    assert list(find_waves(counting, "made", {})) == [WAVE]
+    assert [key for verb, key in counting.calls if verb == "get"] == [key_of(WAVE)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b'{"campaign":1e999}',
+        wave_to_json(OTHER),
+        wave_to_json(replace(OTHER, campaign="other")),
+    ],
+)
+def test_a_damaged_wave_is_told_once_stands_for_nothing_and_is_written_anew(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, known = MemoryStore(), dict[str, Wave | None]()
+    write(store, OTHER)
+    store.put(key_of(WAVE), data)
+    for _ in range(3):
+        assert list(find_waves(store, "made", known)) == [OTHER]
+    assert caplog.text.count("no wave is read") == 1 and key_of(WAVE) in caplog.text
+    create_named(store, key_of(WAVE), wave_to_json(WAVE))
+    forgotten: KnownWaves = {}
+    assert set(find_waves(store, "made", forgotten)) == {WAVE, OTHER}
+
+
+def test_campaigns_are_those_that_have_a_plan_by_a_name_that_can_be_one() -> None:
+    store = MemoryStore()
+    for key in (
+        *("campaigns/.DS_Store", "campaigns/Made!/plans/1.json", "campaigns/made/plans/1.json"),
+        *("campaigns/other/plans/.DS_Store", "campaigns/third/plans/1.json~"),
+    ):
+        store.put(key, b"")
+    assert campaigns(store) == ["made"]

@@ -1,0 +1,371 @@
+"""Stores without create-only writes on a cluster: merges take turns, and nothing is lost."""
+
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.commits import find_head, history
+from collector.database.merge import SINGLE_WRITER, merge
+from collector.database.query import held_shards
+from collector.database.snapshot import load_state
+from collector.database.verify import verify
+from collector.errors import BadInput, OpmeterError, StoreError
+from collector.record import write_table
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.store.single_writer import SingleWriterStore
+from jobs.cli import merge as merge_file
+from jobs.cli import opening, stores
+from jobs.cli.merge import merge_verb
+from jobs.cli.opening import choose_guard
+from jobs.cli.stores import Stores
+from jobs.controller.controller import Controller
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.kube.leader_election import DURATION_S, Election
+from jobs.objects.applied_campaign import LEASED, applied_from, config_map, config_map_name
+from jobs.objects.deployment import Deployment
+from jobs.planning.stored_plans import committed_shards, read_plans
+from jobs.publishing import merge_lease
+from jobs.publishing.merge_lease import MERGE_LEASE, LeaseTaken, MergeLease
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+from tests.unit.jobs.fake_cluster import FakeCluster
+
+ROOT = "s3://dull/x"
+MAP = config_map_name("small")
+TEXT = (
+    "campaign: small\nsources: [{{cases: {}}}]\nbackend: cpu\ndevices: 4\n"
+    "target: {{device: CPU_test_2t, torch: 2.13.0+cpu}}\nshards: {{target_s: 0.01, session_s: 1}}\n"
+)
+
+
+class Dull(MemoryStore):
+    """Knows no conditional write, and says so: whoever relies on one fails."""
+
+    def create(self, key, data):
+        raise StoreError(f"{key}: 501 NotImplemented: If-None-Match")
+
+
+class Meeting(Dull):
+    """Who writes a commit waits for another who does: both have looked by then."""
+
+    def __init__(self, wait_s=0.3):
+        super().__init__()
+        self._barrier = threading.Barrier(2, timeout=wait_s)
+
+    def put(self, key, data):
+        if key.startswith(keys.COMMITS):
+            with suppress(threading.BrokenBarrierError):
+                self._barrier.wait()
+        super().put(key, data)
+
+
+class Shared(FakeCluster):
+    """For several threads."""
+
+    def __init__(self, store=None):
+        super().__init__(store)
+        self._lock = threading.Lock()
+
+    def _call(self, name, effect):
+        with self._lock:
+            return super()._call(name, effect)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Turns of a fraction of a second."""
+    monkeypatch.setattr(merge_lease, "_LOOK_S", 0.02)
+
+
+def together(*acts):
+    """Each in a thread of its own; what they give, in order."""
+    given = [None] * len(acts)
+
+    def run(at):
+        given[at] = acts[at]()
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(acts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return given
+
+
+def two_plans(store):
+    for number in (1, 2):
+        records = [add_record(8 * number + n) for n in range(2)]
+        shard = MadeShard(f"shard-{number}", records, [answered(records, 10.0)])
+        write_campaign(SingleWriterStore(store), MadePlan([shard], number=number))
+
+
+def held_plans(store):
+    return {plan.number for plan in load_state(store, find_head(store)).plans}
+
+
+# `opmeter merge --lease` ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_cluster(monkeypatch):
+    """A store and a cluster -> what merges one plan in a pod there."""
+
+    def prepare(store, cluster, turn_s=60.0):
+        brief = partial(MergeLease, duration_s=3.0)
+        monkeypatch.setattr(merge_lease, "MergeLease", brief)
+        monkeypatch.setattr(merge_file, "_TURN_S", turn_s)
+        monkeypatch.setattr(opening, "open_bare", lambda root, campaign: store)
+        monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)
+        return lambda number: merge_verb("made", root=ROOT, plan=[number], lease="bench")
+
+    return prepare
+
+
+def test_two_merges_at_once_lose_one_where_nothing_keeps_them_apart():
+    store = Meeting(wait_s=30.0)
+    two_plans(store)
+
+    def publish(number):
+        looking = SingleWriterStore(store)
+        return merge(looking, [("made", number)], guard=SINGLE_WRITER, author="test")
+
+    together(lambda: publish(1), lambda: publish(2))
+    assert len(held_plans(store)) == 1  # what the Lease is for
+
+
+def test_two_merges_at_once_lose_nothing_by_a_lease(of_cluster, caplog):
+    store, cluster = Meeting(), Shared()
+    two_plans(store)
+    publish = of_cluster(store, cluster)
+    assert together(lambda: publish(1), lambda: publish(2)) == [0, 0]
+    assert held_plans(store) == {1, 2}
+    assert [commit.guard for commit in history(store)] == ["lease", "lease"]
+    assert verify(store) == []
+    assert cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
+    assert "does not honour create-only writes" in caplog.text
+
+
+def test_two_pods_of_one_merge_make_one_version(of_cluster, capsys):
+    store, cluster = Meeting(), Shared()
+    two_plans(store)
+    publish = of_cluster(store, cluster)
+    assert together(lambda: publish(1), lambda: publish(1)) == [0, 0]
+    assert [commit.number for commit in history(store)] == [1]
+    assert "nothing new: version 1 stands" in capsys.readouterr().out
+
+
+def test_who_waits_in_vain_ends_with_a_code_that_means_later(of_cluster, capsys):
+    store, cluster = Dull(), Shared()
+    two_plans(store)
+    assert Election(cluster, "another", name=MERGE_LEASE).hold()
+    assert of_cluster(store, cluster, turn_s=0.1)(1) == 75
+    assert find_head(store) is None
+    assert "another merge holds the Lease opmeter-merge" in capsys.readouterr().err
+
+
+def test_the_lease_of_a_pod_that_was_killed_is_taken_over(of_cluster):
+    store, cluster = Dull(), Shared()
+    two_plans(store)
+    assert Election(cluster, "killed", name=MERGE_LEASE, duration_s=1.0).hold()
+    assert of_cluster(store, cluster)(1) == 0
+    assert cluster.leases[MERGE_LEASE]["spec"]["leaseTransitions"] == 1
+
+
+def test_on_one_machine_such_a_store_is_refused_and_what_helps_is_said():
+    with pytest.raises(OpmeterError, match="501.*--single-writer.*--lease NAMESPACE"):
+        choose_guard(Dull(), single_writer=False)
+    assert choose_guard(Dull(), single_writer=True) is SINGLE_WRITER
+
+
+def test_one_writer_and_several_are_not_both_meant(of_cluster):
+    with pytest.raises(BadInput, match="--lease is for several writers"):
+        merge_verb("made", root=ROOT, single_writer=True, lease="bench")
+
+
+# The Lease --------------------------------------------------------------------------------------
+
+
+def cut_off(cluster):
+    def away(number, name):
+        raise ClusterAway("503")
+
+    cluster.before = away
+
+
+def test_a_merge_that_lost_its_lease_commits_nothing():
+    store, cluster, clock = Dull(), Shared(), Clock()
+    two_plans(store)
+    with MergeLease(cluster, "one", clock=clock).held() as guard:
+        assert guard.name == "lease" and guard.still_holds()
+        cut_off(cluster)
+        clock.now += DURATION_S * 0.7
+        looking = SingleWriterStore(store, guard.still_holds)
+        with pytest.raises(OpmeterError, match="lost"):
+            merge(looking, [("made", 1)], guard=guard, author="test")
+    assert find_head(store) is None
+
+
+def test_a_lease_that_another_had_meanwhile_is_not_the_same_any_more():
+    cluster, clock = Shared(), Clock()
+    one, two = (MergeLease(cluster, name, clock=clock) for name in ("one", "two"))
+    with one.held() as guard:
+        with pytest.raises(LeaseTaken):
+            two.held().__enter__()
+        renews, one._election.hold = one._election.hold, lambda: False  # as if it were paused
+        clock.now += DURATION_S + 1
+        with two.held():
+            pass
+        one._election.hold = renews
+        clock.now += DURATION_S
+        assert renews() and one._election.leads
+        assert not guard.still_holds()
+
+
+def test_the_lease_is_renewed_while_it_is_held():
+    cluster, clock = Shared(), Clock()
+    one, two = (MergeLease(cluster, name, clock=clock) for name in ("one", "two"))
+    with one.held() as guard:
+        for _ in range(12):
+            asked = cluster.requests
+            clock.now += DURATION_S / 5
+            wait_for(lambda asked=asked: cluster.requests >= asked + 2)
+            with pytest.raises(LeaseTaken):
+                two.held().__enter__()
+            assert guard.still_holds()
+    clock.now += DURATION_S / 5  # between two questions nothing is asked
+    with two.held():
+        assert not guard.still_holds()
+
+
+def wait_for(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_an_account_that_may_take_no_lease_is_told_at_once():
+    cluster = Shared()
+
+    def refuse(number, name):
+        raise ClusterError("403: leases is forbidden")
+
+    cluster.before = refuse
+    with pytest.raises(ClusterError, match="403"):
+        MergeLease(cluster, "one").held(600.0).__enter__()
+
+
+# A campaign -------------------------------------------------------------------------------------
+
+
+class Play:
+    """A campaign on a cluster whose store knows no conditional write, and the real controller."""
+
+    def __init__(self, monkeypatch, cases=8):
+        self.store, self.clock = Dull(), Clock()
+        self.cluster = Shared(self.store)
+        monkeypatch.setattr(stores, "open_bare", lambda root, **_: self.store)
+        self.apply(cases)
+        self.controller, self.election = self.new_controller("one")
+
+    def new_controller(self, name, **more):
+        election = Election(self.cluster, name)
+        reached = Stores(election.hold)
+        made = Controller(self.cluster, reached.open, may_act=election.hold, **more)
+        return made, election
+
+    def apply(self, cases):
+        table = write_table([add_record(64 * n) for n in range(1, cases + 1)])
+        digest = sha256_hex(table)
+        self.store.put(keys.source("small", digest), table)
+        there = Deployment("bench", "here/collector:1", "here/controller:1", ROOT)
+        self.cluster.apply(config_map("small", TEXT.format(digest), {"site": "cpu"}, there))
+        self.cluster.has_answered(MAP, Stack(device="CPU_test_2t", torch="2.13.0+cpu"))
+
+    def play(self, most=100):
+        for _ in range(most):
+            if self.controller.look()["small"]:
+                return
+            self.cluster.step()
+        raise AssertionError(f"it does not end: {self.cluster.reasons()}")
+
+    def check(self):
+        plan = read_plans(self.store, "small")[-1]
+        wanted = {shard.shard_id for shard in plan.shards}
+        assert wanted <= set(committed_shards(self.store, "small"))
+        held = held_shards(load_state(self.store, find_head(self.store)))
+        assert {("small", shard) for shard in wanted} <= held
+        assert {commit.guard for commit in history(self.store)} == {"lease"}
+
+
+def test_a_campaign_is_merged_under_a_lease_where_its_store_wants_one(monkeypatch):
+    play = Play(monkeypatch)
+    play.play()
+    play.check()
+    assert play.cluster.maps[MAP]["metadata"]["annotations"][LEASED] == ROOT
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NoCreateOnly"]
+    assert event["warning"] and "501" in event["message"] and "Lease" in event["message"]
+    (name,) = (name for name in play.cluster.created if "-merge-" in name)
+    assert play.cluster.live[name]["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    assert play.cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
+
+
+def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
+    play = Play(monkeypatch)
+    play.controller.look()
+
+    def ask(store):
+        raise AssertionError("asked again")
+
+    play.election.release()
+    play.controller, _ = play.new_controller("two", ask_store=ask)
+    play.play()
+    play.check()
+
+
+def test_what_an_older_plan_left_is_merged_under_the_lease_too(monkeypatch):
+    play = Play(monkeypatch, cases=24)
+    play.controller.look()
+    play.cluster.step()
+    assert committed_shards(play.store, "small") and find_head(play.store) is None
+    play.apply(25)
+    play.controller.look()
+    assert len(read_plans(play.store, "small")) == 1  # its Job has not come to its end
+    play.cluster.step()
+    head = find_head(play.store)
+    assert head is not None and head.guard == "lease"
+    play.controller.look()
+    assert len(read_plans(play.store, "small")) == 2
+    play.play()
+    play.check()
+
+
+def test_a_controller_that_leads_no_more_writes_nothing_there(monkeypatch):
+    play = Play(monkeypatch)
+    play.controller.look()
+    config = play.cluster.maps[MAP]
+    assert config["metadata"]["annotations"][LEASED]
+    reached = Stores(lambda: False)
+    store = reached.open(applied_from(config))
+    with pytest.raises(StoreError, match="the lock of its writer is lost"):
+        store.create("campaigns/small/plans/9.json", b"{}")

@@ -1,0 +1,263 @@
+"""What older plans have committed is merged before the next plan is made, by `run` and `plan`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, merge
+from collector.database.published import HeldShards
+from collector.errors import BadInput
+from collector.shard import read_shard
+from collector.store.file import FileStore
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.run_options import RunOptions
+from jobs.cli.plan import plan_verb
+from jobs.planning.situation import survey
+from jobs.publishing.next_plan import advance, check_version
+from tests.unit.collector.database.campaign_maker import (
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    commit_shard,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+CASE = add_record(1)
+TARGET = (
+    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5', driver: '25.5', "
+    "firmware: '7.8', torch_npu: 2.9.0}"
+)
+HEADER = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats\n"
+)
+ROW = ",".join(
+    ["dynamic", "AI_VECTOR_CORE", '"""1,64;1,64"""', "DT_BF16;DT_BF16", "ND;ND"]
+    + ['"""1,64"""', "DT_BF16", "ND\n"]
+)
+ROWS = 4
+RECORDS = [add_record(rows) for rows in range(1, ROWS + 1)]
+CASES = [record.case_id for record in RECORDS]
+TRIED = MadeShard("s", [CASE], [{CASE.case_id: Tried(5.0)}])
+
+
+@pytest.fixture
+def campaign(tmp_path: Path):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "Add.csv").write_text(HEADER + ROW)
+    text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
+    return campaign_from_text(text, path="c.yaml", base=tmp_path)
+
+
+@pytest.fixture
+def wide(tmp_path: Path):
+    """A campaign of four cases in several shards."""
+    (tmp_path / "tree").mkdir()
+    rows = [ROW.replace("1,64", f"{n},64") for n in range(1, ROWS + 1)]
+    (tmp_path / "tree" / "Add.csv").write_text(HEADER + "".join(rows))
+    text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
+    text += "shards: {target_s: 0.001, session_s: 1}\n"
+    return campaign_from_text(text, path="c.yaml", base=tmp_path)
+
+
+def advanced(campaign, store, wish=None):
+    said: list[str] = []
+    situation = survey(campaign, store)
+    return advance(situation, store, lambda: CREATE, wish or RunOptions(), said.append), said
+
+
+def test_what_an_older_plan_committed_is_merged_and_left_out(campaign):
+    store = MemoryStore()
+    stack = survey(campaign, store).stack
+    write_campaign(store, MadePlan([TRIED], stack=stack))
+    result, said = advanced(campaign, store)
+    assert said == []
+    assert result.plan.number == 2 and result.situation.head.number == 1
+    assert result.plan.shards == ()  # its one case is answered at the head
+
+
+def test_an_older_plan_of_another_stack_is_left_alone_and_named(campaign):
+    store = MemoryStore()
+    write_campaign(store, MadePlan([TRIED], stack=STACK))
+    result, said = advanced(campaign, store)
+    assert "plan 1 was measured on another stack" in said[0]
+    assert result.situation.head is None and len(result.plan.shards) == 1
+
+
+def test_the_next_plan_is_continued_until_it_is_merged(campaign):
+    store = MemoryStore()
+    first, _ = advanced(campaign, store)
+    second, _ = advanced(campaign, store)
+    assert first.plan == second.plan and second.news == "continuing plan 1"
+
+
+def test_another_stack_in_the_version_is_refused_before_anything_is_measured(campaign):
+    store = MemoryStore()
+    stack = replace(survey(campaign, store).stack, driver="24.1")
+    write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack))
+    merge(store, [("other", 1)], guard=CREATE, author="a", sleep=lambda s: None)
+    with pytest.raises(BadInput, match="holds results of another stack .*driver"):
+        advanced(campaign, store)
+    check_version(survey(campaign, store), supersede_stack=True)
+
+
+def measured_here(store, stack, plan):
+    """What workers would leave of a plan: every case of every shard is measured."""
+    for shard in plan.shards:
+        table = read_shard(store.get(keys.shard("made", shard.shard_id)))
+        records = [case.record for case in table]
+        made = MadeShard(shard.shard_id, records, [answered(records, 7.0)])
+        told = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
+        commit_shard(store, told, plan, made)
+
+
+@pytest.mark.parametrize("update", ["missing-only", "all"])
+@pytest.mark.parametrize("harmed", ["part-0.csv", "manifest.json", "committed", "shards"])
+def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide, update, harmed):
+    campaign = replace(wide, update=update)
+    store = MemoryStore()
+    first, _ = advanced(campaign, store)
+    stack = first.situation.stack
+    measured_here(store, stack, first.plan)
+    assert len(first.plan.shards) > 1
+    bad = first.plan.shards[0]
+    [key] = [i.key for i in store.list("campaigns/") if harmed in i.key and bad.shard_id in i.key]
+    store.put(key, b"rot")
+    second, said = advanced(campaign, store)
+    assert len(said) == 1 and key in said[0] and "\n" not in said[0]
+    assert second.news == "plan 2, for what is damaged of plan 1"
+    assert sum(shard.cases for shard in second.plan.shards) == bad.cases
+    assert not {s.shard_id for s in second.plan.shards} & {s.shard_id for s in first.plan.shards}
+    again, _ = advanced(campaign, store)
+    assert again.plan == second.plan and again.news == "continuing plan 2"
+    measured_here(store, stack, second.plan)
+    third, said = advanced(campaign, store)
+    assert third.is_finished and third.plan == second.plan and third.broken == ()
+    assert third.situation.published.answers(stack.version_path, CASES).keys() == set(CASES)
+
+
+def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
+    store = MemoryStore()
+    for number in range(1, 5):
+        result, _ = advanced(wide, store)
+        assert result.plan.number == number and not result.is_finished
+        measured_here(store, result.situation.stack, result.plan)
+        for shard in result.plan.shards:
+            store.put(keys.committed("made", shard.shard_id), b"")
+    result, said = advanced(wide, store)
+    assert result.is_finished and result.plan.number == 4
+    assert result.broken == tuple(shard.shard_id for shard in result.plan.shards)
+
+
+def test_a_plan_that_cannot_be_read_takes_its_number_and_is_named(wide):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    store.put(keys.plan("made", 1), b"[" * 10_000)
+    second, said = advanced(wide, store)
+    assert second.plan.number == 2 and "plans/1.json" in said[0]
+    assert [shard.cases for shard in second.plan.shards] == [
+        shard.cases for shard in first.plan.shards
+    ]
+
+
+@pytest.mark.parametrize("wish", [RunOptions(again=True), RunOptions(retry_failed=True)])
+def test_another_round_is_planned_whatever_is_damaged(wide, wish):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    measured_here(store, first.situation.stack, first.plan)
+    for info in list(store.list("campaigns/made/attempts/")):
+        store.put(info.key, b"rot")
+    second, said = advanced(wide, store, wish)
+    assert len(said) == len(first.plan.shards) and second.plan.number == 2
+    assert {s.shard_id for s in second.plan.shards}.isdisjoint(
+        shard.shard_id for shard in first.plan.shards
+    )
+    assert sum(shard.cases for shard in second.plan.shards) == len(CASES)
+
+
+def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    stack = first.situation.stack
+    edited = replace(wide, limits=replace(wide.limits, case_s=50.0))
+    second, _ = advanced(edited, store)
+    assert second.plan.number == 2
+    measured_here(store, stack, second.plan)
+    done, _ = advanced(edited, store)
+    assert done.is_finished
+    measured_here(store, stack, first.plan)  # its workers came to their end after all
+    late, said = advanced(edited, store)
+    assert late.is_finished and said == []
+    held = HeldShards(store, "made").at(late.situation.head)
+    assert held >= {s.shard_id for plan in (first.plan, second.plan) for s in plan.shards}
+
+
+def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(wide):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    stack = replace(first.situation.stack, driver="24.1")
+    write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack, head_commit=9))
+    merge(store, [("other", 1)], guard=CREATE, author="a")
+    with pytest.raises(BadInput, match="would change nothing: .*driver.* say --again too"):
+        advanced(wide, store, RunOptions(supersede_stack=True))
+    assert find_head(store).number == 1
+
+
+def test_a_plan_on_top_of_what_shows_supersedes_it(wide):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    stack = replace(first.situation.stack, driver="24.1")
+    shard = MadeShard("s", [CASE], [{CASE.case_id: Tried(5.0)}])
+    write_campaign(store, MadePlan([shard], campaign="other", number=2, stack=stack))
+    merge(store, [("other", 2)], guard=CREATE, author="a")
+    wish = RunOptions(again=True, supersede_stack=True)
+    second, _ = advanced(wide, store, wish)
+    measured_here(store, first.situation.stack, second.plan)
+    third, _ = advanced(wide, store, RunOptions(supersede_stack=True))
+    assert third.is_finished and third.situation.published.shows(first.situation.stack)
+
+
+@pytest.mark.parametrize("state", ["nothing", "committed", "damaged", "no plan to read"])
+def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state, capsys):
+    text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    store = FileStore(tmp_path / "store")
+    advanced(campaign, store)
+    if state != "nothing":
+        stack = survey(campaign, store).stack
+        store.delete(keys.plan("made", 1))
+        write_campaign(store, MadePlan([TRIED], stack=stack))
+    if state == "damaged":
+        store.put(keys.committed("made", "s"), b"{")
+    if state == "no plan to read":
+        store.put(keys.plan("made", 1), b"{")
+
+    def objects():
+        return {info.key: store.get(info.key) for info in store.list("")}
+
+    before = objects()
+    plan_verb(str(tmp_path / "c.yaml"), root=str(tmp_path / "store"), dry_run=True)
+    assert objects() == before
+    told = capsys.readouterr().out
+    assert ("not written" in told) == (state != "nothing")
+    assert ("plans/1.json" in told) == (state == "no plan to read")
+
+
+def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_the_next(campaign):
+    store = MemoryStore()
+    first, _ = advanced(campaign, store)
+    store.put(keys.plan("made", 1), b"{")
+    second, said = advanced(campaign, store)
+    assert "plans/1.json" in said[0]
+    assert second.plan.number == 2
+    before = {shard.shard_id for shard in first.plan.shards}
+    assert before and before.isdisjoint(shard.shard_id for shard in second.plan.shards)

@@ -1,0 +1,466 @@
+"""What `status` and `doctor --cluster` fetch, from a cluster that is played or is not there."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database import snapshot
+from collector.database.merge import CREATE, merge
+from collector.errors import BadInput
+from collector.plan import PlannedSource, plan_to_json
+from collector.record import write_table
+from collector.stack import Stack
+from collector.store import open_store
+from jobs.cli import status
+from jobs.cli.doctor import doctor_verb
+from jobs.cli.status import status_verb
+from jobs.doctor import cluster as doctor_cluster
+from jobs.doctor.cluster import check_cluster
+from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.objects.applied_campaign import config_map
+from jobs.objects.deployment import Deployment
+from jobs.objects.strikes import Strike, Strikes, strikes_to_json
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.status import picture, plan_status
+from jobs.status.cluster_view import ClusterView
+from jobs.status.plan_status import Follower
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    commit_shard,
+    plan_of,
+    table_of,
+    write_campaign,
+)
+from tests.unit.jobs.played_kueue import NoKueue, PlayedKueue
+
+TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+
+
+class PlayedCluster:
+    """One namespace, with the objects that a test puts there."""
+
+    namespace = "bench"
+
+    def __init__(self, root="s3://b/p", applied=True):
+        deployment = Deployment("bench", "here/a:1", "here/b:1", root)
+        campaign = config_map("small", TEXT, {"site": "cpu"}, deployment)
+        campaign["metadata"]["uid"] = "cm-1"
+        self.campaigns = [campaign] if applied else []
+        self.live, self.probes, self.waiting, self.asked = [], [], [], []
+        self.away = self.refuses = False
+        self.keeps_quiet = True
+        self.deleted = []
+        self.kueue = NoKueue()
+
+    def version(self):
+        if self.away:
+            raise ClusterAway("nobody answers")
+        return "v1.36.0"
+
+    def config_maps(self, selector):
+        if self.away:
+            raise ClusterAway("nobody answers")
+        return self.campaigns
+
+    def jobs(self, selector):
+        return list(self.probes if selector.endswith("=probe") else self.live)
+
+    def pods(self, selector, fields=""):
+        return list(self.waiting)
+
+    def nodes(self, selector=""):
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {}}
+        return [{"metadata": {"name": f"n{i}"}, "status": ready} for i in range(4)]
+
+    def events(self, fields):
+        self.asked.append(fields)
+        return []
+
+    def lease(self, name):
+        return None
+
+    def has_api(self, group):
+        return isinstance(self.kueue, PlayedKueue)
+
+    def may(self, *permission):
+        return True
+
+    def account_may(self, account, *permission):
+        if self.keeps_quiet:
+            raise ClusterError("403: forbidden")
+        return permission[:3] != ("patch", "", "configmaps")
+
+    def daemon_sets(self):
+        return None
+
+    def dry_run(self, job):
+        if self.refuses:
+            raise ClusterError("403: exceeded quota")
+        return job
+
+    def delete_job(self, name):
+        self.deleted.append(name)
+
+
+def found_of(cluster, name, queue="team"):
+    """The check of that name, where the site names a queue."""
+    cluster.campaigns[0]["data"]["site.kueue_queue"] = queue
+    return [check for check in check_cluster(None, None, None) if check.name == name]
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    played = PlayedCluster()
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
+    return played
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    def connect(cls, namespace=None):
+        raise BadInput("no cluster: set KUBECONFIG")
+
+    monkeypatch.setattr(Cluster, "connect", classmethod(connect))
+
+
+def test_no_cluster_is_no_trouble_unless_a_namespace_was_named(nowhere):
+    assert ClusterView("small", None).seen() is None
+    assert ClusterView("small", None).trouble == ""
+    assert "set KUBECONFIG" in ClusterView("small", "bench").trouble
+    assert ClusterView("small", None).root() is None
+
+
+def test_a_cluster_that_does_not_answer_is_told_in_one_line(cluster):
+    cluster.away = True
+    view = ClusterView("small", None)
+    assert view.seen() is None
+    assert view.trouble == "not told: nobody answers"
+
+
+def test_a_campaign_that_is_not_there_is_told_where_a_namespace_was_named(cluster):
+    cluster.campaigns = []
+    view = ClusterView("small", "bench")
+    assert view.seen() is None and "no campaign 'small' is applied in bench" in view.trouble
+    silent = ClusterView("small", None)
+    assert silent.seen() is None and silent.trouble == ""
+
+
+def test_a_probe_of_this_campaign_is_shown_while_there_is_no_wave(cluster):
+    def probe(name, owner):
+        return {"metadata": {"name": name, "ownerReferences": [{"uid": owner}]}, "spec": {}}
+
+    cluster.probes = [probe("ours", "cm-1"), probe("of-others", "cm-2")]
+    seen = ClusterView("small", None).seen()
+    assert [job["metadata"]["name"] for job in seen.jobs] == ["ours"]
+    cluster.live = [{"metadata": {"name": "wave"}, "spec": {}}]
+    seen = ClusterView("small", None).seen()
+    assert [job["metadata"]["name"] for job in seen.jobs] == ["wave"]
+
+
+def test_few_requests_are_made_however_many_pods_wait(cluster):
+    cluster.waiting = [
+        {"metadata": {"name": f"p{i}"}, "spec": {}, "status": {"phase": "Pending"}}
+        for i in range(500)
+    ]
+    ClusterView("small", None).seen()
+    assert len(cluster.asked) <= 8
+
+
+def test_nodes_in_quarantine_are_judged_as_the_controller_does(cluster):
+    strikes = Strikes(frozenset({Strike("n1", "s1"), Strike("n1", "s2"), Strike("n2", "s3")}))
+    assert ClusterView("small", None).seen(strikes).quarantined == {"n1"}
+
+
+def test_the_stores_address_is_taken_from_the_campaign_where_it_means_the_same_here(
+    cluster, tmp_path
+):
+    view = ClusterView("small", None)
+    assert view.root() == "s3://b/p"
+    cluster.campaigns = PlayedCluster(root="file:///not/here").campaigns
+    assert view.root() is None
+    cluster.campaigns = PlayedCluster(root=f"file://{tmp_path}").campaigns
+    assert view.root() == f"file://{tmp_path}"
+
+
+def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, capsys):
+    records = [add_record(1), add_record(2)]
+    shards = [
+        MadeShard("done", records[:1], [answered(records[:1], 5.0)]),
+        MadeShard("open", records[1:], is_committed=False),
+    ]
+    write(tmp_path, MadePlan(shards, campaign="small"))
+    status_verb("small", root=str(tmp_path))
+    printed = capsys.readouterr().out
+    assert "small plan 1: 1 of 2 shards committed, 1 of 2 cases answered" in printed
+    assert "Add  ##########..........  1 of 2" in printed
+    assert "\ncluster" not in printed and "\ncontroller" not in printed
+
+
+def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp_path, capsys):
+    status_verb("small", root=str(tmp_path))
+    printed = capsys.readouterr().out
+    assert "small: no plan is written yet" in printed
+    assert "applied in namespace bench" in printed and "none leads" in printed
+
+
+def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_path, capsys):
+    shards = [MadeShard(f"s{n}", [add_record(n + 1)], is_committed=False) for n in range(240)]
+    write(tmp_path, MadePlan(shards, campaign="small"))  # a second each, by forecast
+    pod = {
+        "metadata": {"name": "p", "labels": {"app.kubernetes.io/component": "worker"}},
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running"},
+    }
+    cluster.waiting = [pod]
+    cluster.campaigns[0]["data"] |= {
+        "campaign.yaml": TEXT.replace("cpu", "npu"),
+        "allow_unpinned": "true",
+        "site": "a2-800t",
+        "site.shape": "node",
+        "site.measure_concurrency": "4",
+    }
+    status_verb("small", root=str(tmp_path))
+    assert "about 60 s left" in capsys.readouterr().out
+    cluster.campaigns[0]["data"]["site.measure_concurrency"] = "8"
+    status_verb("small", root=str(tmp_path))
+    assert "about 30 s left" in capsys.readouterr().out
+
+
+def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_path, monkeypatch):
+    listed = []
+
+    def campaigns(store):
+        listed.append(store)
+        return ["small"]
+
+    write(tmp_path / "opmeter-data", MadePlan([MadeShard("s", [add_record(1)])], campaign="small"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_status, "campaigns", campaigns)
+    status_verb("small")
+    assert not listed
+    status_verb()
+    assert len(listed) == 1
+
+
+def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
+    nowhere, tmp_path, monkeypatch, capsys
+):
+    loaded = []
+
+    def load_state(*arguments):
+        loaded.append(arguments)
+        return snapshot.load_state(*arguments)
+
+    monkeypatch.setattr(picture, "load_state", load_state)
+    records = [add_record(1), add_record(2)]
+    shards = [MadeShard(f"s{n}", [r], [answered([r], 5.0)]) for n, r in enumerate(records)]
+    made = MadePlan(shards, "small")
+    store = open_store(str(tmp_path))
+    plan = write_campaign(
+        store, replace(made, shards=[shards[0], replace(shards[1], is_committed=False)])
+    )
+    store.put(keys.source("small", "0" * 64), write_table(records))
+    merge(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
+    status_verb("small", root=str(tmp_path))
+    assert "database    file://" in capsys.readouterr().out and not loaded
+    commit_shard(store, made, plan, shards[1])
+    status_verb("small", root=str(tmp_path))
+    assert "coverage" not in capsys.readouterr().out and not loaded  # committed, not yet merged
+    merge(store, [("small", 1)], guard=CREATE, author="test")
+    status_verb("small", root=str(tmp_path), watch=True)  # ends by itself
+    assert "coverage    2 of 2 cases" in capsys.readouterr().out and len(loaded) == 1
+
+
+def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, monkeypatch):
+    write(tmp_path, MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small"))
+    clock, slept = [0.0], []
+
+    class Time:
+        monotonic = staticmethod(lambda: clock[0])
+
+        @staticmethod
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 2:
+                raise KeyboardInterrupt
+
+    class Slow(Follower):
+        def look(self, campaign, **options):
+            clock[0] += 30.0 * len(slept)
+            return super().look(campaign, **options)
+
+    monkeypatch.setattr(status, "time", Time)
+    monkeypatch.setattr(picture, "Follower", Slow)
+    status_verb("small", root=str(tmp_path), watch=True)
+    assert slept == [60.0, 120.0]
+
+
+def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
+    with pytest.raises(BadInput, match="name it"):
+        status_verb(root=str(tmp_path), watch=True)
+    with pytest.raises(BadInput, match="no campaign 'small'"):
+        status_verb("small", root=str(tmp_path), watch=True)
+
+
+def write(folder, made):
+    write_campaign(open_store(str(folder)), made)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    "harmed",
+    ["plans/1", "plans/2", "nodes.json", "waves/", "progress.json", "committed/s2"]
+    + ["shards/s2", "part-0.csv", "manifest.json", "sources/"],
+)
+def test_a_status_is_told_whatever_is_rotten(nowhere, tmp_path, capsys, harmed, merged):
+    store = open_store(str(tmp_path))
+    record, source = add_record(1), write_table([add_record(1)])
+    digest = sha256_hex(source)
+    for number in (1, 2):
+        shard = MadeShard(f"s{number}", [record], [answered([record], 5.0)])
+        made = MadePlan([shard], campaign="small", number=number)
+        plan = replace(plan_of(made), sources=(PlannedSource("made", digest, 1, same_stack=False),))
+        store.create(keys.shard("small", shard.name), table_of(shard))
+        store.create(keys.plan("small", number), plan_to_json(plan))
+        commit_shard(store, made, plan, shard)
+    store.create(keys.source("small", digest), source)
+    store.create(keys.nodes("small"), strikes_to_json(Strikes()))
+    wave = Wave("small", 2, plan.plan_hash, 0, (("s2",),))
+    store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
+    store.create(keys.progress("small", "s2", "a-9"), b'{"done": 1, "cases": 1, "case": ""}')
+    if merged:
+        merge(store, [("small", 1), ("small", 2)], guard=CREATE, author="test")
+    found = [info.key for info in store.list("campaigns/") if harmed in info.key]
+    [key] = [key for key in found if "s1" not in key]
+    for rot in (b"", b"\xff\x00", b"[" * 50_000, b"[]", b'{"done": 1e999}', b"null"):
+        store.put(key, rot)
+        status_verb("small", root=str(tmp_path))
+        told = capsys.readouterr().out
+        assert "small plan" in told
+        unseen = harmed in ("waves/", "progress.json") or (harmed == "sources/" and not merged)
+        # What the head holds needs nothing of what was committed.
+        unseen |= merged and harmed in ("committed/s2", "shards/s2", "part-0.csv", "manifest.json")
+        assert (key in told) == (not unseen), told
+        status_verb(root=str(tmp_path))
+        assert "small plan" in capsys.readouterr().out
+
+
+# doctor --cluster -------------------------------------------------------------------------------
+
+
+def checks(**more):
+    return {check.name: check for check in check_cluster(None, more.get("site"), more.get("root"))}
+
+
+def test_a_doctor_looks_at_everything_and_leaves_nothing_behind(cluster, monkeypatch):
+    asked = []
+
+    def stack_of_workers(cluster, applied):
+        asked.append(applied)
+        return Stack(device="CPU_x", torch="2.13.0")
+
+    monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    found = checks(root="s3://other/place")
+    assert all(check.ok for check in found.values())
+    assert "CPU_x" in found["pod"].found
+    assert asked[0].deployment.root == "s3://other/place"
+    assert asked[0].campaign.name.startswith("doctor-")  # so that no older answer is taken
+    assert len(cluster.deleted) == 1
+
+
+def test_a_pod_that_finds_nothing_is_a_failure_with_its_words(cluster, monkeypatch):
+    def stack_of_workers(cluster, applied):
+        raise BadInput("Job x found no stack on a worker's node: the store refuses")
+
+    monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    found = checks()["pod"]
+    assert not found.ok and "the store refuses" in found.found
+    assert len(cluster.deleted) == 1
+
+
+@pytest.fixture
+def with_kueue(cluster, monkeypatch):
+    """A doctor's cluster with a Kueue, whose probe finds nothing."""
+    cluster.kueue = PlayedKueue(cluster)
+    monkeypatch.setattr(doctor_cluster, "_PATIENCE_S", 0.0)
+    return cluster
+
+
+def test_a_doctor_misses_the_queue_that_a_site_names(with_kueue):
+    (check,) = found_of(with_kueue, "queue", "other")
+    assert not check.ok and "LocalQueue other" in check.found and "kueue_queue" in check.fix
+    assert found_of(with_kueue, "queue")[0].ok
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+def test_a_doctor_tells_a_queue_that_is_held(with_kueue, policy):
+    with_kueue.kueue.holds = policy
+    (check,) = found_of(with_kueue, "cluster queue")
+    assert not check.ok and policy in check.found
+
+
+def test_a_doctor_names_what_workers_ask_for_and_the_queue_does_not_cover(with_kueue):
+    """ephemeral-storage, which no ClusterQueue covers by default: no worker was ever admitted."""
+    (check,) = found_of(with_kueue, "quota")
+    assert not check.ok and "ephemeral-storage (" in check.found and "memory" in check.found
+    assert "cpu" not in check.found and "coveredResources" in check.fix
+    with_kueue.kueue.covers += ("memory", "ephemeral-storage")
+    assert found_of(with_kueue, "quota")[0].ok
+
+
+def test_a_doctor_without_rights_to_a_cluster_queue_does_not_call_it_missing(with_kueue):
+    def refuse(name):
+        raise ClusterError("403: forbidden")
+
+    with_kueue.kueue.cluster_queue = refuse
+    (check,) = found_of(with_kueue, "cluster queue")
+    assert check.ok and check.skipped
+
+
+def test_a_doctor_without_a_campaign_says_what_it_did_not_look_at(cluster):
+    cluster.campaigns = []
+    found = checks()
+    assert found["pod"].skipped and "not looked at" in found["pod"].found
+    assert found["site"].found == "cpu"
+
+
+def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
+    cluster.campaigns = []
+    found = checks()
+    assert found["rights"].ok and not found["rights"].skipped
+    assert found["controller"].skipped and "may not ask" in found["controller"].found
+    assert found["plugin"].skipped  # a cpu site asks for no devices
+    cluster.keeps_quiet = False
+    found = checks()
+    assert found["rights"].ok and not found["controller"].ok
+    assert "opmeter-controller may not: patch configmaps" in found["controller"].found
+
+
+def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
+    cluster.campaigns = []
+    assert doctor_verb(cluster=True) == 0
+    lines = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert lines["pod"] == lines["controller"] == lines["plugin"] == "skip"
+    assert lines["version"] == "ok"
+
+
+def test_a_doctor_says_that_nobody_answers_and_goes_no_further(cluster):
+    cluster.away = True
+    found = checks()
+    assert list(found) == ["version"] and not found["version"].ok
+
+
+def test_a_job_that_is_refused_quotes_the_server(cluster):
+    cluster.campaigns, cluster.refuses = [], True
+    assert "exceeded quota" in checks()["features"].found
+
+
+def test_a_campaign_that_cannot_be_read_is_told_by_its_key(cluster):
+    cluster.campaigns[0]["data"]["imag"] = "x"
+    assert "unknown key 'imag'" in checks()["campaigns"].found

@@ -1,0 +1,275 @@
+"""What is known of a campaign from its store alone, and how it is printed."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.manifest import NO_USAGE, Usage
+from collector.measurement import Outcome
+from collector.store.memory import MemoryStore
+from collector.surroundings import Surroundings, within
+from jobs.objects.site import load_site
+from jobs.status.pace import devices_measuring
+from jobs.status.plan_status import AnswerKind, Follower, PlanStatus, ShardStatus
+from jobs.status.status_lines import (
+    duration,
+    efficiency_lines,
+    failure_lines,
+    head_line,
+    hours_line,
+    kernel_lines,
+    shard_lines,
+)
+from jobs.status.summary import plan_usage
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    measurement_of,
+    part_bytes,
+    plan_of,
+    write_campaign,
+)
+
+FAST, SLOW, MUL = add_record(1), add_record(2), add_record(3, kernel="Mul")
+MADE = MadePlan(
+    [
+        MadeShard("done", [FAST, SLOW], [{FAST.case_id: Tried(5.0), SLOW.case_id: Tried()}]),
+        MadeShard("open", [MUL, add_record(4)], is_committed=False),
+    ]
+)
+
+
+class Counting(MemoryStore):
+    """Remembers what was read."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.listed = Counter(), []
+
+    def get(self, key):
+        self.read[key] += 1
+        return super().get(key)
+
+    def list(self, prefix):
+        self.listed.append(prefix)
+        return super().list(prefix)
+
+
+class Played(Surroundings):
+    """Does what is side by side one by one, and remembers how much that was."""
+
+    def __init__(self):
+        self.done = []
+
+    def side_by_side(self, call, items, threads):
+        results = [call(item) for item in items]
+        self.done.append(len(results))
+        return results
+
+
+def looked(store, made=MADE):
+    (status,) = Follower(store).look(made.campaign)
+    return status
+
+
+def written(made=MADE):
+    store = Counting()
+    write_campaign(store, made)
+    return store
+
+
+def test_kernel_types_are_counted_over_committed_shards_and_parts_of_open_ones():
+    store = written()
+    part = [measurement_of(MADE, plan_of(MADE), "open", 0, MUL.case_id, "Mul", Tried(3.0))]
+    store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
+    store.create(keys.progress("made", "open", "a-1"), b'{"done": 1, "cases": 2, "case": "Add x"}')
+    status = looked(store)
+    assert list(kernel_lines(status)) == [
+        "  Add  #############.......  2 of 3, 1 not measured",
+        "  Mul  ####################  1 of 1",
+    ]
+    assert list(shard_lines(status)) == ["  shard open: 1 of 2 cases, measuring Add x"]
+    assert head_line(status).startswith("made plan 1: 1 of 2 shards committed, 3 of 4 cases")
+
+
+def test_a_failure_is_told_with_its_reason_before_anything_is_merged():
+    status = looked(written())
+    assert list(failure_lines(status)) == [
+        'failed      Add: 1 case: it said "no", and nothing else'
+    ]
+
+
+def test_a_reason_is_told_whole():
+    reason = "the rule that " + "it broke " * 100 + "at last"
+    made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(reason=reason)}])])
+    (line,) = failure_lines(looked(written(made), made))
+    assert line.endswith(f": {reason}")
+
+
+def test_only_the_last_try_of_a_case_counts():
+    sessions = [{FAST.case_id: Tried()}, answered([FAST], 5.0)]
+    made = MadePlan([MadeShard("done", [FAST], sessions)])
+    status = looked(written(made), made)
+    assert list(kernel_lines(status)) == ["  Add  ####################  1 of 1"]
+    assert list(failure_lines(status)) == []
+
+
+def test_a_kernel_that_ran_instead_is_not_counted_twice():
+    made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(4.0, ran="AddV2")}])])
+    (line,) = kernel_lines(looked(written(made), made))
+    assert line == "  Add  ####################  1 of 1, 1 not measured"
+
+
+def test_what_is_committed_is_read_once_however_often_one_looks():
+    store = written()
+    follower = Follower(store)
+    for _ in range(3):
+        follower.look("made")
+    settled = [key for key in store.read if "/done/" in key or key.endswith("/done.json")]
+    settled += [key for key in store.read if "/shards/" in key]
+    assert len(settled) >= 4
+    assert {store.read[key] for key in settled} == {1}
+
+
+def test_a_shallow_look_reads_neither_shards_nor_parts():
+    store = written()
+    (status,) = Follower(store).look("made", deep=False)
+    assert status.committed == 1
+    assert not [key for key in store.read if "/shards/" in key or "part-" in key]
+
+
+def many(number, *, open_ones):
+    """A campaign of so many shards, the last of which are open and begun."""
+    records = [add_record(n) for n in range(1, number + 1)]
+    at = number - open_ones
+    shards = [MadeShard(f"s{n}", [record], is_committed=False) for n, record in enumerate(records)]
+    store = Counting()
+    write_campaign(store, MadePlan(shards))
+    for shard in shards[:at]:
+        store.create(keys.committed("made", shard.name), b"{}")
+    for shard in shards[at:]:
+        store.create(
+            keys.progress("made", shard.name, "a"), b'{"done": 1, "cases": 1, "case": "x"}'
+        )
+    store.listed.clear()
+    return store
+
+
+def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
+    store = many(40, open_ones=40)
+    (status,) = Follower(store).look("made", deep=False)
+    assert [shard.done for shard in status.shards] == [1] * 40
+    assert store.listed.count(keys.all_attempts("made")) == 1 and len(store.listed) == 3
+    store = many(4000, open_ones=3)  # each of the others may have left eight keys
+    (status,) = Follower(store).look("made", deep=False)
+    assert sum(shard.done for shard in status.shards[-3:]) == 3
+    assert keys.all_attempts("made") not in store.listed and len(store.listed) == 5
+
+
+def test_only_the_newest_plan_is_looked_into():
+    store = many(3, open_ones=3)
+    later = replace(MADE, number=2, shards=[MadeShard("new", [MUL], is_committed=False)])
+    write_campaign(store, later)
+    store.create(keys.progress("made", "new", "a"), b'{"done": 1, "cases": 1, "case": "x"}')
+    older, newest = Follower(store).look("made")
+    assert [shard.done for shard in older.shards] == [0, 0, 0]
+    assert [shard.done for shard in newest.shards] == [1]
+    assert not [key for key in store.read if "/s0/" in key]
+
+
+def test_plans_and_parts_of_open_shards_are_read_once():
+    store = written()
+    part = [measurement_of(MADE, plan_of(MADE), "open", 0, MUL.case_id, "Mul", Tried(3.0))]
+    store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
+    follower = Follower(store)
+    looks = [follower.look("made")[0].shards[1] for _ in range(3)]
+    assert looks[0] == looks[2] and looks[0].done == 1
+    assert store.read[keys.part("made", "open", "a-1", 0)] == 1
+    assert store.read[keys.plan("made", 1)] == 1
+
+
+def test_pods_of_several_devices_count_as_many_as_measure_at_once():
+    a2 = load_site("a2-800t")
+    whole = replace(a2, shape="node")
+    assert devices_measuring(3, a2) == 3
+    assert devices_measuring(3, replace(whole, measure_concurrency=8)) == 24
+    assert devices_measuring(3, replace(whole, measure_concurrency=2)) == 6
+    assert devices_measuring(0, whole) == 0
+
+
+def status_of(*shards, devices=1, backend="npu"):
+    plan = replace(plan_of(MADE), devices=devices, backend=backend, shards=shards)
+    return PlanStatus(plan, shards)
+
+
+def shard(name, *, committed, done=0, predicted_s=100.0, wall_s=0.0):
+    usage = replace(NO_USAGE, wall_s=wall_s)
+    return ShardStatus(name, committed, done, 10, "", predicted_s, usage)
+
+
+def test_time_left_follows_the_pace_so_far_and_the_devices_at_work():
+    done = shard("a", committed=True, done=10, wall_s=200.0)
+    half, fresh = shard("b", committed=False, done=5), shard("c", committed=False)
+    status = status_of(done, half, fresh)
+    assert status.pace == 2.0
+    assert status.remaining_s() == 2.0 * 150.0
+    assert status.remaining_s(devices=2) == 2.0 * 100.0  # no less than the longest shard
+    assert status_of(half, fresh).pace == 1.0
+    assert "about 5 min left" in head_line(status)
+
+
+def test_hours_are_of_npus_where_npus_measure():
+    status = status_of(shard("a", committed=True, wall_s=7200.0, predicted_s=3600.0))
+    assert hours_line(status) == (
+        "hours       2.00 NPU-hours used by committed shards; 1.00 planned"
+    )
+    assert "device-hours" in hours_line(replace(status, plan=replace(status.plan, backend="cpu")))
+
+
+def test_efficiency_is_told_once_something_is_committed():
+    assert list(efficiency_lines(status_of(shard("a", committed=False)))) == []
+    used = replace(shard("a", committed=True), usage=Usage(50e6, 25e6, 100.0, 10.0))
+    (line,) = efficiency_lines(status_of(used))
+    assert "busy 50.0 %, useful 25.0 % of 100 s" in line
+
+
+def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
+    one = replace(
+        shard("a", committed=False),
+        planned=Counter({"A": 2, "B": 9, "C": 5}),
+        answers=Counter({AnswerKind("B", Outcome.OK, ""): 2}),
+    )
+    found = list(kernel_lines(status_of(one), most=2))
+    assert [line.split()[0] for line in found] == ["B", "C", "..."]
+    assert found[2] == "  ... and 1 more kernel type"
+
+
+def test_durations_are_told_as_people_do():
+    assert [duration(s) for s in (7, 119, 600, 9000)] == ["7 s", "119 s", "10 min", "2.5 h"]
+
+
+@pytest.mark.parametrize(
+    "rot", [b"", b"x", b"[]", b"[" * 50_000, b'{"done": 1e999, "cases": 1, "case": ""}']
+)
+@pytest.mark.parametrize("what", ["progress.json", "part-0.csv"])
+def test_what_an_open_shard_left_and_nobody_can_read_counts_for_nothing(what, rot):
+    store = written()
+    store.create(f"campaigns/made/attempts/open/a-1/{what}", rot)
+    status = looked(store)
+    assert (status.shards[1].done, status.shards[1].measuring) == (0, "")
+    assert status.shards[1].damage is None
+
+
+def test_a_campaign_is_looked_at_by_the_threads_of_its_surroundings():
+    store, played = written(), Played()
+    with within(played):
+        looked(store)
+        assert len(MADE.shards) in played.done
+        played.done.clear()
+        plan_usage(store, plan_of(MADE))
+    assert played.done == [len(MADE.shards)]

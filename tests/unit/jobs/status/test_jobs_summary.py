@@ -1,0 +1,121 @@
+"""What a run ends by saying is about the cases of its plan, on its own stack."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.database.merge import CREATE, merge
+from collector.database.snapshot import load_state
+from collector.manifest import NO_USAGE, Usage
+from collector.measurement import Outcome
+from collector.record import ProfileStatistics
+from collector.store.memory import MemoryStore
+from jobs.status.summary import describe, summarise
+from tests.unit.collector.database.campaign_maker import (
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    plan_of,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+FAST, SLOW, MUL = add_record(1), add_record(2), add_record(3, kernel="Mul")
+SEEN = {FAST.case_id: (3, 2.0), SLOW.case_id: (1, 10.0), MUL.case_id: (6, 1.0)}
+MADE = MadePlan([MadeShard("s", [FAST, SLOW], [{FAST.case_id: Tried(5.0), SLOW.case_id: Tried()}])])
+
+
+def seen(record):
+    count, mean_us = SEEN[record.case_id]
+    return replace(record, profile=ProfileStatistics(count, mean_us, mean_us, 0.0))
+
+
+SOURCE = [seen(record) for record in (FAST, SLOW, MUL)]
+
+
+def head_state(made=MADE):
+    store = MemoryStore()
+    write_campaign(store, made)
+    merged = merge(store, [made.name], guard=CREATE, author="a", sleep=lambda s: None)
+    return load_state(store, merged.head)
+
+
+def test_coverage_counts_rows_and_time_of_what_the_plan_is_about():
+    plan = replace(plan_of(MADE), operators=("Add",))
+    summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
+    assert (summary.cases, summary.measured_cases) == (2, 1)
+    assert (summary.rows, summary.measured_rows) == (4, 3)
+    assert (summary.time_us, summary.measured_time_us) == (16.0, 6.0)
+    (failure,) = summary.failures
+    assert (failure.kernel_type, failure.outcome, failure.rows) == ("Add", Outcome.FAILED, 1)
+
+
+def test_a_case_that_nobody_tried_is_missing():
+    summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    assert summary.cases == 3
+    assert [(f.kernel_type, f.outcome) for f in summary.failures] == [
+        ("Add", Outcome.FAILED),
+        ("Mul", "missing"),
+    ]
+
+
+def test_a_duration_in_a_tree_is_not_asked_for_again():
+    in_tree = replace(MUL, extra={"Average Duration(us)": "3.5"})
+    plan = replace(plan_of(MADE), update="missing-only")
+    summary = summarise(head_state(), plan, [[FAST, in_tree]], NO_USAGE)
+    assert (summary.cases, summary.measured_cases, summary.in_tree) == (1, 1, 1)
+    assert "1 more has one in its tree" in describe(summary, plan, None, "file:///x")[2]
+    assert summarise(head_state(), plan_of(MADE), [[in_tree]], NO_USAGE).cases == 1
+
+
+def test_time_is_of_compute_and_communication_stands_beside_it():
+    plan = plan_of(MADE)
+    (source,) = plan.sources
+    plan = replace(plan, sources=(replace(source, communication_us=22.0 / 3),))
+    lines = describe(summarise(head_state(), plan, [SOURCE], NO_USAGE), plan, None, "file:///x")
+    share = 100 * 6 / 22
+    assert lines[2] == (
+        f"coverage    1 of 3 cases, 30.0 % of the rows, {share:.1f} % of its compute time; "
+        "communication was 25.0 % of all time"
+    )
+    untimed = summarise(head_state(), plan_of(MADE), [[FAST]], NO_USAGE)
+    assert "communication" not in describe(untimed, plan, None, "file:///x")[2]
+
+
+def test_a_reason_is_printed_whole_in_one_line_that_steers_no_terminal():
+    reason = "the rule\nof \x1b[31mthis " + "long " * 200 + "end"
+    made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: Tried(reason=reason)}])])
+    plan = plan_of(made)
+    lines = describe(summarise(head_state(made), plan, [[SLOW]], NO_USAGE), plan, None, "file:///x")
+    said = "the rule of \\x1b[31mthis " + "long " * 200 + "end"
+    assert lines[-2].endswith(f"ms of compute time: {said}")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_told"),
+    [(Outcome.HUNG, True), (Outcome.FAILED, True), (Outcome.UNSUPPORTED, False)],
+)
+def test_a_failure_that_may_end_otherwise_is_told_with_the_option_for_it(outcome, is_told):
+    tried = Tried(outcome=outcome, reason="why")
+    made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: tried}])])
+    plan, records = plan_of(made), [[SLOW], [MUL]]  # nobody tried the second: no failure
+    lines = describe(summarise(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x")
+    assert ("--retry-failed" in "\n".join(lines)) == is_told
+
+
+def test_answers_of_another_stack_are_not_this_plans():
+    other = replace(plan_of(MADE), stack=replace(STACK, details=(("flags", "avx512f"),)))
+    summary = summarise(head_state(), other, [[FAST]], NO_USAGE)
+    assert summary.measured_cases == 0
+
+
+def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
+    plan = replace(plan_of(MADE), devices=4)
+    usage = Usage(busy_us=30e6, useful_us=20e6, wall_s=40.0, startup_s=2.0)
+    lines = describe(summarise(head_state(), plan, [SOURCE], usage), plan, None, "file:///x")
+    assert "device busy 75.0 %, useful 50.0 % of 40 s in sessions" in lines[3]
+    assert "took 10 s in sessions" in lines[4]  # 40 s on 4 devices
+    assert "floor 1 s (10.0 %)" in lines[4]
