@@ -26,3 +26,15 @@ def real_profiles() -> Path:
             "train_cann8.3rc1_rank0_ascend_pt (from Ascend/msinsight, test/st/level2/rank_0) ..."
         )
     return Path(folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist would begin with the files of most tests, and end with one process in a long drill.
+    if getattr(config.option, "dist", "") == "loadfile":
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that several processes end together."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)

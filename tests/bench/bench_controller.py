@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,22 @@ from typing import Any
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import find_head
-from collector.database.merge import CREATE
 from collector.database.published import HeldShards
 from collector.plan import Plan, plan_to_json
 from collector.record import CaseRecord, write_table
 from collector.stack import Stack
 from collector.store.file import FileStore
-from jobs.applied import Applied, applied_from, config_map
-from jobs.controller import Controller
-from jobs.decide import decide
-from jobs.deployment import Deployment, Manifest
-from jobs.desired import Desired
-from jobs.observed import Observed
-from jobs.preparing import next_round, survey
-from jobs.rounds import read_plans
-from jobs.target import resolve_stack_of
-from jobs.waves import Wave, wave_to_json
+from jobs.campaign.target import resolve_stack_of
+from jobs.controller.controller import Controller
+from jobs.decide.decision import decide
+from jobs.decide.desired import Desired
+from jobs.decide.observed import Observed
+from jobs.objects.applied_campaign import Applied, applied_from, config_map
+from jobs.objects.deployment import Deployment, Manifest
+from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.lifecycle import NewPlan
+from jobs.planning.situation import next_round, survey
+from jobs.planning.stored_plans import read_plans
 from tests.bench.synthetic_database import write_database
 from tests.unit.jobs.fake_cluster import FakeCluster
 
@@ -169,9 +168,9 @@ def write_campaign(folder: Path, shards: int) -> Plan:
     applied = applied_of(manifest)
     campaign = applied.campaign
     write(folder, {keys.source("bench", sha256_hex(table)): table})
-    stack = resolve_stack_of(campaign, lambda: None)
+    stack = resolve_stack_of(campaign, lambda: STACK)
     situation = survey(campaign, FileStore(folder), stack)
-    planned = next_round(situation, 1, again=False, retry_failed=False)
+    planned = next_round(situation, NewPlan(1, ()), again=False, retry_failed=False)
     plan, plan_hash = planned.plan, planned.plan.plan_hash
     write(folder, {keys.shard("bench", shard): data for shard, data in planned.shards.items()})
     write(folder, {keys.plan("bench", 1): plan_to_json(plan)})
@@ -226,8 +225,10 @@ def looks(folder: Path, answer: Connection) -> None:
     idle_mb = peak_mb()
     store = FileStore(folder)
     cluster = FakeCluster(store, tuple(f"n{n}" for n in range(DEVICES)))
-    cluster.apply(json.loads((folder / "map.json").read_text()))
-    controller = Controller(cluster, lambda applied: store, lambda applied: nullcontext(CREATE))
+    manifest = json.loads((folder / "map.json").read_text())
+    cluster.apply(manifest)
+    cluster.has_answered(manifest["metadata"]["name"], STACK)
+    controller = Controller(cluster, lambda applied: store)
     seconds = []
     for _ in range(LOOKS):
         started = time.process_time()

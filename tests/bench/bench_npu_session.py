@@ -27,11 +27,12 @@ from collector.record import CaseRecord  # noqa: E402
 from collector.replay.results import collect  # noqa: E402
 from collector.replay.spec import SessionCase, SessionSpec  # noqa: E402
 from collector.replay.supervisor import Ending, run_session  # noqa: E402
+from collector.stack import Runtime  # noqa: E402
 from tests.npu.fakecann.build import build, environment  # noqa: E402
 
 CASES, REPEATS, LIMIT_MS = 200, 10, 5.0
 _PROVENANCE = Provenance(
-    "bench", 1, "", 0, "bench", "0", 0, "", "here", None, 0, "real", None, "", None
+    "bench", 1, "", 0, "bench", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
 )
 
 

@@ -18,9 +18,9 @@ from collector.plan import PlannedSource
 from collector.record import CaseRecord, ProfileStatistics
 from collector.stack import Stack
 from collector.vocabulary import COUNTERS
-from jobs.campaign import Campaign, campaign_from_text
-from jobs.packing import pack
-from jobs.planning import PlannedRound, PlanRequest, make_plan, shards_a_device
+from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.planning.packing import pack
+from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan, shards_a_device
 
 CASES = 100_000
 LIMIT_S = 10.0

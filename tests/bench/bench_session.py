@@ -22,10 +22,11 @@ from collector.record import CaseRecord
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, run_session
+from collector.stack import Runtime
 
 CASES, REPEATS, LIMIT_MS = 100, 10, 5.0
 _PROVENANCE = Provenance(
-    "bench", 1, "", 0, "bench", "0", 0, "", "here", None, 0, "real", None, "", None
+    "bench", 1, "", 0, "bench", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
 )
 
 

@@ -16,7 +16,7 @@ from collector.database.state import (
     State,
     Version,
 )
-from collector.stack import Stack
+from collector.stack import Runtime, Stack
 from collector.store.base import Store
 
 A_SHARD = 100
@@ -55,7 +55,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         state,
         {},
         content_hash="made",
-        runtime="fake",
+        runtime=Runtime.FAKE,
         added=state.measurements,
         parent=None,
     )
@@ -63,6 +63,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
     commit = Commit(
         1,
         0,
+        "",
         written.name,
         written.manifest_sha256,
         "made",
@@ -71,7 +72,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         "create",
         "bench",
         "",
-        "fake",
+        Runtime.FAKE,
         {},
     )
     store.create(keys.commit(1), commit_to_json(commit))
@@ -120,9 +121,7 @@ def _state(campaign: str, stack: Stack, measurements: int) -> State:
         "Input Shapes": pa.array([f'"{n},64;{n},64"' for n in range(measurements)], TEXT),
     }
     empty = pa.repeat(pa.scalar("", TEXT), measurements)
-    version = Version(
-        Ranked(rank, canonical_json(stack.as_json()).decode()), Ranked(rank, "warm"), None
-    )
+    version = Version(Ranked(rank, canonical_json(stack.as_json()).decode()), None)
     return State.of_rows(
         measurements=[pa.table(columns, schema=MEASUREMENT_SCHEMA)],
         cases=[pa.table({n: spelled.get(n, empty) for n in CASE_SCHEMA.names}, schema=CASE_SCHEMA)],

@@ -17,9 +17,9 @@ from collector.plan import Plan
 from collector.shard import read_shard
 from collector.store import open_store
 from collector.store.base import Store
-from jobs.applied import MERGED, PAUSED, config_map, config_map_name
-from jobs.deployment import Deployment
-from jobs.rounds import committed_shards, read_plans
+from jobs.objects.applied_campaign import MERGED, PAUSED, config_map, config_map_name
+from jobs.objects.deployment import Deployment
+from jobs.planning.stored_plans import committed_shards, read_plans
 from tests.cluster import saboteur
 from tests.cluster.cluster import Cluster
 from tests.cluster.commands import Opmeter, Process

@@ -7,20 +7,33 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 ORDERS = "drill.json"
+
+
+class _Broken(Loader):
+    """What is there, and cannot be loaded: the mount of a library that it needs is missing."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise ImportError("libhccl.so: cannot open shared object file (a drill)")
 
 
 class _NoTorch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == "torch":
-            raise ImportError("libhccl.so: cannot open shared object file (a drill)")
-        return None
+        if fullname != "torch":
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None:
+            found.loader = _Broken()
+        return found
 
 
 def _obey(orders: dict[str, object], words: Sequence[str]) -> None:

@@ -21,22 +21,23 @@ from collector.manifest import ShardCommit, StoredObject, commit_to_json
 from collector.record import write_table
 from collector.store import open_store
 from collector.store.base import Store, create_once
-from jobs.applied import config_map, config_map_name
-from jobs.cluster import Cluster
-from jobs.deployment import COMPONENT_LABEL, Deployment
-from jobs.waves import Wave, parse_indexes, wave_from_json
+from jobs.kube.cluster import Cluster
+from jobs.objects.applied_campaign import config_map, config_map_name
+from jobs.objects.deployment import COMPONENT_LABEL, Deployment
+from jobs.objects.waves import Wave, parse_indexes, wave_from_json
 from tests.cluster.commands import Opmeter, Process
 from tests.cluster.drill import WORKERS
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import write_kubeconfig
 from tests.servers.versitygw import free_port
 from tests.unit.collector.database.campaign_maker import add_record
+from tests.unit.jobs.plans import TOLD
 
 NODES, DEVICES = 256, 8
 _NAME, _BARE = "fleet", "bare"
 _SITE = """\
 site: fleet
-backend: cpu
+backend: npu
 resource: huawei.com/Ascend910
 devices_per_node: 8
 shape: device
@@ -48,8 +49,8 @@ tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]
 _TEXT = f"""\
 campaign: {_NAME}
 sources: [{{cases: SHA256}}]
-target: {{device: CPU_test_2t, torch: 2.13.0+cpu}}
-backend: cpu
+target: {TOLD}
+backend: npu
 devices: {NODES * DEVICES}
 shards: {{target_s: 0.001, session_s: 1}}
 """
@@ -149,6 +150,7 @@ class _Fleet:
             image="never/pulled:1",
             controller_image="never/pulled:1",
             root=self._store.url,
+            allow_unpinned=True,
         )
         text = _TEXT.replace("SHA256", digest)
         made = config_map(_NAME, text, {"site.yaml": _SITE}, deployment)

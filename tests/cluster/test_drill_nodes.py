@@ -47,7 +47,7 @@ def test_a_node_on_which_every_shard_fails_is_left_alone(drill: Drill):
     drill.text = drill.text.replace("devices: 2", "devices: 4")
     bad = {"node_without_torch": "node2", "environment": {"OPMETER_HOLD_S": "2"}}
     # Those elsewhere take their time, so that more than one shard meets the bad node.
-    drill.launch_with_orders(lambda plan: {**bad, "delay_s": 10})
+    drill.launch_with_orders(lambda plan: {**bad, "delay_s": 15})
     drill.wait("its quarantine", lambda: "NodeQuarantined" in drill.reasons())
     drill.order(**bad)
     drill.finish()

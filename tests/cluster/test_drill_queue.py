@@ -1,7 +1,5 @@
-"""Drills: who waits for whom. A queue that admits and pre-empts, played by hand as Kueue plays it
-(`spec.suspend`), and devices that are free one by one."""
+"""A drill: who waits for whom, where devices are free one by one. Queues: see test_kueue.py."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,43 +12,6 @@ from tests.cluster.pods import pod
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 _NPU = "huawei.com/Ascend910"
-
-
-def the_job(drill: Drill) -> dict:
-    """The one Job of workers."""
-    (job,) = drill.namespace.get("jobs", "-l", WORKERS)["items"]
-    return dict(job)
-
-
-def suspend(drill: Drill, on: bool) -> None:
-    """As Kueue does it: admitted, or pre-empted."""
-    job = the_job(drill)["metadata"]["name"]
-    patch = json.dumps({"spec": {"suspend": on}})
-    drill.namespace("patch", "job", job, "--type=merge", "-p", patch)
-
-
-def test_a_queued_campaign_is_admitted_pre_empted_and_resumed_without_losing_a_shard(drill: Drill):
-    drill.site += "kueue_queue: team\n"
-    drill.launch()
-    drill.wait("its wave is made", lambda: bool(drill.waves()))
-    drill.wait("its Job is made", lambda: bool(drill.namespace.get("jobs", "-l", WORKERS)["items"]))
-    job = the_job(drill)
-    assert job["spec"]["suspend"] is True
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    suspend(drill, False)
-    drill.wait_committed(2)
-    suspend(drill, True)
-    drill.wait("its pods have ended", lambda: not drill.workers())
-    before = drill.commits()
-    drill.look_on(20)
-    held = the_job(drill)
-    assert held["spec"]["suspend"] is True
-    assert held["spec"]["parallelism"] == job["spec"]["parallelism"]
-    suspend(drill, False)
-    drill.finish()
-    assert before.items() <= drill.commits().items()
-    assert set(drill.outcomes().values()) <= GOOD
-    assert len(drill.waves()) == 1
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.podspec import Deployment, Manifest, merge_job, probe_job, worker_job
-from jobs.site import Site, bundled_sites, load_site
-from jobs.waves import Wave
+from jobs.objects.job_manifest import Deployment, Manifest, merge_job, probe_job, worker_job
+from jobs.objects.site import Site, bundled_sites, load_site
+from jobs.objects.waves import Wave
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.unit.jobs.plans import plan_of, shards_of
@@ -36,7 +36,7 @@ def _deployments(namespace: str) -> Iterator[Deployment]:
 def _jobs(site: Site, namespace: str) -> Iterator[Manifest]:
     for deployment in _deployments(namespace):
         yield worker_job(_WAVE, _PLAN, site, deployment, cap=2)
-        yield merge_job(_PLAN, "feed", "beef", deployment, partial=True)
+        yield merge_job(_PLAN.campaign, [_PLAN.number], "beef", deployment, partial=True)
         yield probe_job(site, deployment, "opmeter-probe-1")
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from jobs.podspec import Deployment, probe_job
-from jobs.site import load_site
+from jobs.objects.job_manifest import Deployment, probe_job
+from jobs.objects.site import load_site
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod

@@ -33,6 +33,20 @@ def is_own(kernel: str, call: Recorded) -> bool:
     return op is not None and kernel_of(call) in op.family
 
 
+def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
+    """What to do about rows none of whose calls is the kernel's own; empty where there are none."""
+    lost = [row for row in rows if row.calls and not any(is_own(kernel, c) for c in row.calls)]
+    if not lost:
+        return ""
+    made = sorted({call.name for row in lost for call in row.calls})
+    return (
+        f"{kernel}: none of the recorded calls ({', '.join(made)}) is known to launch it; put "
+        f'"{made[0]}": "{kernel}" (the call that does) into KERNELS of the file of '
+        "tests/npu/kernels/ whose first line names such operators, and record again: "
+        f"python -m tests.npu.record {kernel}"
+    )
+
+
 def _block(kernel: str, row: Replayed) -> str:
     lines = [_headline(row)]
     if row.error:

@@ -9,7 +9,7 @@ import pytest
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
 from tests.npu.fakecann.build import FakeCann
-from tests.npu.golden import golden_path, golden_text, is_own
+from tests.npu.golden import golden_path, golden_text, is_own, no_own_call
 from tests.npu.passed_otherwise import COMPANIONS, PASSED_OTHERWISE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.slots_of_calls import missing
@@ -39,8 +39,9 @@ def test_every_row_is_accepted_and_has_its_outputs(replayed, kernel):
 @EACH
 def test_calls_are_those_of_the_golden_file(replayed, kernel):
     path = golden_path(kernel)
-    assert path.exists(), f"python -m tests.npu.record {kernel}"
-    assert golden_text(kernel, replayed[kernel]) == path.read_text()
+    again = f"record again, and read the difference: python -m tests.npu.record {kernel}"
+    assert path.exists(), again
+    assert golden_text(kernel, replayed[kernel]) == path.read_text(), again
 
 
 @EACH
@@ -52,6 +53,7 @@ def test_every_launch_is_the_same(replayed, kernel):
 
 @EACH
 def test_one_call_is_the_kernels_own(replayed, kernel):
+    assert not no_own_call(kernel, replayed[kernel])
     for row in replayed[kernel]:
         own = [call for call in row.calls if is_own(kernel, call)]
         assert len(own) == 1, [call.text for call in row.calls]
@@ -63,10 +65,11 @@ def test_one_call_is_the_kernels_own(replayed, kernel):
 def test_slots_of_the_row_are_in_the_call(replayed, kernel):
     ways = PASSED_OTHERWISE.get(kernel, {})
     needed: set[str] = set()
+    assert not no_own_call(kernel, replayed[kernel])
     for row in replayed[kernel]:
         (own,) = (call for call in row.calls if is_own(kernel, call))
         absent, used = missing(row.case, own, ways)
-        assert absent == [], own.text
+        assert absent == [], f"{own.text}: the call, or tests/npu/passed_otherwise.py, lacks them"
         needed |= used
     assert needed == set(ways), "what is declared otherwise is so in no row"
 

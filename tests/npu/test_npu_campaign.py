@@ -21,7 +21,7 @@ from collector.database.verify import verify
 from collector.ops.registry import all_ops
 from collector.record import write_table
 from collector.store import open_store
-from jobs.sources import completed_records
+from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_of
 from tests.npu.fakecann.build import environment

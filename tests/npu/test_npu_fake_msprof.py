@@ -115,7 +115,7 @@ def test_a_collective_has_no_shapes_and_no_counters(msprof):
     msprof(calls=("HCCL HcclAllReduce(f32[32]:ND, 0)", ADD))
     collective, _ = msprof.launches()
     assert (collective.op_type, collective.task_type) == ("hcom_allReduce_", "COMMUNICATION")
-    assert collective.cells["Input Shapes"] == collective.stream_id == "N/A"
+    assert collective.cells["Input Shapes"] == "N/A"
     assert collective.counters == {}
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.measurement import Outcome
+from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
 from collector.record import CaseRecord
@@ -30,16 +31,14 @@ from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
 from collector.shard import ShardCase
-from collector.stack import Stack
+from collector.stack import Runtime, Stack
 from collector.vocabulary import INPUT_SHAPES
-from collector.worker.sessions import ReplayInstrument
 from tests.npu.fakecann.build import build, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.wheel import NoFakeCann
 from tests.unit.collector.replay.replay_cases import PROVENANCE, by_kernel, case_record
-from tests.unit.collector.worker.test_worker_shard_run import PLAN
 
-pytestmark = [pytest.mark.torch, pytest.mark.npu]
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +114,7 @@ def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(bench):
         assert m.n_expected == m.n_observed == m.n_accepted == 5
         assert (m.op_state, m.core, m.companions) == ("dynamic", "AI_VECTOR_CORE", ())
         assert dict(m.counters)["aiv_time(us)"] > 0
-    assert result.measurements[4].reason.endswith("(3, 7, 1, 1, 1) is the shape of a mark")
+    assert result.measurements[4].reason.startswith("(3, 7, 1, 1, 1) is the shape of a mark")
     assert _durations(result) == _recorded_durations(result)
     assert result.retry == () and result.unread == ""
 
@@ -247,7 +246,9 @@ def test_a_hang_is_ended_with_msprof_and_blamed(bench):
     spec = session(add(8), unary("Abs"), add(9), limit_s=5.0)
     report, result = bench.run(spec)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
-    assert report.reason == "not done after 5 s, while launching"
+    assert report.reason == (
+        "not done after 5 s, its limit by forecast (limits.case_s is 60 s), while launching"
+    )
     assert outcomes(result) == [Outcome.OK, Outcome.HUNG]
     assert _processes_of(bench.folder) == []
 
@@ -285,7 +286,7 @@ def test_what_lacks_is_told_before_any_case(bench, monkeypatch):
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
     assert report.reason == "npu device 1 is wanted, torch sees 1"
     assert result.measurements == () and not result.began
-    report, _ = bench.run(session(add(8), stack_device="ATLAS_800_A2_313T_64G"))
+    report, _ = bench.run(session(add(8), stack=Stack("ATLAS_800_A2_313T_64G", "2.9.0")))
     assert report.reason.startswith("npu device 0 is 'Ascend910_93")
     monkeypatch.delenv("LD_PRELOAD")
     if torch_is_a_cuda_build():
@@ -325,12 +326,13 @@ def test_operators_whose_needs_are_not_met_are_unsupported(bench, monkeypatch):
 def test_every_group_of_counters_is_a_pass_of_its_own(bench):
     groups = ("Memory", "PipeUtilization")
     measure = MeasureSettings(repeat_count=3, aic_metrics=groups)
-    plan = replace(
-        PLAN, backend="npu", measure=measure, stack=Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
+    stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
+    settings = SessionSettings("npu", stack, measure, Limits())
+    instrument = ReplayInstrument(
+        settings, bench.folder, threading.Event(), lambda done, case: None
     )
-    instrument = ReplayInstrument(plan, 0, bench.folder, threading.Event(), lambda done, case: None)
     cases = [ShardCase(add(8), 0.01), ShardCase(unary("NoSuchKernel"), 0.01)]
-    answers = instrument.measure(cases, PROVENANCE)
+    answers = instrument.measure(cases, replace(PROVENANCE, runtime=Runtime.FAKE))
     good, refused = answers.measurements
     names = [name for name, _ in good.counters]
     assert "aiv_vec_time(us)" in names and "aiv_main_mem_read_bw(GB/s)" in names

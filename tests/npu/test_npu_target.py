@@ -5,8 +5,8 @@ import os
 import pytest
 
 from collector.errors import BadInput
-from jobs.campaign import campaign_from_text
-from jobs.target import resolve_stack
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.target import resolve_stack
 from tests.npu.fakecann.build import environment
 
 pytestmark = [pytest.mark.npu]

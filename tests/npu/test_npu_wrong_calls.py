@@ -12,7 +12,7 @@ import pytest
 
 from tests.npu.fakecann.build import FakeCann, environment
 
-pytestmark = [pytest.mark.npu, pytest.mark.torch]
+pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 BY_SCHEMA = {

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from jobs.leader import LEASE
+from jobs.kube.leader_election import LEASE
 from tests.cluster.drill import GOOD, Drill
 from tests.cluster.faults import Faults
 from tests.cluster.test_drill_store import outage

@@ -1,0 +1,226 @@
+"""Every reader of what others wrote, with good inputs to begin from."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from pathlib import Path
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.commits import commit_from_json, find_head
+from collector.database.op_mapping import check_op_mapping
+from collector.database.plan_state import check_rows
+from collector.database.pull import MARKER, check_is_real
+from collector.database.snapshot import read_measurements
+from collector.database.snapshot_manifest import manifest_from_json
+from collector.database.tree import read_kernel_file
+from collector.manifest import commit_from_json as shard_commit_from_json
+from collector.manifest import entry_from_json
+from collector.manifest import manifest_from_json as attempt_manifest_from_json
+from collector.plan import plan_from_json
+from collector.profiles.attention import read_operator_rows
+from collector.profiles.bundled import write_bundled_profile
+from collector.profiles.discovery import software_of
+from collector.profiles.kernel_details import read_profile
+from collector.profiles.launches import read_op_summary
+from collector.record import read_table
+from collector.shard import read_shard
+from collector.singlehost.runtime_values import read_runtime_values
+from collector.store.memory import MemoryStore
+from collector.worker.attempt import read_part
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.objects.applied_campaign import applied_from
+from jobs.objects.site import site_from_text
+from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.objects.waves import Wave, wave_from_json, wave_to_json
+from tests.fixtures.profiles.variants import (
+    LAYOUTS,
+    Told,
+    collective,
+    profile_bytes,
+    unknown_inputs,
+)
+
+Read = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`read` takes an input's bytes. A refusal of it must say `where`."""
+
+    name: str
+    where: str
+    samples: tuple[bytes, ...]
+    read: Read
+
+
+def readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
+    """All of them; `objects` is a store to take samples from, `folder` a place to write in."""
+    yield from _of_objects(objects)
+    yield from _of_files(folder)
+    yield from _of_texts()
+
+
+def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
+    """Whoever reads objects of a store."""
+    strikes = strikes_to_json(Strikes(frozenset({Strike("node-1", "s1"), Strike("n2", "s1")})))
+    wave = wave_to_json(Wave("alpha", 1, "ab" * 8, 1, (("s1", "s2"), ()), ("node-1",)))
+
+    def of(pattern: str) -> tuple[bytes, ...]:
+        return tuple(data for key, data in sorted(objects.items()) if fnmatchcase(key, pattern))
+
+    def named(name: str, pattern: str, read: Callable[..., object], word: str = "key") -> Reader:
+        return Reader(name, "a/key", of(pattern), lambda data: read(data, **{word: "a/key"}))
+
+    yield named("plan", "campaigns/*/plans/*", plan_from_json)
+    yield named("shard", "campaigns/*/shards/*", read_shard, "path")
+    yield named("cases", "campaigns/*/sources/*", read_table, "path")
+    yield named("part", "campaigns/*/part-*.csv", read_part)
+    yield named("entry", "campaigns/*/entry-*.json", entry_from_json)
+    yield named("manifest", "campaigns/*/manifest.json", attempt_manifest_from_json)
+    yield named("committed", "campaigns/*/committed/*", shard_commit_from_json)
+    first = keys.commit(1)
+    yield Reader("commit", first, of(first), lambda d: commit_from_json(d, key=first))
+    yield named("snapshot", "db/snapshots/*/manifest.json", manifest_from_json)
+    yield Reader("strikes", "a/key", (strikes,), lambda d: strikes_from_json(d, key="a/key"))
+    yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
+    yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
+    yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
+
+
+def _measurements(data: bytes) -> object:
+    """Bytes whose name agrees with them, as whoever may write there can make them."""
+    store = MemoryStore()
+    key = keys.measurements(sha256_hex(data))
+    store.put(key, data)
+    table = read_measurements(store, key)
+    check_rows(table, key)
+    return table
+
+
+def _head(objects: Mapping[str, bytes], data: bytes) -> object:
+    store = MemoryStore()
+    for key, held in objects.items():
+        if key.startswith(keys.COMMITS):
+            store.put(key, held)
+    store.put(keys.HEAD, data)
+    return find_head(store)
+
+
+def _of_files(folder: Path) -> Iterator[Reader]:
+    """Whoever reads files that Ascend's tools, people or other processes wrote."""
+    bundled = write_bundled_profile("quickstart", folder / "bundled").read_bytes()
+    some = b"".join(bundled.splitlines(keepends=True)[:12])
+    layouts = {name: profile_bytes(name, _LAUNCHES) for name in LAYOUTS}
+    details = (some, *(d for n, d in layouts.items() if LAYOUTS[n][0].startswith("kernel")))
+    summaries = tuple(d for n, d in layouts.items() if LAYOUTS[n][0].startswith("op_summary"))
+
+    def in_file(name: str, *samples: bytes) -> Callable[[Callable[[Path], object]], Reader]:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+
+        def written(data: bytes, read: Callable[[Path], object]) -> object:
+            path.write_bytes(data)
+            return read(path)
+
+        return lambda read: Reader(
+            name, str(path.parent), samples, lambda data: written(data, read)
+        )
+
+    yield in_file("r_ascend_pt/kernel_details.csv", *details)(lambda path: read_profile([path]))
+    yield in_file("skip/kernel_details.csv", *details)(
+        lambda path: read_profile([path], skip_bad_rows=True)
+    )
+    yield in_file("op_summary_1.csv", *summaries)(lambda path: read_profile([path]))
+    yield in_file("launches.csv", *summaries)(lambda path: list(read_op_summary(path)))
+    yield in_file("operator_details.csv", _OPERATORS)(read_operator_rows)
+    yield in_file("run_ascend_pt/profiler_info_0.json", _INFO)(
+        lambda path: software_of([path.parent / "kernel_details.csv"])
+    )
+    yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
+    yield in_file("values.jsonl", _VALUES)(read_runtime_values)
+    yield in_file(f"pulled/{MARKER}", _MARKER)(lambda path: check_is_real(path.parent))
+
+
+def _of_texts() -> Iterator[Reader]:
+    """Whoever reads text that came with a campaign; it is UTF-8 before it comes here."""
+
+    def text(data: bytes) -> str:
+        return data.decode("utf-8", "replace")
+
+    mapping = Path("tests/fixtures/op_mapping/rich.yaml").read_bytes()
+    campaign = (files("collector") / "data/quickstart/campaign.yaml").read_bytes()
+    sites = tuple(
+        (files("jobs.objects") / "sites" / f"{name}.yaml").read_bytes()
+        for name in ("cpu", "a3-800t")
+    )
+    yield Reader(
+        "op_mapping", "m.yaml", (mapping,), lambda d: check_op_mapping(text(d), path="m.yaml")
+    )
+    yield Reader(
+        "campaign",
+        "c.yaml",
+        (campaign, _CAMPAIGN),
+        lambda d: campaign_from_text(text(d), path="c.yaml", base=Path("/nowhere")),
+    )
+    yield Reader("site", "s.yaml", sites, lambda d: site_from_text(text(d), path="s.yaml"))
+    yield Reader("applied", "made", (_SENT,), lambda d: applied_from(_config_map(text(d))))
+
+
+def _config_map(campaign: str) -> dict[str, object]:
+    return {
+        "metadata": {"name": "opmeter-campaign-made", "labels": {"opmeter.io/campaign": "made"}},
+        "data": {"campaign.yaml": campaign, "site": "a3-800t", **_REACHED},
+    }
+
+
+_REACHED = {
+    "image": "r/i@sha256:" + 64 * "0",
+    "controller_image": "r/c:1",
+    "root": "s3://bucket/prefix",
+}
+_CAMPAIGN = b"""campaign: made
+sources: [{bundled: quickstart}, {profile: p, stack: target}]
+operators: [Add, MatMulV2]
+backend: npu
+target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5'}
+devices: 4
+measure: {budget_s: 1.0, repeats: [3, 100], cache: warm, aic_metrics: [PipeUtilization]}
+shards: {target_s: 720, session_s: 240}
+limits: {case_s: 60, memory_gb: 56}
+"""
+_SENT = _CAMPAIGN.replace(b", {profile: p, stack: target}", b"")
+_OPERATORS = b"""Name,Input Shapes,Call Stack
+npu::npu_fused_infer_attention_score,"1,2,3;4,5,6;;7",x
+aten::add,"1,2",x
+"""
+_INFO = json.dumps({"torch_npu_version": "2.7.1", "cann_version": "8.3.RC1", "config": {}}).encode()
+_TREE = (
+    b"OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,Output Shapes,"
+    b"Output Data Types,Output Formats,Average Duration(us)\n"
+    b'dynamic,AI_VECTOR_CORE,"""1,64;1,64""",FLOAT;FLOAT,ND;ND,"""1,64""",FLOAT,ND,10.5\n'
+)
+_VALUES = (
+    json.dumps(
+        {
+            "query_shape": [1, 8, 128],
+            "key_shape": [4, 128, 1024],
+            "value_shape": [4, 128, 1024],
+            "atten_mask_shape": [],
+            "block_table_shape": [1, 4],
+            "actual_seq_lengths_kv": [77],
+            "num_heads": 8,
+            "input_layout": "TND",
+        }
+    ).encode()
+    + b"\n"
+)
+_MARKER = b'{"commit": 1, "content_hash": "ab", "runtime": "real", "files": {"a/Add.csv": "cd"}}'
+_LAUNCHES = (
+    Told(start="100.000\t"),
+    Told("MatMulV2", '"64,32;32,16"', out_shapes='"64,16"', core="AI_CORE", start="200.500\t"),
+    collective("300.0\t", "40.25"),
+    unknown_inputs("MemSet", start="400.0\t"),
+)

@@ -1,0 +1,120 @@
+"""`opmeter run` on machines without a cluster, and `opmeter merge` beside it: the executor, its
+workers and the merge are the real ones."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from collector.database.merge import CREATE, merge
+from collector.errors import BadInput, OpmeterError
+from collector.plan import Plan
+from collector.store.base import Store
+from collector.store.patient import PatientStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.run_options import RunOptions
+from jobs.executor.local_run import LocalRun
+from jobs.planning.situation import survey
+from jobs.planning.stored_plans import committed_shards, plan_numbers
+from jobs.publishing.due_merges import publish
+from jobs.publishing.next_plan import advance
+from tests.attack.simulation.campaigns import Wanted
+from tests.attack.simulation.device import STACK, Node
+from tests.attack.simulation.process import Process
+from tests.attack.simulation.storage import Depot
+from tests.attack.simulation.workers import starter
+
+_PATIENCE_S = 600.0
+# What whoever runs a campaign may be told, though nothing is wrong with it.
+_FORESEEN = ("was just written by another run",)
+
+
+class Machine:
+    """One machine where people run campaigns, one command at a time."""
+
+    def __init__(self, depot: Depot, node: Node, folder: Path):
+        self.depot, self.node, self._folder = depot, node, folder
+        self.process: Process | None = None
+        self.ended: dict[str, str] = {}  # campaign -> how its last command ended
+        self._final: set[str] = set()
+
+    @property
+    def is_free(self) -> bool:
+        return self.process is None or self.process.over.is_set()
+
+    def is_final(self, name: str) -> bool:
+        """Whether the last run of a campaign was of what is wanted in the end."""
+        return name in self._final
+
+    def run(self, wanted: Wanted, options: RunOptions, *, final: bool) -> None:
+        """The whole way: plan, measure here, merge."""
+        if final:
+            self._final.add(wanted.name)
+        self._begin(f"run {wanted.name}", wanted.name, lambda p: self._run(p, wanted, options))
+
+    def merge(self, wanted: Wanted, *, allow_missing: bool) -> None:
+        """`opmeter merge`, of all its plans."""
+        self._begin(
+            f"merge {wanted.name}", wanted.name, lambda p: self._merge(p, wanted, allow_missing)
+        )
+
+    def _begin(self, what: str, name: str, call: Callable[[Process], str]) -> None:
+        world, faults = self.depot.world, self.depot.faults
+        process = Process(world, f"{self.node.name}: {what}", skewed=faults.skewed)
+        self.process, self.ended[name] = process, ""
+
+        def main() -> None:
+            try:
+                self.ended[name] = call(process)
+            except BadInput as error:
+                self.ended[name] = f"2: {error}"
+                if not any(words in str(error) for words in _FORESEEN):
+                    world.broken(f"{process.name}: {error}")
+            except (OpmeterError, OSError) as error:
+                self.ended[name] = f"1: {error}"
+            world.say(f"{process.name}: {self.ended[name]}")
+
+        process.begin(main)
+
+    def _run(self, process: Process, wanted: Wanted, options: RunOptions) -> str:
+        bare = self.depot.reach(process, self.node.name)
+        store = PatientStore(bare, _PATIENCE_S)
+        store.put(wanted.source_key, wanted.table)
+        campaign = campaign_from_text(wanted.text, path="campaign.yaml", base=Path("/"))
+        situation = survey(campaign, store, STACK)
+        plan = advance(situation, store, lambda: CREATE, options, process.world.say).plan
+        done = committed_shards(store, wanted.name)
+        missing = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
+        if missing:
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                self._measure(process, store, bare, plan, Path(scratch), missing)
+        publish(store, wanted.name, [plan.number], CREATE, options)
+        return "0"
+
+    def _measure(
+        self,
+        process: Process,
+        store: Store,
+        bare: Store,
+        plan: Plan,
+        scratch: Path,
+        missing: list[str],
+    ) -> None:
+        LocalRun(
+            store=store,
+            watched=bare,
+            plan=plan,
+            scratch=scratch,
+            devices=range(plan.devices),
+            stop=process.stop,
+            on_progress=lambda progress: None,
+            on_finished=lambda shard: None,
+            start=starter(process, self.depot, self.node),
+        ).measure(missing)
+
+    def _merge(self, process: Process, wanted: Wanted, allow_missing: bool) -> str:
+        store = PatientStore(self.depot.reach(process, self.node.name), _PATIENCE_S)
+        plans = [(wanted.name, number) for number in plan_numbers(store, wanted.name)]
+        if not plans:
+            return "2: nothing was planned"
+        found = merge(store, plans, guard=CREATE, author="somebody", allow_missing=allow_missing)
+        return "3" if found.missing and not allow_missing else "0"

@@ -1,0 +1,58 @@
+"""Campaigns of a play: small ones, whose cases are told apart by their shapes."""
+
+from dataclasses import dataclass, replace
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.record import write_table
+from collector.vocabulary import INPUT_SHAPES
+from jobs.planning.sources import completed_records
+from tests.attack.simulation.device import STACK
+from tests.unit.collector.database.campaign_maker import add_record
+
+_MOST = 40
+RECORDS = tuple(add_record(64 * n) for n in range(1, _MOST + 1))
+CASES = tuple(record.case_id for record in completed_records(RECORDS))
+SHAPES = {r.cells[INPUT_SHAPES]: case for r, case in zip(RECORDS, CASES, strict=True)}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A campaign as somebody wants it: `first` to `last` of the cases there are."""
+
+    name: str
+    first: int
+    last: int
+    devices: int
+    shards: int
+    update: str = "missing-only"
+
+    @property
+    def cases(self) -> frozenset[str]:
+        return frozenset(CASES[self.first : self.last])
+
+    @property
+    def table(self) -> bytes:
+        return write_table(RECORDS[self.first : self.last])
+
+    @property
+    def source_key(self) -> str:
+        return keys.source(self.name, sha256_hex(self.table))
+
+    def edited(self) -> "Wanted":
+        """With a case more, where there is one; else with one less."""
+        more = self.last < _MOST
+        return replace(self, last=self.last + 1 if more else self.last - 1)
+
+    @property
+    def text(self) -> str:
+        """campaign.yaml. Small targets cut so many shards; small sessions cut those."""
+        target_s = max(0.01, 1.0 * (self.last - self.first) / self.shards)
+        return (
+            f"campaign: {self.name}\n"
+            f"sources: [{{cases: {sha256_hex(self.table)}}}]\n"
+            f"backend: cpu\ndevices: {self.devices}\nupdate: {self.update}\n"
+            f"target: {{device: {STACK.device}, torch: {STACK.torch}}}\n"
+            f"shards: {{target_s: {target_s}, session_s: 3}}\n"
+            "limits: {case_s: 60, memory_gb: 1}\n"
+        )

@@ -1,0 +1,70 @@
+"""What must hold when all is said and done."""
+
+import pyarrow.compute as pc
+
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, merge
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.state import State
+from collector.database.verify import verify
+from collector.database.view import content_hash
+from jobs.planning.stored_plans import plan_numbers
+from tests.attack.simulation.device import STACK
+from tests.attack.simulation.peek import stored
+from tests.attack.simulation.stage import Stage
+from tests.attack.simulation.world import Violation
+
+
+def check_end(stage: Stage) -> None:
+    """Every wanted case has its answer, the database is what its log says, and would be the same
+    if all of it were merged anew in another order. Raises Violation."""
+    store = stored(stage.depot.objects)
+    rotten = stage.promises.rotten
+    problems = [p for p in verify(store) if not any(key in str(p) for key in rotten)]
+    if problems:
+        raise Violation(f"db verify: {problems[0]}")
+    head = find_head(store)
+    if head is None:
+        raise Violation("nothing was published")
+    state = load_state(store, head)
+    _check_answers(stage, state)
+    _check_certificates(stage, state)
+    _check_order(stage)
+
+
+def _check_answers(stage: Stage, state: State) -> None:
+    found = answers(state, STACK.version_path)
+    for wanted in stage.wanted.values():
+        if missing := wanted.cases - found.keys():
+            raise Violation(f"{wanted.name}: {len(missing)} cases without an answer")
+    good = {case for case, answer in found.items() if answer.is_good}
+    if good != stage.promises.shown(STACK.version_path):
+        raise Violation("the tree does not show the good answers, all of them and nothing else")
+
+
+def _check_certificates(stage: Stage, state: State) -> None:
+    """Of every good measurement the numbers are the device's, and the raw record is there."""
+    table = state.measurements
+    for row in table.filter(pc.equal(table["outcome"], "ok")).to_pylist():
+        truth = stage.truth.measured.get(row["measurement"])
+        if truth is None or truth != (row["case"], float(row["mean_us"])):
+            raise Violation(f"{row['measurement']}: {row['mean_us']} us, and the truth is {truth}")
+        if row["raw_key"] not in stage.depot.objects:
+            raise Violation(f"{row['measurement']}: no raw record at {row['raw_key']}")
+
+
+def _check_order(stage: Stage) -> None:
+    """Merging all of it again changes nothing; merging it into an empty database gives the same."""
+    again = stored(stage.depot.objects)
+    plans = [(name, number) for name in stage.wanted for number in plan_numbers(again, name)]
+    if merge(again, plans, guard=CREATE, author="again", allow_missing=True).commit is not None:
+        raise Violation("what was committed had not all been published")
+    whole = content_hash(load_state(again, find_head(again)))
+    fresh = stored(stage.depot.objects, "campaigns/")
+    stage.chance.shuffle(plans)
+    middle = stage.chance.randrange(len(plans))
+    for portion in filter(None, (plans[:middle], plans[middle:])):
+        merge(fresh, portion, guard=CREATE, author="anew", allow_missing=True)
+    if content_hash(load_state(fresh, find_head(fresh))) != whole:
+        raise Violation(f"merged in the order {plans} the content is another")

@@ -1,0 +1,49 @@
+"""Many seeds, by several processes of this machine: the order of sets is fixed, as in a replay."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+_ROOT = Path(__file__).parents[3]
+
+
+def played(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict[str, Any]]:
+    """What each seed came to, as `python -m tests.attack.simulation --json` says it, in any order.
+    Raises RuntimeError where a process does not come to its end."""
+    with ExitStack() as ends:
+        running = []
+        for first in range(min(processes, len(seeds))):
+            told = ends.enter_context(tempfile.TemporaryFile("w+"))
+            process = _begin([str(s) for s in seeds[first::processes]], more, told)
+            ends.callback(_end, process)
+            running.append((process, told))
+        for process, told in running:
+            if process.wait() not in (0, 1):
+                raise RuntimeError(f"seeds ended with {process.returncode}")
+            told.seek(0)
+            yield from map(json.loads, told)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Whoever has seen enough does not wait for the rest."""
+    process.kill()
+    process.wait()
+
+
+def _begin(seeds: Sequence[str], more: Sequence[str], told: IO[str]) -> "subprocess.Popen[str]":
+    """Seeds are told on standard input: a command line holds only so many."""
+    command = [sys.executable, "-m", "tests.attack.simulation", "--json", "--seeds", "-", *more]
+    environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=told, text=True, cwd=_ROOT, env=environment
+    )
+    assert process.stdin is not None
+    with process.stdin as asked:
+        asked.write(" ".join(seeds))
+    return process

@@ -1,0 +1,69 @@
+"""What must hold of a cluster after every step, seen from its objects."""
+
+import json
+
+from tests.attack.simulation.api import ApiServer, Object
+from tests.attack.simulation.jobcontroller import INDEX, has_ended
+from tests.attack.simulation.stage import Stage
+
+_CAMPAIGN, _WAVE = "opmeter.io/campaign", "opmeter.io/wave"
+_COMPONENT = "app.kubernetes.io/component"
+
+
+class Guards:
+    """Told of every change of an object."""
+
+    def __init__(self, stage: Stage, server: ApiServer):
+        self._stage, self._server = stage, server
+        self._images_differ = bool(stage.faults.wrong_image)  # in this play, at some time
+        server.changed.append(self._changed)
+
+    def _changed(self, kind: str) -> None:
+        if kind == "pods":
+            self._check_cap()
+        elif kind == "jobs":
+            self._check_waves()
+
+    def _check_cap(self) -> None:
+        """No more pods of a campaign than it may have devices, but for those that end, or will as
+        soon as the cluster has noticed that their Job is gone."""
+        held: dict[str, int] = {}
+        jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
+        for pod in self._server.kinds["pods"].values():
+            if _is_at_work(pod) and pod["metadata"]["job_uid"] in jobs:
+                name = pod["metadata"]["labels"][_CAMPAIGN]
+                held[name] = held.get(name, 0) + 1
+        for name, count in held.items():
+            most = self._stage.wanted[name].devices
+            if count > most and self._with_work(name) > most:
+                self._stage.world.broken(f"{name}: {count} pods, and {most} devices are wanted")
+
+    def _with_work(self, campaign: str) -> int:
+        """How many of its pods have a shard that nobody has committed: the others end at once."""
+        pods = [pod for pod in self._server.kinds["pods"].values() if _is_at_work(pod)]
+        mine = [pod for pod in pods if pod["metadata"]["labels"][_CAMPAIGN] == campaign]
+        objects = self._stage.depot.objects
+        count = 0
+        for pod in mine:
+            labels = pod["metadata"]["labels"]
+            wave = json.loads(objects[f"campaigns/{campaign}/waves/{labels[_WAVE]}.json"])
+            shards = wave["indexes"][int(labels[INDEX])]
+            count += any(f"campaigns/{campaign}/committed/{s}.json" not in objects for s in shards)
+        return count
+
+    def _check_waves(self) -> None:
+        """A quarantine never takes more than half of the nodes. (Where an image differs, those that
+        have it are avoided, too.)"""
+        if self._images_differ:
+            return
+        nodes = len(self._server.kinds["nodes"])
+        for key, data in self._stage.depot.objects.items():
+            avoid = json.loads(data)["avoid"] if "/waves/" in key else ()
+            if len(avoid) > nodes // 2:
+                self._stage.world.broken(f"{key} avoids {len(avoid)} of {nodes} nodes")
+
+
+def _is_at_work(pod: Object) -> bool:
+    metadata = pod["metadata"]
+    is_worker = metadata["labels"][_COMPONENT] == "worker"
+    return is_worker and "deletionTimestamp" not in metadata and not has_ended(pod)

@@ -1,0 +1,96 @@
+"""Known mistakes, planted one at a time: a simulation that does not see them sees nothing.
+
+Each takes the place of a piece of the code under test while a seed is played, and is what somebody
+might write there in good faith.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from collector import keys
+from collector.database import commits, merge
+from collector.manifest import commit_to_json
+from collector.worker import answers, attempt
+from jobs.decide import decision, job_scaling
+from jobs.decide.actions import Finish
+from jobs.objects.strikes import Strikes
+
+Patch = tuple[Any, str, Any]
+
+
+def _commit_over(store: Any, commit: commits.Commit) -> bool:
+    """Writes its commit, whoever was first: two merges at once, and one is lost."""
+    store.put(keys.commit(commit.number), commits.commit_to_json(commit))
+    return True
+
+
+def _commit_twice(self: attempt.Attempt, *arguments: Any) -> Any:
+    """A worker that commits whatever others have committed."""
+    try:
+        return _COMMIT(self, *arguments)
+    finally:
+        listed = [i.key for i in self.store.list(keys.attempts(self.plan.campaign, self.shard))]
+        key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
+        if key in listed:
+            mine = attempt._stored(key, self.store.get(key))
+            told = attempt.ShardCommit(self.shard, self.attempt, mine, nonce="mine")
+            self.store.put(keys.committed(self.plan.campaign, self.shard), commit_to_json(told))
+
+
+def _final_by_order(tried: Any) -> dict[str, str]:
+    """The first of what was tried answers, good or not."""
+    return {m.case_id: m.measurement_id for m in reversed(list(tried))}
+
+
+def _final_forgets(tried: Any) -> dict[str, str]:
+    """Cases without a good measurement have no answer."""
+    return dict(_FINAL(good for good in tried if good.is_good))
+
+
+def _no_difference(step: Any) -> bool:
+    """Publishes although nothing is new."""
+    return False
+
+
+def _quarantines_all(self: Strikes, nodes: Any) -> frozenset[str]:
+    """Where one node fails none is good enough."""
+    return frozenset(nodes) if self.against() else frozenset()
+
+
+def _everyone_at_once(job: Any, left: int) -> int:
+    """Each wave takes all that there is."""
+    return max(1, job.completions - 1)
+
+
+def _nothing_left(*arguments: Any, **more: Any) -> Iterator[Any]:
+    """Says that it is finished when nothing runs any more."""
+    yield Finish()
+
+
+_COMMIT = attempt.Attempt.commit
+_FINAL = answers.final_measurements
+
+MUTANTS: dict[str, Patch] = {
+    "a merge that writes over another's commit": (merge, "try_commit", _commit_over),
+    "a worker that commits over others": (attempt.Attempt, "commit", _commit_twice),
+    "the first try answers, good or not": (answers, "final_measurements", _final_by_order),
+    "failures are no answers": (answers, "final_measurements", _final_forgets),
+    "a merge that never has nothing to do": (merge._Step, "is_nothing", property(_no_difference)),
+    "a quarantine of every node": (Strikes, "quarantined", _quarantines_all),
+    "each wave takes every device": (job_scaling, "_share", _everyone_at_once),
+    "a campaign that is finished when it pleases": (decision, "ending", _nothing_left),
+}
+
+
+# What a mistake wants to be seen soon: two merges at once are rare where nobody merges by hand.
+WANTED = {"a merge that writes over another's commit": ("people=20",)}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Let the code under test have this mistake."""
+    where, attribute, other = MUTANTS[name]
+    with patch.object(where, attribute, other):
+        yield

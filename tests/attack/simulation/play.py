@@ -1,0 +1,129 @@
+"""One seed, from its faults to its last check."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.attack.simulation.ending import check_end
+from tests.attack.simulation.faults import Faults
+from tests.attack.simulation.scene_alone import Alone
+from tests.attack.simulation.scene_cluster import InCluster
+from tests.attack.simulation.stage import Stage
+from tests.attack.simulation.world import Violation, World
+
+_NOISE_S = (60.0, 3600.0)
+_QUIET_S = 4 * 3600.0  # after which whoever is not done never will be
+_IN_CLUSTER = 0.7
+_MOST_STEPS = 400_000
+
+
+Scene = Alone | InCluster
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one seed came to; `broken` is empty where every promise was kept."""
+
+    seed: int
+    scene: str
+    faults: dict[str, object]
+    virtual_s: float
+    steps: int
+    calls: int
+    shards: int
+    commits: int
+    broken: str
+
+
+def play(
+    seed: int, trace: Callable[[str], None] | None = None, changes: Sequence[str] = ()
+) -> Played:
+    """Play a seed to its end, with some of its faults as `changes` say them (NAME=VALUE)."""
+    world = World(seed, trace)
+    faults = Faults.drawn(world.chance)
+    for name, _, value in (change.partition("=") for change in changes):
+        faults.set(name, value)
+    drawn = {name: value for name, value in asdict(faults).items() if value}
+    folder = Path(tempfile.mkdtemp(prefix="played-", dir=_memory()))
+    stage = Stage(world, faults, folder, seed)
+    scene = (InCluster if world.chance.random() < _IN_CLUSTER else Alone)(stage)
+    world.say(f"seed {seed}: {type(scene).__name__} {drawn} {list(stage.wanted.values())}")
+    broken = ""
+    try:
+        with _mistakes_told(world):
+            _play(stage, scene)
+            check_end(stage)
+    except Violation as error:
+        broken = str(error)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Played(
+        seed,
+        type(scene).__name__,
+        drawn,
+        world.now,
+        world.steps,
+        stage.depot.calls,
+        stage.promises.shards,
+        stage.promises.commits,
+        broken,
+    )
+
+
+def _play(stage: Stage, scene: Scene) -> None:
+    world, chance = stage.world, stage.chance
+    low, high = _NOISE_S
+    noise_s = low * (high / low) ** chance.random()
+    for call, count in _misfortunes(stage, scene):
+        for _ in range(count):
+            world.after(chance.random() * noise_s, lambda call=call: stage.is_quiet or call())
+
+    def be_quiet() -> None:
+        stage.be_quiet()
+        scene.be_quiet()
+
+    world.after(noise_s, be_quiet)
+    scene.begin()
+    limit_s = noise_s + _QUIET_S
+    world.run(lambda: scene.is_done() or world.now > limit_s or world.steps > _MOST_STEPS)
+    if not scene.is_done():
+        raise Violation(f"at {world.now:.0f} s and {world.steps} steps it has not come to its end")
+
+
+def _misfortunes(stage: Stage, scene: Scene) -> list[tuple[Callable[[], None], int]]:
+    """What happens now and then, and how often in this play."""
+    known = {
+        "kills": stage.kill_one,
+        "outages": stage.store_away,
+        "rot": stage.rot_one,
+        **scene.misfortunes(),
+    }
+    return [(call, int(getattr(stage.faults, name))) for name, call in known.items()]
+
+
+@contextmanager
+def _mistakes_told(world: World) -> Iterator[None]:
+    """Whatever is logged with a traceback was caught by somebody who had not foreseen it."""
+
+    class Mistakes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                what = logging.Formatter().formatException(record.exc_info)
+                world.fail(Violation(f"a mistake was logged: {record.getMessage()}\n{what}"))
+
+    handler, root = Mistakes(logging.ERROR), logging.getLogger()
+    root.addHandler(handler)
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        root.removeHandler(handler)
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

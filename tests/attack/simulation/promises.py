@@ -1,0 +1,135 @@
+"""What must hold after every step, whatever goes wrong: the rules that protect data, looked at from
+outside. Nothing here believes what the code under test says of itself: objects are read as bytes,
+numbers are compared with what the played devices measured."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from collector.canonical import sha256_hex
+from collector.vocabulary import INPUT_SHAPES
+from tests.attack.simulation.device import Truth
+from tests.attack.simulation.storage import Depot
+from tests.attack.simulation.world import World
+
+# Written once and never again, by whomever; everything else may be written anew.
+_SEALED = re.compile(
+    r"campaigns/[^/]+/(sources|plans|shards|waves|committed)/.*"
+    r"|campaigns/[^/]+/attempts/.*/(raw/.*|part-.*|entry-.*|manifest\.json|log\.zst)"
+    r"|db/(measurements|snapshots|commits)/.*"
+)
+_COMMITTED = re.compile(r"campaigns/([^/]+)/committed/([^/]+)\.json")
+_COMMIT = re.compile(r"db/commits/(\d+)\.json")
+_SAME_US = 5e-4  # closer than any two measurements of a case
+
+
+class Promises:
+    """Told of every change of the store; breaks the play at the first that must not be. `shapes`
+    tells the case of each spelling of input shapes, over all campaigns."""
+
+    def __init__(self, world: World, depot: Depot, truth: Truth, shapes: Mapping[str, str]):
+        self._world, self._depot, self._truth, self._shapes = world, depot, truth, shapes
+        self.rotten: set[str] = set()
+        self.commits = self.shards = 0
+        self._shown: dict[str, set[str]] = {}  # version path -> cases with a duration
+        self._finals: dict[str, set[str]] = {}  # case -> ids that committed manifests name
+        depot.watch = self.changed
+
+    def changed(self, verb: str, key: str, before: bytes | None, after: bytes | None) -> None:
+        """One object was written or removed."""
+        if before is not None and before != after and _SEALED.fullmatch(key):
+            self._world.broken(f"{verb} changed {key}, which is written once")
+        if before is not None:
+            return
+        if found := _COMMITTED.fullmatch(key):
+            self._shard_committed(found[1], found[2], key)
+        elif found := _COMMIT.fullmatch(key):
+            self._published(int(found[1]), key)
+
+    def _json(self, key: str, named_by: str) -> Any:
+        if key not in self._depot.objects:
+            self._world.broken(f"{named_by} names {key}, which is not there")
+        return json.loads(self._depot.objects[key])
+
+    def _shard_committed(self, campaign: str, shard: str, key: str) -> None:
+        """What a commit names is there, and every case of the shard has one final outcome."""
+        self.shards += 1
+        commit = self._json(key, "the store")
+        stored = commit["manifest"]
+        self._check_stored(stored, key)
+        manifest = self._json(stored["key"], key)
+        table = f"campaigns/{campaign}/shards/{shard}.csv"
+        wanted = {self._shapes[row[INPUT_SHAPES]] for row in _rows(self._depot.objects[table])}
+        final = manifest["final"]
+        if set(final) != wanted:
+            self._world.broken(f"{key}: {len(final)} final outcomes for {len(wanted)} cases")
+        tried: dict[str, dict[str, str]] = {}
+        if any(entry["part"]["key"] in self.rotten for entry in manifest["parts"]):
+            return  # damaged between its reading and its commit: its cases are planned anew
+        for entry in manifest["parts"]:
+            for item in (entry["part"], *entry["raw"]):
+                self._check_stored(item, stored["key"])
+            for row in _rows(self._depot.objects[entry["part"]["key"]]):
+                if row["measurement"] in tried:
+                    self._world.broken(f"{key}: {row['measurement']} is in two of its parts")
+                tried[row["measurement"]] = row
+        for case, measurement in final.items():
+            if tried.get(measurement, {}).get("case") != case:
+                self._world.broken(f"{key}: no part holds {measurement} for case {case}")
+            good = [r for r in tried.values() if r["case"] == case and r["outcome"] == "ok"]
+            if good and tried[measurement]["outcome"] != "ok":
+                self._world.broken(f"{key}: a failed one displaces a good one of case {case}")
+            self._finals.setdefault(case, set()).add(measurement)
+
+    def _check_stored(self, stored: Mapping[str, Any], named_by: str) -> None:
+        key = stored["key"]
+        data = self._depot.objects.get(key)
+        if data is None:
+            self._world.broken(f"{named_by} names {key}, which is not there")
+        elif key not in self.rotten and sha256_hex(data) != stored["sha256"]:
+            self._world.broken(f"{named_by} names other bytes of {key}")
+
+    def _published(self, number: int, key: str) -> None:
+        """A commit is the next one, names what is there, and shows nothing but the truth."""
+        if number != self.commits + 1:
+            self._world.broken(f"commit {number} follows commit {self.commits}")
+        self.commits = number
+        commit = self._json(key, "the store")
+        if commit["runtime"] != "real":
+            self._world.broken(f"{key}: its runtime is {commit['runtime']}")
+        where = f"db/snapshots/{commit['snapshot']}/"
+        manifest = self._json(f"{where}manifest.json", key)
+        for path, entry in manifest["files"].items():
+            self._check_stored({"key": where + path, "sha256": entry["sha256"]}, key)
+            if path.endswith(".csv"):
+                self._shows(path.rsplit("/", 1)[0], _rows(self._depot.objects[where + path]), key)
+        for measurements in manifest["measurements"]:
+            if measurements not in self._depot.objects:
+                self._world.broken(f"{key} names {measurements}, which is not there")
+
+    def _shows(self, version: str, rows: Collection[Mapping[str, str]], key: str) -> None:
+        shown = set()
+        for row in rows:
+            case, said = self._shapes[row[INPUT_SHAPES]], row["Average Duration(us)"]
+            if not said:
+                continue
+            if case in shown:
+                self._world.broken(f"{key}: case {case} is shown twice")
+            shown.add(case)
+            known = (self._truth.measured.get(m) for m in self._finals.get(case, ()))
+            if not any(t and t[0] == case and abs(t[1] - float(said)) < _SAME_US for t in known):
+                self._world.broken(f"{key}: {said} us is shown for {case}, and nobody measured it")
+        if blanked := self._shown.get(version, set()) - shown:
+            self._world.broken(f"{key}: {len(blanked)} durations that were shown are blanked")
+        self._shown[version] = shown
+
+    def shown(self, version: str) -> frozenset[str]:
+        """The cases that have a duration."""
+        return frozenset(self._shown.get(version, ()))
+
+
+def _rows(data: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(data.decode(), newline="")))

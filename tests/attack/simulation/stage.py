@@ -1,0 +1,99 @@
+"""What every play has: a world, a store, the truth of it, and promises that are watched."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.attack.simulation.campaigns import SHAPES, Wanted
+from tests.attack.simulation.device import Node, Truth
+from tests.attack.simulation.faults import Faults
+from tests.attack.simulation.process import Process
+from tests.attack.simulation.promises import Promises
+from tests.attack.simulation.rot import rot
+from tests.attack.simulation.storage import Depot
+from tests.attack.simulation.world import World
+
+_TROUBLES = ("device", "sessions", "stuck")
+
+
+@dataclass
+class Stage:
+    """`wanted` are the campaigns as people want them now, by name; `processes` those that chance
+    may kill."""
+
+    world: World
+    faults: Faults
+    folder: Path
+    seed: int
+    depot: Depot = field(init=False)
+    truth: Truth = field(init=False)
+    promises: Promises = field(init=False)
+    nodes: list[Node] = field(default_factory=list)
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    is_quiet: bool = False
+
+    def __post_init__(self) -> None:
+        self.depot = Depot(self.world, self.faults)
+        self.truth = Truth(self.seed, self.faults)
+        self.promises = Promises(self.world, self.depot, self.truth, SHAPES)
+        self._draw_campaigns(self.chance)
+
+    @property
+    def chance(self) -> Random:
+        return self.world.chance
+
+    def draw_nodes(self, count: int, name: str) -> None:
+        """Machines; the first is always sound, so that there is an end."""
+        for number in range(count):
+            is_bad = number > 0 and self.chance.random() < self.faults.bad_nodes
+            trouble = self.chance.choice(_TROUBLES) if is_bad else ""
+            self.nodes.append(Node(f"{name}{number}", self.truth, self.faults, trouble))
+
+    def kill_one(self) -> None:
+        """Any process, at whatever it is doing."""
+        alive = [p for process in self.processes for p in process.family() if not p.is_killed]
+        self.processes = [p for p in self.processes if not p.is_killed]
+        if alive:
+            chosen = self.chance.choice(alive)
+            self.world.say(f"KILL {chosen.name}")
+            chosen.kill()
+
+    def store_away(self) -> None:
+        """For everybody, or for one machine."""
+        until = self.world.now + self.chance.choice((5.0, 60.0, 300.0, 1500.0))
+        if self.chance.random() < 0.6:
+            self.depot.away_until = until
+            self.world.say(f"OUTAGE of the store until {until:.0f}")
+        else:
+            node = self.chance.choice(self.nodes).name
+            self.depot.away_from[node] = until
+            self.world.say(f"OUTAGE of the store for {node} until {until:.0f}")
+
+    def rot_one(self) -> None:
+        """An object changes where it lies."""
+        if key := rot(self.depot, self.chance):
+            self.world.say(f"ROT {key}")
+            self.promises.rotten.add(key)
+
+    def edit(self) -> None:
+        """Somebody wants a campaign to be another."""
+        name = self.chance.choice(sorted(self.wanted))
+        self.wanted[name] = self.wanted[name].edited()
+        self.world.say(f"EDIT {name}: cases {self.wanted[name].first}-{self.wanted[name].last}")
+
+    def be_quiet(self) -> None:
+        """Nothing goes wrong any more."""
+        self.world.say("QUIET")
+        self.is_quiet = True
+        self.faults.cease()
+        self.depot.away_until = 0.0
+        self.depot.away_from.clear()
+
+    def _draw_campaigns(self, chance: Random) -> None:
+        for name in ("one", "two")[: 1 + (chance.random() < 0.3)]:
+            first = chance.randrange(0, 6)
+            cases = chance.randrange(2, 25)
+            shards = chance.randrange(1, 13)
+            devices = chance.randrange(1, 5)
+            self.wanted[name] = Wanted(name, first, first + cases, devices, shards)

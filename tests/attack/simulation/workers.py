@@ -1,0 +1,69 @@
+"""Workers as their parents have them: the real worker's `run`, in a played process of its own."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from collector.worker import __main__ as worker
+from collector.worker.assignment import LOG
+from jobs.executor.local_run import WorkerProcess
+from tests.attack.simulation.device import Node, PlayedMachine
+from tests.attack.simulation.process import Process
+from tests.attack.simulation.storage import Depot
+
+_KILLED = -9
+_LOOK_S = 5.0  # between two looks of a parent at its worker, which are 0.5 s elsewhere
+
+
+def starter(
+    parent: Process, depot: Depot, node: Node
+) -> Callable[[Sequence[str], IO[bytes]], WorkerProcess]:
+    """What begins a worker on a node, for a parent there."""
+    return lambda command, err: PlayedWorker(parent, depot, node, command[4:])
+
+
+class PlayedWorker:
+    """A child process; its exit code is the real worker's."""
+
+    stdin: IO[bytes] | None = None
+
+    def __init__(self, parent: Process, depot: Depot, node: Node, arguments: Sequence[str]):
+        self._depot, self._node, self._parent = depot, node, parent
+        self._options = worker._parse(list(arguments))
+        self._code: int | None = None
+        name = f"{parent.name}/{self._options.attempt}"
+        self.process = parent.child(name)
+        self.process.begin(self._work)
+
+    def _work(self) -> None:
+        options, process = self._options, self.process
+        (options.scratch / LOG).write_text("it works\n")
+        self._code = worker.run(
+            self._depot.reach(process, self._node.name),
+            worker.assignment_of(options),
+            options.scratch,
+            options.patience_s,
+            process.stop,
+            options.progress_s,
+            PlayedMachine(self._node, process),
+        )
+        process.world.say(f"{process.name}: exit {int(self._code)} on {self._node.name}")
+
+    def poll(self) -> int | None:
+        if not self.process.over.is_set():
+            return None
+        return _KILLED if self._code is None else int(self._code)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is not None:
+            timeout = max(timeout, _LOOK_S)
+        self._parent.world.wait(self.process.over, timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return code
+
+    def terminate(self) -> None:
+        self.process.stop.set()
+
+    def kill(self) -> None:
+        self.process.kill()

@@ -1,0 +1,219 @@
+"""One thing at a time, in virtual time: who goes on next is drawn from the seed.
+
+The code under test is synchronous, so each of its threads is a real one here. But a baton goes
+round: a thread runs only while it holds it, and gives it away wherever it waits, which is at every
+call of a store or an API server. So every interleaving of calls can happen, and the same seed
+gives the same one again.
+"""
+
+import heapq
+import itertools
+import threading
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+Call = Callable[[], Any]
+
+
+class Killed(BaseException):
+    """The process is gone: no line of it runs on, and what it still tries has no effect."""
+
+
+class Violation(AssertionError):
+    """A promise was broken; the message says which, and when."""
+
+
+class Task:
+    """One thread of a played process."""
+
+    def __init__(self, name: str, process: Any):
+        self.name, self.process = name, process
+        self.ended = threading.Event()
+        self.turn = 0  # which of its entries in the queue counts
+        self.gate = _closed_gate()
+        self.thread: threading.Thread | None = None
+
+    def is_alive(self) -> bool:
+        return not self.ended.is_set()
+
+
+class World:
+    """The queue of what happens, by virtual seconds. `chance` is the seed's."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None):
+        self.chance = Random(seed)
+        self.now = 0.0
+        self.steps = 0
+        self.failure: BaseException | None = None
+        self._trace = trace
+        self._queue: list[tuple[float, float, int, Any, int]] = []
+        self._count = itertools.count()
+        self._waiting: dict[Task, threading.Event] = {}
+        self._current: Task | None = None
+        self._main = _closed_gate()
+        self._alive: dict[Task, None] = {}
+        self._until: Callable[[], bool] = lambda: False
+        self.over = False
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        if self._trace is not None:
+            self._trace(f"{self.now:10.3f} {text}")
+
+    @property
+    def is_traced(self) -> bool:
+        return self._trace is not None
+
+    def after(self, seconds: float, call: Call) -> None:
+        """Have something happen later; it must not wait for anything."""
+        self._push(self.now + seconds, call, 0)
+
+    def begin(self, process: Any, call: Call, name: str) -> Task:
+        """Begin a thread of a process; it runs when its turn comes."""
+        task = Task(name, process)
+        process.tasks[task] = None
+        self._alive[task] = None
+        task.thread = threading.Thread(target=self._run_task, args=(task, call), daemon=True)
+        task.thread.start()
+        self._push(self.now, task, task.turn)
+        return task
+
+    def pause(self, seconds: float) -> None:
+        """Let others go on, and come back when so much time has passed. Raises Killed where the
+        process that calls is gone by then."""
+        task = self._current
+        assert task is not None, "only a played process waits"
+        self._check(task)
+        self._push(self.now + seconds, task, task.turn)
+        self._let_go(task)
+
+    def wait(self, event: threading.Event, seconds: float | None) -> bool:
+        """The same until an event is set, so long at most."""
+        task = self._current
+        assert task is not None, "only a played process waits"
+        self._check(task)
+        if event.is_set():
+            return True
+        if seconds is not None:
+            self._push(self.now + seconds, task, task.turn)
+        self._waiting[task] = event
+        self._let_go(task)
+        return event.is_set()
+
+    def interrupt(self, task: Task) -> None:
+        """Give a task that waits its turn now; it finds that its process was killed."""
+        if task in self._alive and task is not self._current:
+            self._waiting.pop(task, None)
+            task.turn += 1
+            self._push(self.now, task, task.turn)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Play until that is so. Raises the first violation."""
+        self._until = until
+        self._hand_on()
+        self._main.acquire()
+        self.over = True
+        self._end_all()
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, error: BaseException) -> None:
+        """Remember what broke first; the play ends with this step."""
+        if self.failure is None:
+            self.say(f"VIOLATION {error}")
+            self.failure = error
+
+    def broken(self, promise: str) -> None:
+        """A promise is broken: whoever did it does not get to swallow that."""
+        self.fail(Violation(f"at {self.now:.3f} s: {promise}"))
+        raise Killed
+
+    def _push(self, when: float, what: Any, turn: int) -> None:
+        number = next(self._count)
+        heapq.heappush(self._queue, (when, self.chance.random(), number, what, turn))
+
+    def _let_go(self, task: Task) -> None:
+        following = self._choose()
+        if following is not task:
+            self._wake(following)
+            task.gate.acquire()
+        task.turn += 1
+        self._waiting.pop(task, None)
+        self._current = task
+        self._check(task)
+
+    def _check(self, task: Task) -> None:
+        if task.process.is_killed or self.over:
+            raise Killed
+
+    def _hand_on(self) -> None:
+        self._wake(self._choose())
+
+    def _wake(self, task: Task | None) -> None:
+        self._current = task
+        (self._main if task is None else task.gate).release()
+
+    def _choose(self) -> Task | None:
+        """Whose turn is next; what is no task happens on the way. None where the play is over."""
+        while True:
+            for task, event in list(self._waiting.items()):
+                if event.is_set():
+                    del self._waiting[task]
+                    task.turn += 1
+                    self._push(self.now, task, task.turn)
+            if self.over or self.failure is not None or not self._queue or self._until():
+                return None
+            when, _, _, what, turn = heapq.heappop(self._queue)
+            self.now = max(self.now, when)
+            if isinstance(what, Task):
+                if what.turn == turn and what in self._alive:
+                    self.steps += 1
+                    return what
+                continue
+            try:
+                what()
+            except Killed:
+                pass
+            except Exception as error:
+                self.fail(error)
+
+    def _run_task(self, task: Task, call: Call) -> None:
+        task.gate.acquire()
+        task.turn += 1
+        self._current = task
+        try:
+            with task.process.surroundings_of_its_own():
+                self._check(task)
+                call()
+        except Killed:
+            pass
+        except Violation as error:
+            self.fail(error)
+        except BaseException as error:
+            what = "".join(traceback.format_exception(error))
+            self.fail(Violation(f"{task.process.name}: {task.name} ended with\n{what}"))
+        finally:
+            task.ended.set()
+            self._alive.pop(task, None)
+            task.process.tasks.pop(task, None)
+            self._hand_on()
+
+    def _end_all(self) -> None:
+        """Every thread that still waits comes to its end, one after the other."""
+        while self._alive:
+            task = next(iter(self._alive))
+            task.process.is_killed = True
+            task.gate.release()
+            self._main.acquire()
+            assert task.thread is not None
+            task.thread.join()
+
+
+def _closed_gate() -> threading.Lock:
+    """Who acquires it waits until another releases it: a plain lock, many times as quick as a
+    semaphore, which matters where the baton goes round millions of times."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate

@@ -1,0 +1,59 @@
+"""Whatever happens to one object of a store, what is published is true, and the rest is said."""
+
+import os
+
+import pytest
+
+from tests.attack.damage import DamagedStore, damaged
+from tests.attack.victim import Scene, aftermath, build, true_duration_us
+
+_SEEDS = int(os.environ.get("OPMETER_ATTACK_STORES", "200"))
+_PORTIONS = 10
+_LONGEST_LINE = 2000
+
+
+def check(scene: Scene, objects: dict[str, bytes], seed: int) -> None:
+    """Damage a store by a seed, go on as if nothing had happened, and hold against the truth."""
+    store, damage = damaged(objects, seed)
+    seen = aftermath(scene, store)
+    wrong = {
+        shapes: shown
+        for shapes, shown in seen.shown.items()
+        if shapes not in scene.shapes or (shown and float(shown) != true_duration_us(shapes))
+    }
+    assert not wrong, f"seed {seed}: {damage}: published, and not what was measured: {wrong}"
+    unreadable = [line for line in seen.said if "\n" in line or len(line) > _LONGEST_LINE]
+    assert not unreadable, f"seed {seed}: {damage}: {unreadable}"
+    lacking = [shapes for shapes in scene.shapes if not seen.shown.get(shapes)]
+    named = any(key in line for key in damage.keys for line in seen.said)
+    assert named or not lacking, f"seed {seed}: {damage}: {lacking} are lost; said: {seen.said}"
+    in_database = any(key.startswith("db/") for key in damage.keys)
+    assert in_database or not lacking, f"seed {seed}: {damage}: {lacking} were not measured again"
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("scene"))
+
+
+@pytest.fixture(scope="module")
+def objects(scene: Scene) -> dict[str, bytes]:
+    return build(scene).objects()
+
+
+def test_an_undamaged_store_comes_to_its_end_without_a_word(
+    scene: Scene, objects: dict[str, bytes]
+) -> None:
+    seen = aftermath(scene, DamagedStore(objects))
+    assert seen.said == []
+    assert {shapes: float(us) for shapes, us in seen.shown.items()} == {
+        shapes: true_duration_us(shapes) for shapes in scene.shapes
+    }
+
+
+@pytest.mark.parametrize("portion", range(_PORTIONS))
+def test_a_damaged_store_ends_in_truth_or_in_a_line_that_names_the_key(
+    scene: Scene, objects: dict[str, bytes], portion: int
+) -> None:
+    for seed in range(portion, _SEEDS, _PORTIONS):
+        check(scene, objects, seed)

@@ -1,0 +1,55 @@
+"""Every reader takes any bytes: it reads them, or says in one line where and why not."""
+
+import os
+import random
+
+import pytest
+
+from collector.errors import OpmeterError
+from tests.attack.mutation import mutated
+from tests.attack.readers import Reader, readers
+from tests.attack.victim import Scene, build
+
+_INPUTS = int(os.environ.get("OPMETER_ATTACK_INPUTS", "10000"))
+_LONGEST_LINE = 2000
+_NAMES = (
+    *("plan", "shard", "cases", "part", "entry", "manifest", "committed", "commit", "snapshot"),
+    *("strikes", "wave", "measurements", "HEAD", "r_ascend_pt/kernel_details.csv"),
+    *("skip/kernel_details.csv", "op_summary_1.csv", "launches.csv", "operator_details.csv"),
+    *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl"),
+    *("pulled/.opmeter-pull.json", "op_mapping", "campaign", "site", "applied"),
+)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    objects = build(Scene(tmp_path_factory.mktemp("scene"))).objects()
+    return {r.name: r for r in readers(objects, tmp_path_factory.mktemp("files"))}
+
+
+def refused(reader: Reader, data: bytes) -> str:
+    """What a reader says against an input; empty where it takes it."""
+    try:
+        reader.read(data)
+    except OpmeterError as error:
+        return str(error)
+    return ""
+
+
+def test_no_reader_is_left_out_and_each_takes_its_samples(known: dict[str, Reader]) -> None:
+    assert set(known) == set(_NAMES)
+    for reader in known.values():
+        assert reader.samples
+        taken = [not refused(reader, sample) for sample in reader.samples]
+        assert any(taken), reader.name
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_mutated_inputs_are_read_or_refused_in_a_line(known: dict[str, Reader], name: str) -> None:
+    reader = known[name]
+    for seed in range(_INPUTS // len(_NAMES)):
+        chance = random.Random(f"{name} {seed}")
+        said = refused(reader, mutated(reader.samples, chance))
+        assert "\n" not in said and "\r" not in said and "\x1b" not in said, (seed, said)
+        assert len(said) <= _LONGEST_LINE, (seed, said[:200])
+        assert not said or reader.where in said, (seed, said)

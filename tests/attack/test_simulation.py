@@ -1,0 +1,52 @@
+"""A whole cluster in one process, a thousand times: see tests/attack/README.md."""
+
+import hashlib
+from contextlib import closing
+
+import pytest
+
+from tests.attack.simulation.fleet import played
+from tests.attack.simulation.kept import KEPT
+from tests.attack.simulation.mutants import MUTANTS, WANTED
+
+pytestmark = pytest.mark.slow
+
+_SEEDS = range(1000)
+_PROCESSES = 2
+_MOST_FOR_A_MUTANT = 120
+
+
+def test_every_promise_is_kept_whatever_goes_wrong():
+    found = list(played(_SEEDS, _PROCESSES))
+    assert len(found) == len(_SEEDS)
+    broken = {one["seed"]: one["broken"] for one in found if one["broken"]}
+    assert not broken, "replay with: python -m tests.attack.simulation --trace --seed N"
+    assert sum(one["commits"] for one in found) > len(_SEEDS)
+
+
+def test_what_was_found_once_stays_mended():
+    for faults in sorted({kept.faults for kept in KEPT}):
+        seeds = [kept.seed for kept in KEPT if kept.faults == faults]
+        changes = [word for fault in faults for word in ("--fault", fault)]
+        found = {one["seed"]: one["broken"] for one in played(seeds, _PROCESSES, *changes)}
+        assert found == dict.fromkeys(seeds, "")
+
+
+def test_a_seed_is_played_again_exactly():
+    seeds = range(7, 12)
+    first, second = (
+        {one["seed"]: one["digest"] for one in played(seeds, _PROCESSES, "--digest")}
+        for _ in range(2)
+    )
+    assert first == second
+    assert len(set(first.values())) == len(seeds)
+    assert hashlib.sha256().hexdigest() not in first.values()
+
+
+@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+def test_a_mistake_that_is_planted_is_seen(mutant):
+    """By one of so many seeds; whoever sees it first ends its process."""
+    changes = [word for fault in WANTED.get(mutant, ()) for word in ("--fault", fault)]
+    seeds = range(_MOST_FOR_A_MUTANT)
+    with closing(played(seeds, _PROCESSES, "--mutant", mutant, *changes)) as found:
+        assert any(one["broken"] for one in found)

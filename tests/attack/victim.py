@@ -1,0 +1,282 @@
+"""A store with a bit of everything in it, and everything that people and machines do with it next.
+
+Two campaigns share a database. One has published a plan and is in the middle of the next: a shard
+is committed, one was left behind by a worker that was killed, one was never begun. Every duration
+follows from its case, so that a number that differs from what was measured is seen wherever it
+turns up.
+"""
+
+import csv
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, merge
+from collector.database.snapshot import read_file, read_manifest
+from collector.database.verify import verify
+from collector.errors import OpmeterError
+from collector.manifest import Usage
+from collector.measurement import Measurement, Outcome, Provenance, Timing
+from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.plan import Plan
+from collector.shard import ShardCase
+from collector.stack import Stack
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from collector.worker.assignment import LOG, Assignment, work
+from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.campaign.run_options import RunOptions
+from jobs.planning.situation import survey
+from jobs.planning.stored_plans import plan_numbers
+from jobs.publishing.next_plan import Advanced, advance
+from jobs.status.plan_status import Follower, campaigns
+from tests.attack.damage import DamagedStore
+
+T = TypeVar("T")
+STACK = Stack("CPU_test_2t", "2.13.0", details=(("flags", "avx2"), ("threads", "2")))
+_CASES = 9
+_ROUNDS = 4  # of plan, work and merge, after which a campaign must have come to its end
+_HEADER = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats\n"
+)
+_AVERAGE, _SHAPES = "Average Duration(us)", "Input Shapes"
+
+Say = Callable[[str], None]
+Shown = Mapping[str, str]  # input shapes -> the duration that the head's CSVs show
+
+
+@dataclass
+class Scene:
+    """The campaigns as people wrote them, and files that a profiler could have left."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.summary = self.folder / "op_summary.csv"
+        self.summary.write_text("Op Name,Task Duration(us)\nAdd,1.0\n")
+        (self.folder / LOG).write_text("measured\n")
+        self.journal = self.folder / "journal.jsonl"
+        self.journal.write_text("{}\n")
+        self.shapes = [f'"{n},64;{n},64"' for n in range(1, 2 * _CASES + 1)]
+        self.alpha = self._campaign("alpha", first=1)
+        self.beta = self._campaign("beta", first=_CASES + 1)
+
+    def _campaign(self, name: str, first: int) -> Campaign:
+        tree = self.folder / name
+        tree.mkdir()
+        rows = [_row(size) for size in range(first, first + _CASES)]
+        (tree / "Add.csv").write_text(_HEADER + "".join(rows))
+        text = (
+            f"campaign: {name}\nsources: [{{tree: {name}}}]\nbackend: cpu\ndevices: 3\n"
+            "update: missing-only\nshards: {session_s: 0.000001}\n"
+            "target: {device: CPU_test_2t, torch: 2.13.0}\n"
+        )
+        return campaign_from_text(text, path="campaign.yaml", base=self.folder)
+
+
+@dataclass
+class PlayedMachine:
+    """A machine of whatever stack a plan is for, that lives for so many sessions."""
+
+    scene: Scene
+    sessions: int
+    node: str = "node-1"
+
+    def free_bytes(self, folder: Path) -> int:
+        return 1 << 40
+
+    def stack(self, plan: Plan) -> Stack:
+        return plan.stack
+
+    def serial(self, plan: Plan, device: int) -> str | None:
+        return None
+
+    def instrument(
+        self,
+        plan: Plan,
+        device: int,
+        scratch: Path,
+        stop: threading.Event,
+        on_progress: Callable[[int, str], None],
+    ) -> "Truthful":
+        return Truthful(self.scene, self.sessions)
+
+
+@dataclass
+class Truthful:
+    """An instrument that measures of each case what follows from its shapes, and dies with its
+    worker after `sessions`."""
+
+    scene: Scene
+    sessions: int = 100
+
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+        if self.sessions == 0:
+            raise Killed
+        self.sessions -= 1
+        found = tuple(_measured(case, provenance) for case in cases)
+        raw = (RawRecords(self.scene.summary, self.scene.journal),)
+        return SessionAnswers(found, raw, Usage(1.0, 1.0, 1.0, 0.1), began=True, reason="")
+
+
+class Killed(BaseException):
+    """What ends a worker at once: nothing of ours catches it."""
+
+
+@dataclass
+class Aftermath:
+    """`said` is every line that anybody was told, `shown` what the database shows at last."""
+
+    said: list[str] = field(default_factory=list)
+    shown: Shown = field(default_factory=dict)
+
+    def told(self, act: Callable[[], T]) -> T | None:
+        """Do something that may be refused, in a line."""
+        try:
+            return act()
+        except OpmeterError as error:
+            self.said.append(str(error))
+            return None
+
+
+def true_duration_us(shapes: str) -> float:
+    """What every device here takes for `n,64;n,64`."""
+    return 100.0 + int(shapes.strip('"').split(",")[0])
+
+
+def build(scene: Scene) -> DamagedStore:
+    """The store before anything happens to it."""
+    store = DamagedStore({})
+    for campaign in (scene.alpha, scene.beta):
+        plan = _advanced(campaign, store, RunOptions(), print).plan
+        for shard in plan.shards:
+            _work(scene, store, plan, shard.shard_id, "first")
+        _merge(store, campaign, print)
+    plan = _advanced(scene.alpha, store, RunOptions(again=True), print).plan
+    done, killed, _ = (shard.shard_id for shard in plan.shards)
+    _work(scene, store, plan, done, "first")
+    try:
+        _work(scene, store, plan, killed, "first", sessions=1)
+    except Killed:
+        return store
+    raise AssertionError("the worker was to be killed in its second session")
+
+
+def aftermath(scene: Scene, store: Store) -> Aftermath:
+    """Everything that is done with a store from here on, until its campaigns are finished."""
+    seen = Aftermath()
+    with _listening(seen.said):
+        seen.told(lambda: _look(store))
+        for campaign in (scene.alpha, scene.beta):
+            _finish(scene, store, campaign, seen)
+        seen.told(lambda: _look(store))
+        seen.told(lambda: seen.said.extend(problem.text for problem in verify(store)))
+        seen.shown = seen.told(lambda: shown_by(store)) or {}
+    return seen
+
+
+def shown_by(store: Store) -> Shown:
+    """What the CSVs of the head show."""
+    head = find_head(store)
+    if head is None:
+        return {}
+    tree = read_manifest(store, head).tree
+    files = (read_file(store, head, path, entry) for path, entry in sorted(tree.items()))
+    return {row[_SHAPES]: row[_AVERAGE] for file in files for row in _rows(file)}
+
+
+def _rows(file: bytes) -> Iterator[dict[str, str]]:
+    return csv.DictReader(io.StringIO(file.decode(), newline=""))
+
+
+def _finish(scene: Scene, store: Store, campaign: Campaign, seen: Aftermath) -> None:
+    """What `opmeter run` does, until it says that nothing is left: plan, work, merge."""
+    for turn in range(_ROUNDS):
+        next_up = seen.told(partial(_advanced, campaign, store, RunOptions(), seen.said.append))
+        if next_up is None:
+            seen.told(partial(_merge, store, campaign, seen.said.append))
+            continue
+        plan = next_up.plan
+        if next_up.is_finished:
+            return
+        for shard in plan.shards:
+            seen.told(partial(_work, scene, store, plan, shard.shard_id, f"again-{turn}"))
+        seen.told(partial(_merge, store, campaign, seen.said.append))
+
+
+def _advanced(campaign: Campaign, store: Store, options: RunOptions, say: Say) -> Advanced:
+    return advance(survey(campaign, store, STACK), store, lambda: CREATE, options, say)
+
+
+def _merge(store: Store, campaign: Campaign, say: Say) -> None:
+    result = merge(
+        store,
+        [(campaign.name, number) for number in plan_numbers(store, campaign.name)],
+        guard=CREATE,
+        author="test",
+        allow_missing=True,
+    )
+    for damage in result.damaged:
+        say(str(damage))
+
+
+def _work(
+    scene: Scene, store: Store, plan: Plan, shard: str, attempt: str, sessions: int = 100
+) -> None:
+    assignment = Assignment(plan.campaign, plan.number, plan.plan_hash, shard, attempt)
+    machine = PlayedMachine(scene, sessions)
+    unseen = MemoryStore()  # for pictures of progress, which nobody looks at
+    work(store, assignment, scene.folder, threading.Event(), watched=unseen, machine=machine)
+
+
+def _look(store: Store) -> None:
+    for name in campaigns(store):
+        Follower(store).look(name)
+
+
+def _measured(case: ShardCase, provenance: Provenance) -> Measurement:
+    record = case.record
+    mean_us = true_duration_us(record.cells[_SHAPES])
+    return Measurement(
+        record.case_id,
+        record.case.kernel_type,
+        Outcome.OK,
+        "",
+        provenance,
+        n_expected=3,
+        n_observed=3,
+        n_accepted=3,
+        timing=Timing(*[mean_us] * 7, 0.0),
+    )
+
+
+def _row(size: int) -> str:
+    slots = f'"""{size},64;{size},64"""'
+    return f'dynamic,AI_VECTOR_CORE,{slots},FLOAT;FLOAT,ND;ND,"""{size},64""",FLOAT,ND\n'
+
+
+class _Lines(logging.Handler):
+    def __init__(self, said: list[str]):
+        super().__init__(logging.WARNING)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
+
+
+@contextmanager
+def _listening(said: list[str]) -> Iterator[None]:
+    handler = _Lines(said)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)

@@ -1,0 +1,227 @@
+"""What the component `job-policy` keeps from whoever may write campaigns: a real server says."""
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kubernetes import config
+
+from collector.store.file import FileStore
+from jobs.controller.controller import Controller
+from jobs.kube.cluster import Cluster as Client
+from jobs.objects.applied_campaign import config_map
+from jobs.objects.deployment import Manifest
+from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
+from jobs.objects.site import Site, load_site
+from jobs.objects.waves import Wave
+from tests.cluster.namespace import Namespace
+from tests.cluster.shipped import apply_overlay, remove_from_cluster, write_kubeconfig
+from tests.cluster.testbed.kubectl import Kubectl
+from tests.unit.jobs.plans import plan_of, shards_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+_PLAN = plan_of(shards_of(10.0), campaign="small")
+_WAVE = Wave("small", 1, "feed", 0, (("s0",),))
+_CPU = load_site("cpu")
+_DRIVERS = replace(load_site("cce"), node_selector=())
+# In the order in which the policy has them.
+_LISTS = {
+    "images": "['here/collector', 'here.example.com/team/', 'here.example.com']",
+    "secrets": "['s3', 'workers']",
+    "claims": "['disk']",
+    "priorityClasses": "['low']",
+    "hostPaths": "[]",
+    "hostNetwork": "false",
+}
+_DENIED = "ValidatingAdmissionPolicy 'opmeter-jobs'"
+
+
+def deployment_of(namespace: Namespace, **changes: object) -> Deployment:
+    made = Deployment(
+        namespace=namespace.name,
+        image="here/collector:1",
+        controller_image="here.example.com/team/controller@sha256:" + "0" * 64,
+        root="s3://perf/x",
+        store_secret="s3",
+        worker_secret="workers",
+        site_packages="disk",
+    )
+    return replace(made, **changes)
+
+
+def jobs_of(deployment: Deployment, site: Site = _CPU) -> tuple[Manifest, Manifest, Manifest]:
+    return (
+        worker_job(_WAVE, _PLAN, site, deployment, cap=1),
+        probe_job(site, deployment, "opmeter-probe-1"),
+        merge_job(_PLAN.campaign, [_PLAN.number], "beef", deployment, partial=True),
+    )
+
+
+def as_account(namespace: Namespace, account: str, folder: Path) -> Namespace:
+    """The namespace as one of its accounts sees it."""
+    kubeconfig = write_kubeconfig(namespace, account, folder / f"{account}.json")
+    own = Kubectl(namespace.kubectl.executable, kubeconfig, namespace.kubectl.cache)
+    return Namespace(namespace.name, own)
+
+
+def listing(**lists: str) -> str:
+    """The patch by which an owner writes lists of the policy."""
+    places = {name: f"/spec/variables/{at}" for at, name in enumerate(_LISTS)}
+    patch: list[Manifest] = []
+    for name, value in lists.items():
+        patch.append({"op": "test", "path": f"{places[name]}/name", "value": name})
+        patch.append({"op": "replace", "path": f"{places[name]}/expression", "value": value})
+    return json.dumps(patch)
+
+
+@pytest.fixture
+def policed(namespace: Namespace, tmp_path: Path) -> Iterator[Namespace]:
+    apply_overlay(
+        namespace,
+        tmp_path / "overlay",
+        resources=["base"],
+        components=["components/job-policy", "components/restricted"],
+        patches=[
+            {"target": {"kind": "ValidatingAdmissionPolicy"}, "patch": listing(**_LISTS)},
+            {
+                "target": {"kind": "Deployment"},
+                "patch": '[{"op": "replace", "path": "/spec/replicas", "value": 0}]',
+            },
+        ],
+    )
+    yield namespace
+    for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+        namespace.kubectl("delete", kind, "opmeter-jobs")
+    remove_from_cluster(namespace)
+
+
+@pytest.fixture
+def controller(policed: Namespace, tmp_path: Path) -> Namespace:
+    """The namespace as the controller sees it, once the policy holds."""
+    found = as_account(policed, "opmeter-controller", tmp_path)
+    (bad, *_) = jobs_of(deployment_of(policed, image="elsewhere/x:1"))
+    (good, *_) = jobs_of(deployment_of(policed))
+    policed.wait("the policy holds", lambda: _DENIED in found.refusal(bad), 60)
+    policed.wait("its lists are read", lambda: not found.refusal(good), 60)
+    return found
+
+
+def test_jobs_of_what_is_listed_pass_and_each_other_thing_is_denied_by_name(
+    controller: Namespace, policed: Namespace
+):
+    usual = deployment_of(policed)
+    for site in (_CPU, replace(_CPU, priority_class="low")):
+        for job in jobs_of(usual, site):
+            assert controller.refusal(job) == ""
+    pinned = "here/collector@sha256:" + "1" * 64
+    for image in (pinned, "here/collector", "here.example.com/team/a/b:1"):
+        assert controller.refusal(jobs_of(replace(usual, image=image))[0]) == ""
+    images = ("evil/x:1", "here/collector-evil:1", "here/collector/x:1", "here.example.com/teams/x")
+    # A registry of one's own is no tag: here.example.com is in the list, as a repository.
+    images += (
+        "here.example.com:5000/evil/x:1",
+        "here.example.com.evil/x",
+        "x@sha256:1",
+    )
+    for image in images:
+        for job in jobs_of(replace(usual, image=image))[:2]:
+            assert f"images of opmeter-jobs has no {image}" in controller.refusal(job)
+    (*_, merge) = jobs_of(replace(usual, controller_image="evil/x:1"))
+    assert "images of opmeter-jobs has no evil/x:1" in controller.refusal(merge)
+    for changes, site, words in (
+        (
+            {"store_secret": "root", "worker_secret": ""},
+            _CPU,
+            "secrets of opmeter-jobs has no root",
+        ),
+        ({"worker_secret": "root"}, _CPU, "secrets of opmeter-jobs has no root"),
+        ({"site_packages": "others"}, _CPU, "claims of opmeter-jobs has no others"),
+        ({"store_claim": "others"}, _CPU, "claims of opmeter-jobs has no others"),
+        ({}, replace(_CPU, priority_class="top"), "priorityClasses of opmeter-jobs has no top"),
+        ({}, replace(_CPU, network="host"), "hostNetwork of opmeter-jobs is false"),
+        ({}, _DRIVERS, "hostPaths of opmeter-jobs has no /usr/local/Ascend/driver/lib64"),
+    ):
+        refusal = controller.refusal(jobs_of(replace(usual, **changes), site)[0])
+        assert words in refusal and "orbidden" in refusal
+
+
+def test_what_the_owner_lists_is_allowed(controller: Namespace, policed: Namespace):
+    (job, *_) = jobs_of(deployment_of(policed), replace(_DRIVERS, network="host"))
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    paths = [volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume]
+    wider = listing(hostPaths=repr(paths), hostNetwork="true")
+    kind = "validatingadmissionpolicy"
+    policed.kubectl("patch", kind, "opmeter-jobs", "--type=json", "-p", wider)
+    policed.wait("the list is read", lambda: controller.refusal(job) == "", 60)
+    written = copy.deepcopy(job)
+    for mount in written["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
+        mount.pop("readOnly", None)
+    assert "paths of the host are mounted read-only" in controller.refusal(written)
+
+
+def _changed(job: Manifest, **pod: object) -> Manifest:
+    made = copy.deepcopy(job)
+    made["spec"]["template"]["spec"] |= pod
+    return made
+
+
+def test_a_controller_that_somebody_else_steers_gets_no_other_way(
+    controller: Namespace, policed: Namespace
+):
+    (job, *_) = jobs_of(deployment_of(policed))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    secret = {"name": "X", "valueFrom": {"secretKeyRef": {"name": "root", "key": "a"}}}
+    token = {"serviceAccountToken": {"path": "token"}}
+    for pod, words in (
+        ({"initContainers": [{"name": "i", "image": "evil/x:1"}]}, "has no evil/x:1"),
+        ({"containers": [{**container, "env": [secret]}]}, "in no other way"),
+        (
+            {"containers": [{**container, "envFrom": [{"secretRef": {"name": "r"}}]}]},
+            "no other way",
+        ),
+        ({"imagePullSecrets": [{"name": "root"}]}, "in no other way"),
+        ({"volumes": [*volumes, {"name": "t", "projected": {"sources": [token]}}]}, "of the kinds"),
+        ({"volumes": [*volumes, {"name": "t", "configMap": {"name": "x"}}]}, "of the kinds"),
+        ({"serviceAccountName": "opmeter-controller"}, "opmeter-worker or opmeter-merge"),
+        ({"hostPID": True}, "shares the processes"),
+        ({"hostIPC": True}, "shares the processes"),
+    ):
+        assert words in controller.refusal(_changed(job, **pod)), words
+    anonymous = copy.deepcopy(_changed(job, hostPID=True))
+    anonymous["metadata"]["labels"] = {}
+    assert "shares the processes" in controller.refusal(anonymous)
+
+
+def test_a_job_of_opmeter_in_the_name_of_a_person_is_judged_too(
+    controller: Namespace, policed: Namespace
+):
+    (job, *_) = jobs_of(deployment_of(policed, image="evil/x:1"))
+    assert "has no evil/x:1" in policed.refusal(job)  # an administrator's
+    other = copy.deepcopy(job)
+    other["metadata"]["labels"] = {"app": "mine"}
+    assert policed.refusal(other) == ""
+
+
+def test_a_denial_is_an_event_of_the_campaign(
+    controller: Namespace, policed: Namespace, tmp_path: Path
+):
+    text = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+    store = FileStore(tmp_path / "store")
+    applied = config_map(
+        "small", text, {"site": "cpu"}, deployment_of(policed, image="evil/x:1", root=store.url)
+    )
+    policed.create(applied)
+    api = config.new_client_from_config(str(controller.kubectl.kubeconfig))
+    for _ in range(2):  # whoever leads next is told the same
+        one = Controller(Client(api, policed.name), lambda of: store)
+        assert one.look() == one.look() == {"small": False}
+    found = policed.get("events")["items"]
+    (event,) = [e for e in found if e["involvedObject"]["name"] == "opmeter-campaign-small"]
+    assert event["reason"] == "Refused" and event["type"] == "Warning"
+    assert "images of opmeter-jobs has no evil/x:1" in event["message"]
+    assert not policed.get("jobs")["items"]
