@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
+from tests.cluster.testbed import network
 from tests.cluster.testbed.images import PROJECT
 from tests.cluster.testbed.settings import NoCluster, Settings
 from tests.cluster.testbed.testbed import Testbed, open_testbed
@@ -84,6 +85,21 @@ def test_nothing_is_left_of_a_cluster_whose_pods_were_killed_or_still_run(anothe
     another.down()
     assert _traces() == before
     assert not another.settings.run.exists()
+
+
+def test_a_link_may_go_with_its_namespace_while_it_is_removed(tmp_path: Path):
+    settings = Settings(_NUMBER, nodes=9, devices=2, run=tmp_path, cache=tmp_path)
+    link = f"{settings.name}n9"
+    for _ in range(40):
+        with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as node:
+            network_of = f"/proc/{node.pid}/ns/net"
+            while os.readlink(network_of) == os.readlink("/proc/self/ns/net"):
+                time.sleep(0.001)
+            made = ["ip", "link", "add", link, "type", "veth", "peer", "eth0"]
+            subprocess.run([*made, "netns", str(node.pid)], check=True)
+            node.kill()
+        network.leave(settings, 9)
+        assert link not in os.listdir("/sys/class/net")
 
 
 def test_what_a_killed_command_has_started_is_continued_by_the_next(another: Testbed):
