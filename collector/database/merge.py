@@ -7,7 +7,7 @@ first, the set of what is new is computed again on top of it. Run twice, it does
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -166,7 +166,9 @@ class _Step:
 
     @property
     def is_nothing(self) -> bool:
-        return self.joined == self.base.state
+        """Whether the head says all of it. Not of which plans it is: what the shards of one hold
+        may have come with another one that has them too, and no version is made for its name."""
+        return replace(self.joined, plans=self.base.state.plans) == self.base.state
 
 
 def _next_step(base: _Base, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:

@@ -21,6 +21,7 @@ KEPT = (
     Kept(16, ("rot=25",), "the same, late in a campaign"),
     Kept(0, ("rot=25",), "a part that rots between its reading and its commit"),
     Kept(38, ("rot=25",), "the same, on a cluster"),
+    Kept(29, ("rot=25",), "a version was made for the name of a plan, all of it held already"),
     Kept(37, (), "pods without work beside as many as there are devices: no fault"),
     Kept(293, (), "shards committed late, after their plan was retired, were published by nobody"),
     Kept(997, (), "an older wave, trusted again, had its pods on top of a younger one's"),

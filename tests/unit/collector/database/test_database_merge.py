@@ -375,6 +375,22 @@ def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
     assert len(contents) == 1
 
 
+def test_a_plan_whose_shards_all_came_with_a_later_one_makes_no_version() -> None:
+    """Its name alone would be new, and a merge that brings nothing stops."""
+    older = made()
+    later = made(2, shards=[replace(older.shards[0], is_committed=False)])
+    store = MemoryStore()
+    for plan in (older, later):
+        write_campaign(store, plan)
+    first = merge(store, [later.name], guard=CREATE, author="test").commit
+    assert first is not None and [plan.number for plan in first.plans] == [2]
+    for plans in ([older.name], [older.name, later.name]):
+        again = merge(store, plans, guard=CREATE, author="test")
+        assert again.commit is None and again.head == first
+    more = publish(store, made(3))
+    assert more.commit is not None and more.added_measurements == len(RECORDS)
+
+
 def substituting(number: int = 1, **tried: object) -> MadePlan:
     """A plan of two cases, of which the first ran as something else."""
     first, second = RECORDS[:2]
