@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 
 from collector import keys
 from collector.canonical import canonical_json, readable_json, sha256_hex, short_hash
+from collector.database.plans import MergedPlan
 from collector.database.sealed import read_sealed
-from collector.database.state import MergedPlan
 from collector.decoding import decode_object
 from collector.errors import (
     AlreadyExists,

@@ -19,7 +19,7 @@ from collector.database.commits import (
     try_commit,
 )
 from collector.database.plan_state import Held, PlanResults, read_results
-from collector.database.plans import Damage, changed, read_plan
+from collector.database.plans import Damage, MergedPlan, changed, read_plan
 from collector.database.query import held_shards
 from collector.database.snapshot import (
     load_state,
@@ -27,7 +27,7 @@ from collector.database.snapshot import (
     write_snapshot,
 )
 from collector.database.snapshot_manifest import SnapshotManifest
-from collector.database.state import MergedPlan, State, join_all
+from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.stack import Runtime

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from collector import keys
 from collector.database.plan_state import read_results
-from collector.database.plans import changed, read_plan
+from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.raw_records import RawRecord, record_problems
 from collector.database.row_sets import identities, is_among
-from collector.database.state import MEASUREMENT_SCHEMA, MergedPlan
+from collector.database.state import MEASUREMENT_SCHEMA
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
 

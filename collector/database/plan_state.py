@@ -17,7 +17,7 @@ from collector import keys
 from collector.canonical import canonical_json
 from collector.database.binding import BoundShard
 from collector.database.committed import CommittedAttempt, StoredShard, fetch
-from collector.database.plans import Damage, plan_reader
+from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.database.plausible import with_implausible
 from collector.database.raw_records import RawRecord, records_named
 from collector.database.row_values import check_values
@@ -25,7 +25,6 @@ from collector.database.state import (
     CASE_SCHEMA,
     PROFILE_SCHEMA,
     TEXT,
-    MergedPlan,
     State,
     rank_of,
     version_of,
@@ -105,13 +104,9 @@ def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
 
 def _shards_to_read(plan: Plan, held: Held) -> list[PlannedShard]:
     """All, but of a plan that was merged before only those whose measurements are not there."""
-    if _merged(plan) not in held.plans:
+    if MergedPlan.of(plan) not in held.plans:
         return list(plan.shards)
     return [shard for shard in plan.shards if not held.has(plan, shard.shard_id)]
-
-
-def _merged(plan: Plan) -> MergedPlan:
-    return MergedPlan(plan.campaign, plan.number, plan.plan_hash)
 
 
 class _Rows:
@@ -177,7 +172,7 @@ class _Rows:
             cases=self._cases,
             profiles=self._profiles,
             versions={self._plan.stack.version_path: version_of(self._plan)},
-            plans=[_merged(self._plan)],
+            plans=[MergedPlan.of(self._plan)],
         )
 
 

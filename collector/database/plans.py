@@ -9,10 +9,22 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from collector import keys
-from collector.database.state import MergedPlan
 from collector.errors import DamagedObject, stored
 from collector.plan import Plan, plan_from_json
 from collector.store.base import Store
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MergedPlan:
+    """A plan as a version names it."""
+
+    campaign: str
+    number: int
+    plan_hash: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> "MergedPlan":
+        return cls(plan.campaign, plan.number, plan.plan_hash)
 
 
 @dataclass(frozen=True, slots=True, order=True)

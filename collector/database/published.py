@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 
 from collector import keys
 from collector.database.commits import Commit
+from collector.database.plans import MergedPlan
 from collector.database.query import ANSWERING, Answered, answers_of, best_of, best_of_cases
 from collector.database.sealed import read_sealed
 from collector.database.snapshot import read_manifest
 from collector.database.snapshot_manifest import SnapshotManifest
-from collector.database.state import TEXT, MergedPlan, Version
+from collector.database.state import TEXT, Version
 from collector.errors import DamagedObject
 from collector.stack import Stack
 from collector.store.base import Store

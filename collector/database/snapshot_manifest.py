@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from collector import keys
 from collector.canonical import canonical_json, readable_json
 from collector.database.layout import OP_MAPPING, is_kernel_file_name
-from collector.database.state import MergedPlan, Rank, Ranked, Version
+from collector.database.plans import MergedPlan
+from collector.database.state import Rank, Ranked, Version
 from collector.decoding import decode_object
 from collector.errors import BadInput
 from collector.stack import Runtime, Stack

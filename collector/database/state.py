@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.canonical import canonical_json
+from collector.database.plans import MergedPlan
 from collector.measurement import ROW_COLUMNS
 from collector.plan import Plan
 from collector.stack import Runtime, Stack
@@ -97,13 +98,6 @@ def version_of(plan: Plan) -> Version:
         stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
         op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),
     )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class MergedPlan:
-    campaign: str
-    number: int
-    plan_hash: str
 
 
 @dataclass(frozen=True, slots=True)

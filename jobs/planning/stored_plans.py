@@ -10,8 +10,7 @@ from functools import partial
 
 from collector import keys
 from collector.canonical import sha256_hex
-from collector.database.plans import Damage, changed, read_plan
-from collector.database.state import MergedPlan
+from collector.database.plans import Damage, MergedPlan, changed, read_plan
 from collector.errors import AlreadyExists, BadInput, NotFound
 from collector.plan import Plan, plan_to_json
 from collector.store.base import Store, create_named, create_once

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from collector import keys
 from collector.database.commits import Commit, Log, readable_log
+from collector.database.plans import MergedPlan
 from collector.database.published import HeldShards
 from collector.database.snapshot import load_state
-from collector.database.state import MergedPlan
 from collector.errors import BadInput, DamagedObject, NotFound
 from collector.record import CaseRecord, read_table
 from collector.store.base import Store

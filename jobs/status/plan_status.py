@@ -11,8 +11,7 @@ from functools import cache, partial
 from collector import keys
 from collector.database.committed import fetch
 from collector.database.plan_state import damage_in
-from collector.database.plans import Damage, plan_reader
-from collector.database.state import MergedPlan
+from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.decoding import decode_object
 from collector.errors import BadInput, NotFound
 from collector.manifest import NO_USAGE, Usage

@@ -40,7 +40,9 @@ def test_the_packages_are_this_projects():
         assert Path(package.__file__).is_relative_to(ROOT)
 
 
-@pytest.mark.parametrize("statement", ["import collector, jobs", "import jobs.cli"])
+@pytest.mark.parametrize(
+    "statement", ["import collector, jobs", "import jobs.cli", "import collector.worker.__main__"]
+)
 def test_nothing_heavy_is_loaded(statement):
     code = f"import sys; {statement}; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
