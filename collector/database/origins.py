@@ -14,12 +14,13 @@ from collector import keys
 from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.raw_records import RawRecord, record_problems
-from collector.database.row_sets import identities, is_among
+from collector.database.row_sets import distinct, identities, is_among
 from collector.database.state import MEASUREMENT_SCHEMA
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
 
 _ORIGIN = ("campaign", "shard", "attempt", "session")
+_ID = ("measurement",)
 _NO_ROWS = MEASUREMENT_SCHEMA.empty_table()
 _SAID_OF_A_ROW = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
 
@@ -56,8 +57,10 @@ def origin_problems(
             yield from ((claims.plans[plan], t) for t in record_problems(store, records.values()))
     told = frozenset[str]().union(*(found.told for found in read.values()))
     stored = pa.concat_tables([found.rows for found in read.values()] or [_NO_ROWS])
+    held = identities(stored, _SAID_OF_A_ROW)
+    final = identities(stored.filter(stored["final"]), _ID)
     for key, (commit, rows) in claims.rows.items():
-        for part, count in _unfounded(rows, stored):
+        for part, count in _unfounded(rows, held, final):
             if not part.startswith(tuple(told)):
                 yield commit, f"{key}: {count} of its measurements are not what came from {part}"
 
@@ -75,9 +78,8 @@ class _Reading:
 
 def _shards_of(claims: Claims) -> frozenset[tuple[str, str]]:
     """Campaign and id of every shard that some measurement came from."""
-    tables = (rows.select(["campaign", "shard"]) for _, rows in claims.rows.values())
-    pairs = (table.group_by(table.column_names).aggregate([]).to_pylist() for table in tables)
-    return frozenset((pair["campaign"], pair["shard"]) for table in pairs for pair in table)
+    found = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
+    return frozenset[tuple[str, str]]().union(*found)
 
 
 def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _Reading:
@@ -100,13 +102,11 @@ def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str
     return _Reading(results.state.measurements, tuple(problems), told, records)
 
 
-def _unfounded(rows: pa.Table, stored: pa.Table) -> Iterator[tuple[str, int]]:
+def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tuple[str, int]]:
     """The keys of parts, and how many rows say that they came from there, and did not: rows that
-    no committed part holds, or that are final by no manifest."""
-    held = is_among(rows, _SAID_OF_A_ROW, identities(stored, _SAID_OF_A_ROW))
-    finals = stored.filter(stored["final"])
-    answers = is_among(rows, ["measurement"], identities(finals, ["measurement"]))
-    is_founded = pc.and_(held, pc.or_(answers, pc.invert(rows["final"])))
+    no committed part holds (`held` are those that one does), or that are `final` by no manifest."""
+    is_held, is_final = is_among(rows, _SAID_OF_A_ROW, held), is_among(rows, _ID, final)
+    is_founded = pc.and_(is_held, pc.or_(is_final, pc.invert(rows["final"])))
     unfounded = rows.filter(pc.invert(is_founded)).select(_ORIGIN)
     for row in unfounded.group_by(list(_ORIGIN)).aggregate([([], "count_all")]).to_pylist():
         place = (row["campaign"], row["shard"], row["attempt"], int(row["session"]))

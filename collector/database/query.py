@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
 from collector.measurement import Outcome
 from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
@@ -108,9 +109,7 @@ def answers_of(best: pa.Table) -> dict[str, Answered]:
 def held_shards(state: State) -> frozenset[tuple[str, str]]:
     """Campaign and id of every shard that measurements came from. The id alone is not enough:
     two campaigns that plan the same cases have shards of one id."""
-    origins = state.measurements.select(["campaign", "shard"])
-    pairs = origins.group_by(["campaign", "shard"]).aggregate([]).to_pydict()
-    return frozenset(zip(pairs["campaign"], pairs["shard"], strict=True))
+    return distinct(state.measurements, ("campaign", "shard"))
 
 
 def diff(before: State, after: State) -> list[Change]:

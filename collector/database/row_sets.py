@@ -8,10 +8,19 @@ import pyarrow.compute as pc
 from collector.database.state import TEXT
 
 
-def beyond(table: pa.Table, base: pa.Table) -> pa.Table:
-    """The rows of a table that another of the same columns does not have."""
-    names = table.column_names
-    return table.filter(pc.invert(is_among(table, names, identities(base, names))))
+def differing(one: pa.Table, other: pa.Table) -> pa.Table:
+    """The rows that one of two tables of the same columns has, and the other has not."""
+    names = one.column_names
+    rows, others = identities(one, names), identities(other, names)
+    alone = one.filter(pc.invert(pc.is_in(rows, value_set=others)))
+    return pa.concat_tables([alone, other.filter(pc.invert(pc.is_in(others, value_set=rows)))])
+
+
+def distinct(table: pa.Table, names: tuple[str, str]) -> frozenset[tuple[str, str]]:
+    """What two columns of texts say together, each pair once."""
+    one, other = names
+    found = table.group_by([one, other]).aggregate([]).to_pydict()
+    return frozenset(zip(found[one], found[other], strict=True))
 
 
 def is_among(table: pa.Table, names: Iterable[str], rows: pa.Array) -> pa.Array:

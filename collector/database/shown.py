@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from collector.canonical import sha256_hex
 from collector.database.layout import OP_MAPPING, kernel_file_name
-from collector.database.row_sets import beyond, identities, is_among
+from collector.database.row_sets import differing, distinct, identities, is_among
 from collector.database.state import TEXT, State
 from collector.database.view import render
 
@@ -44,7 +44,9 @@ def shown_after(before: Shown | None, state: State, measurements: Mapping[str, p
     added = [table for key, table in measurements.items() if key not in before.measurements]
     touched = _touched(before.state, state, added)
     both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
-    gone = {_file(*pair) for pair in _pairs(both.filter(is_among(both, _KERNEL, touched)))}
+    gone = {
+        _file(*pair) for pair in distinct(both.filter(is_among(both, _KERNEL, touched)), _KERNEL)
+    }
     kept = {
         path: file
         for path, file in before.files.items()
@@ -57,8 +59,7 @@ def _touched(before: State, state: State, added: Iterable[pa.Table]) -> pa.Array
     """The kernel types, as identities, whose rows may show otherwise than before."""
     new = [table.select(_CASE) for table in added]
     for name in ("cases", "profiles"):
-        old, now = getattr(before, name), getattr(state, name)
-        new += [beyond(old, now).select(_CASE), beyond(now, old).select(_CASE)]
+        new.append(differing(getattr(before, name), getattr(state, name)).select(_CASE))
     cases = pa.concat_tables([before.cases, state.cases]).select((*_CASE, "kernel_type"))
     other = [
         path
@@ -87,11 +88,6 @@ def _of_kernels(state: State, kernels: pa.Array) -> State:
 def _rendered(state: State) -> dict[str, ShownFile]:
     files = render(state)
     return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
-
-
-def _pairs(kernels: pa.Table) -> set[tuple[str, str]]:
-    found = kernels.group_by(list(_KERNEL)).aggregate([]).to_pydict()
-    return set(zip(found["version_path"], found["kernel_type"], strict=True))
 
 
 def _file(path: str, kernel: str) -> str:
