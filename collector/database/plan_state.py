@@ -15,6 +15,7 @@ import pyarrow.csv as pa_csv
 
 from collector import keys
 from collector.canonical import canonical_json
+from collector.case import normal_kernel_type
 from collector.database.binding import BoundShard
 from collector.database.committed import CommittedAttempt, StoredShard, fetch
 from collector.database.plans import Damage, MergedPlan, plan_reader
@@ -297,7 +298,7 @@ def records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Cas
 def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
     columns: dict[str, list[object]] = {
         **_key_columns(plan, records),
-        "kernel_type": [record.case.kernel_type for record in records],
+        "kernel_type": [normal_kernel_type(record.kernel_type) for record in records],
         **{name: [record.cells.get(name, "") for record in records] for name in BASE_CELLS},
         "extra": [canonical_json(dict(r.extra)).decode() if r.extra else "" for r in records],
     }

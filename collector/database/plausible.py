@@ -18,7 +18,7 @@ from collector.record import CaseRecord
 def with_implausible(table: pa.Table, records: Iterable[CaseRecord], plan: Plan) -> pa.Table:
     """The rows of a plan's parts; what cannot have been measured of its case has the outcome
     `implausible`, with the reason, and is the same otherwise."""
-    cases = {record.case_id: record.case for record in records}
+    known = {record.case_id: record for record in records}
     limit_us = plan.limits.case_s * 1e6
     outcomes, reasons = table["outcome"].to_pylist(), table["reason"].to_pylist()
     rows = zip(table["case"].to_pylist(), table["mean_us"].to_pylist(), strict=True)
@@ -26,8 +26,8 @@ def with_implausible(table: pa.Table, records: Iterable[CaseRecord], plan: Plan)
     for at, (case_id, mean_us) in enumerate(rows):
         if outcomes[at] != Outcome.OK or not mean_us:
             continue
-        case = cases.get(case_id)
-        least_us = LEAST_US if case is None else floor_us(case, plan.stack)
+        record = known.get(case_id)
+        least_us = LEAST_US if record is None else floor_us(record.case, plan.stack)
         if reason := implausible(float(mean_us), floor_us=least_us, limit_us=limit_us):
             outcomes[at], reasons[at], changed = Outcome.IMPLAUSIBLE.value, reason, True
     if not changed:
