@@ -5,44 +5,30 @@ row against its own id, so that what a merge reads is what a worker wrote. A sha
 checks is damaged: it is told, and nothing else waits for it.
 """
 
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 
 from collector import keys
-from collector.canonical import canonical_json
-from collector.case import normal_kernel_type
 from collector.database.binding import BoundShard
 from collector.database.committed import CommittedAttempt, StoredShard, fetch
+from collector.database.measurement_rows import rows_of_part
 from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.database.plausible import with_implausible
 from collector.database.raw_records import RawRecord, records_named
-from collector.database.row_values import check_values
-from collector.database.state import (
-    CASE_SCHEMA,
-    PROFILE_SCHEMA,
-    TEXT,
-    State,
-    rank_of,
-    version_of,
-)
+from collector.database.record_rows import case_rows, profile_rows
+from collector.database.state import TEXT, State, version_of
 from collector.errors import BadInput
 from collector.manifest import AttemptManifest
-from collector.measurement import ROW_COLUMNS, Outcome, Timing, measurement_id_of
+from collector.measurement import Outcome
 from collector.plan import Plan, PlannedShard
 from collector.record import CaseRecord, as_ran
 from collector.shard import read_shard
 from collector.store.base import Store
 from collector.surroundings import side_by_side
-from collector.vocabulary import BASE_CELLS
 
 _READERS = 8
-_MOST_BLOCK_BYTES = (1 << 31) - 1
-_TIMING = tuple(field.name for field in fields(Timing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +133,18 @@ class _Rows:
             return []
         key = keys.shard(self._plan.campaign, shard.shard_id)
         records = [case.record for case in read_shard(shard.table, path=key)]
-        self._cases.append(_case_rows(self._plan, records))
-        self._profiles.append(_profile_rows(self._plan, records))
+        self._cases.append(case_rows(self._plan, records))
+        self._profiles.append(profile_rows(self._plan, records))
         return records
 
     def _add_answer(self, answer: CommittedAttempt, records: list[CaseRecord]) -> None:
         table = _measurements(self._plan, answer, records)
         if not table.num_rows:
             raise BadInput("none of its parts holds a row", path=answer.key)
-        ran = records_that_ran(table, records)
+        ran = _records_that_ran(table, records)
         self._measurements.append(table)
         self.records += records_named(answer.manifest, answer.key)
-        self._cases.append(_case_rows(self._plan, ran))
+        self._cases.append(case_rows(self._plan, ran))
         self._is_measured = True
 
     def state(self) -> State:
@@ -177,63 +163,6 @@ class _Rows:
         )
 
 
-def measurement_rows(data: bytes, *, key: str) -> pa.Table:
-    """The rows of a part. Raises BadInput, naming the key, for anything else."""
-    # What worker.read_part reads row by row, read as columns: a merge moves 100,000s of rows.
-    if b"\0" in data:
-        raise BadInput("a part is wanted, and this holds NUL", path=key)
-    try:
-        table = pa_csv.read_csv(
-            io.BytesIO(data),
-            # One block, since a row longer than a block is refused.
-            read_options=pa_csv.ReadOptions(
-                use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
-            ),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(ROW_COLUMNS, TEXT), strings_can_be_null=False
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        raise BadInput(f"a part is wanted: {error}", path=key) from error
-    if tuple(table.column_names) != ROW_COLUMNS:
-        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
-    check_rows(table, key)
-    return table
-
-
-def check_rows(table: pa.Table, key: str) -> None:
-    """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
-    not follow from its own row."""
-    check_values(table, key)
-    try:
-        _check_timings(table.filter(pc.not_equal(table["mean_us"], "")))
-    except (pa.ArrowInvalid, BadInput) as error:
-        raise BadInput(f"a row is no measurement: {error}", path=key) from error
-    bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
-    if pc.any(bare).as_py():
-        raise BadInput("a row is ok and has no duration", path=key)
-    if wrong := _wrong_ids(table):
-        raise BadInput(f"measurement {wrong[0]!r} does not follow from its own row", path=key)
-
-
-def _check_timings(timed: pa.Table) -> None:
-    """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
-    for numbers in zip(*(timed[n].cast(pa.float64()).to_pylist() for n in _TIMING), strict=True):
-        Timing(*numbers)
-
-
-def _wrong_ids(table: pa.Table) -> list[str]:
-    """The measurements whose id does not follow from their own row."""
-    names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
-    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
-    return [
-        measurement
-        for shard, attempt, session, case, runtime, asked, measurement in rows
-        if measurement_id_of(shard, attempt, int(session), case, runtime, asked) != measurement
-    ]
-
-
 def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Table:
     """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
     if not answer.parts:
@@ -242,7 +171,7 @@ def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRe
     answer.bound.check_final(answer.manifest.final, own, answer.key)
     parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
     table = pa.concat_tables(parts).combine_chunks()
-    ran = records_that_ran(table, records)
+    ran = _records_that_ran(table, records)
     table = with_implausible(table, (*records, *ran), plan)
     final = _final_flags(table, answer.manifest, answer.key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
@@ -250,7 +179,7 @@ def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRe
 
 
 def _part(bound: BoundShard, records: Mapping[str, CaseRecord], key: str, data: bytes) -> pa.Table:
-    table = measurement_rows(data, key=key)
+    table = rows_of_part(data, key=key)
     bound.check_part(
         lambda names: zip(*(table[name].to_pylist() for name in names), strict=True), records, key
     )
@@ -281,7 +210,7 @@ def _filed_well(table: pa.Table) -> list[bool]:
     return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
 
 
-def records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
+def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
     """The records of the cases that ran in place of a shard's own, and were measured well: of the
     same tensors, under the kernel type and the state that the profiler told. The rows are bound to
     the shard, whose `records` these are."""
@@ -293,39 +222,3 @@ def records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Cas
         for row in rows
     ]
     return list({ran.case_id: ran for ran in found}.values())
-
-
-def _case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
-    columns: dict[str, list[object]] = {
-        **_key_columns(plan, records),
-        "kernel_type": [normal_kernel_type(record.kernel_type) for record in records],
-        **{name: [record.cells.get(name, "") for record in records] for name in BASE_CELLS},
-        "extra": [canonical_json(dict(r.extra)).decode() if r.extra else "" for r in records],
-    }
-    return pa.table(columns, schema=CASE_SCHEMA)
-
-
-def _profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
-    """Statistics of a source's own run. A shard holds only those of the plan's own stack: the
-    planner leaves out what a source of another one says."""
-    seen = [(record, record.profile) for record in records if record.profile is not None]
-    columns: dict[str, list[object]] = {
-        **_key_columns(plan, [record for record, _ in seen]),
-        "stack_id": [plan.stack.stack_id] * len(seen),
-        **{n: [getattr(p, n) for _, p in seen] for n in ("count", "mean_us", "median_us")},
-        "std_us": [p.std_us for _, p in seen],
-        "counters": [canonical_json([list(pair) for pair in p.counters]).decode() for _, p in seen],
-    }
-    return pa.table(columns, schema=PROFILE_SCHEMA)
-
-
-def _key_columns(plan: Plan, records: Sequence[CaseRecord]) -> dict[str, list[object]]:
-    head_commit, number, plan_hash = rank_of(plan)
-    rows = len(records)
-    return {
-        "version_path": [plan.stack.version_path] * rows,
-        "case": [record.case_id for record in records],
-        "head_commit": [head_commit] * rows,
-        "plan": [number] * rows,
-        "plan_hash": [plan_hash] * rows,
-    }

@@ -15,8 +15,8 @@ import pyarrow as pa
 from collector import keys
 from collector.counting import counted
 from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
+from collector.database.measurement_rows import check_rows
 from collector.database.origins import Claims, origin_problems
-from collector.database.plan_state import check_rows
 from collector.database.sealed import is_slip
 from collector.database.shown import Shown, shown_after
 from collector.database.snapshot import read_file, read_manifest, read_measurements, state_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import commit_from_json, find_head
+from collector.database.measurement_rows import check_rows
 from collector.database.op_mapping import check_op_mapping
-from collector.database.plan_state import check_rows
 from collector.database.pull import MARKER, check_is_real
 from collector.database.snapshot import read_measurements
 from collector.database.snapshot_manifest import manifest_from_json

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge
-from collector.database.plan_state import measurement_rows
 from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.manifest import (
@@ -302,7 +302,7 @@ def test_cells_that_are_no_such_thing_are_refused_by_merge_and_worker(store, nam
     row = dict(zip(ROW_COLUMNS, cells, strict=True)) | {name: text}
     data = table_bytes(ROW_COLUMNS, [list(row.values())])
     with pytest.raises(BadInput, match=f"^{PART}"):
-        measurement_rows(data, key=PART)
+        rows_of_part(data, key=PART)
     with pytest.raises(BadInput):
         from_row(row)
 
@@ -335,5 +335,5 @@ def test_whatever_a_worker_can_write_a_merge_takes_in(counters, companions, warn
         opened=state,
     )
     data = part_bytes([measured])
-    assert measurement_rows(data, key=PART).num_rows == 1
+    assert rows_of_part(data, key=PART).num_rows == 1
     assert read_part(data, key=PART) == (from_row(to_row(measured)),) == (measured,)

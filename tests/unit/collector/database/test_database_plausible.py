@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
+from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge
-from collector.database.plan_state import measurement_rows
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.view import render
@@ -108,4 +108,4 @@ def test_a_part_with_numbers_that_are_no_timing_is_named(text):
     numbers = (text + ",2.0" * 7).split(",")[:7] if "," in text else [text] * 7
     damaged = store.get(key).replace(",".join(["2.0"] * 7).encode(), ",".join(numbers).encode())
     with pytest.raises(BadInput, match=key):
-        measurement_rows(damaged, key=key)
+        rows_of_part(damaged, key=key)

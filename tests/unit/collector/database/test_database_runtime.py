@@ -7,8 +7,8 @@ import pytest
 
 from collector import keys
 from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
+from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge
-from collector.database.plan_state import measurement_rows
 from collector.database.snapshot import manifest_from_json
 from collector.errors import BadInput
 from collector.plan import plan_from_json
@@ -53,7 +53,7 @@ def test_rows_edited_to_another_runtime_are_refused(store, runtime):
     edited = store.get(PART).replace(b",fake,", f",{runtime},".encode())
     assert edited != store.get(PART)
     with pytest.raises(BadInput, match=PART):
-        measurement_rows(edited, key=PART)
+        rows_of_part(edited, key=PART)
 
 
 @pytest.mark.parametrize("runtime", ["none", "banana", "", None, 1, ["real"]])

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from collector.database.columns import database_columns
-from collector.database.plan_state import measurement_rows
+from collector.database.measurement_rows import rows_of_part
 from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.measurement import ROW_COLUMNS, Measurement, Outcome, Provenance, to_row
@@ -108,7 +108,7 @@ def test_parts_read_by_row_and_by_column(measured):
     data = part_bytes(measured)
     rows = [to_row(one) for one in measured]
     assert [to_row(one) for one in read_part(data, key="part-1.csv")] == rows
-    assert measurement_rows(data, key="part-1.csv").to_pylist() == rows
+    assert rows_of_part(data, key="part-1.csv").to_pylist() == rows
     again = table_rows(certificates(measured), ROW_COLUMNS, path="c")
     assert [dict(zip(ROW_COLUMNS, cells, strict=True)) for _, cells in again] == rows
 

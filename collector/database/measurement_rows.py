@@ -1,0 +1,140 @@
+"""Measurements as a table of text, every row checked: what `worker.attempt.read_part` reads row by
+row, read a column at a time, since a merge reads hundreds of thousands of them."""
+
+import io
+from collections.abc import Collection
+from dataclasses import fields
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from collector.database.state import TEXT
+from collector.errors import BadInput
+from collector.measurement import (
+    CACHES,
+    LISTS,
+    ROW_COLUMNS,
+    WHOLE_NUMBER,
+    Outcome,
+    Timing,
+    list_of,
+    measurement_id_of,
+)
+from collector.stack import Runtime
+
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+_TIMING = tuple(field.name for field in fields(Timing))
+_WHOLE_NUMBERS = (
+    *("plan", "head_commit", "session", "rank"),
+    *("n_expected", "n_observed", "n_accepted"),
+)
+_WHOLE = f"^({WHOLE_NUMBER})$"
+_STATES = tuple(
+    f"{when}_{what}" for when in ("opened", "closed") for what in ("clock_mhz", "temperature_c")
+)
+_WORDS: tuple[tuple[str, Collection[str]], ...] = (
+    ("outcome", frozenset(Outcome)),
+    ("runtime", frozenset(Runtime)),
+    ("cache", CACHES),
+)
+# Lists that need no closer look: what is written of names without escapes and of numbers that are
+# far from having no end. All others are decoded.
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[0-9]{1,3}))?"
+_PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
+_PLAIN = {"counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$"}
+
+
+def rows_of_part(data: bytes, *, key: str) -> pa.Table:
+    """The rows of a part. Raises BadInput, naming the key, for anything else."""
+    if b"\0" in data:
+        raise BadInput("a part is wanted, and this holds NUL", path=key)
+    try:
+        table = pa_csv.read_csv(
+            io.BytesIO(data),
+            # One block, since a row longer than a block is refused.
+            read_options=pa_csv.ReadOptions(
+                use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
+            ),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(ROW_COLUMNS, TEXT), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"a part is wanted: {error}", path=key) from error
+    if tuple(table.column_names) != ROW_COLUMNS:
+        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
+    check_rows(table, key)
+    return table
+
+
+def check_rows(table: pa.Table, key: str) -> None:
+    """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
+    not follow from its own row."""
+    _check_values(table, key)
+    try:
+        _check_timings(table.filter(pc.not_equal(table["mean_us"], "")))
+    except (pa.ArrowInvalid, BadInput) as error:
+        raise BadInput(f"a row is no measurement: {error}", path=key) from error
+    bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
+    if pc.any(bare).as_py():
+        raise BadInput("a row is ok and has no duration", path=key)
+    if wrong := _wrong_ids(table):
+        raise BadInput(f"measurement {wrong[0]!r} does not follow from its own row", path=key)
+
+
+def _check_timings(timed: pa.Table) -> None:
+    """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
+    for numbers in zip(*(timed[n].cast(pa.float64()).to_pylist() for n in _TIMING), strict=True):
+        Timing(*numbers)
+
+
+def _wrong_ids(table: pa.Table) -> list[str]:
+    """The measurements whose id does not follow from their own row."""
+    names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [
+        measurement
+        for shard, attempt, session, case, runtime, asked, measurement in rows
+        if measurement_id_of(shard, attempt, int(session), case, runtime, asked) != measurement
+    ]
+
+
+def _check_values(table: pa.Table, key: str) -> None:
+    """Raises BadInput, naming the key and the column, for a cell of another kind, and for a
+    measurement that is there twice."""
+    for name in _WHOLE_NUMBERS:
+        _refuse(table[name], pc.match_substring_regex(table[name], _WHOLE), name, key)
+    for name in _STATES:
+        told = table[name].filter(pc.not_equal(table[name], ""))
+        _refuse(told, _are_finite(told, name, key), name, key)
+    for name, words in _WORDS:
+        if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
+            raise BadInput(f"{name} {min(unknown)!r} is not known", path=key)
+    for name in LISTS:
+        _check_lists(table[name], name, key)
+    if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
+        raise BadInput("it holds a measurement twice", path=key)
+
+
+def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: str) -> None:
+    wrong = column.filter(pc.invert(is_well))
+    if len(wrong):
+        raise BadInput(f"{name} {wrong[0].as_py()!r} is no such number", path=key)
+
+
+def _are_finite(column: pa.ChunkedArray, name: str, key: str) -> pa.ChunkedArray:
+    try:
+        return pc.is_finite(column.cast(pa.float64()))
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"{name}: {error}", path=key) from error
+
+
+def _check_lists(column: pa.ChunkedArray, name: str, key: str) -> None:
+    is_plain = pc.match_substring_regex(column, _PLAIN.get(name, "^$"))
+    for text in pc.unique(column.filter(pc.invert(is_plain))).to_pylist():
+        try:
+            list_of(name, text)
+        except BadInput as error:
+            raise BadInput(str(error), path=key) from error
