@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from collector import keys
-from collector.database.commits import find_head, is_hint_damaged, parent_of
+from collector.database.commits import history, is_hint_damaged
 from collector.database.snapshot import read_manifest
 from collector.errors import BadInput
 from collector.store.base import Info, Store
@@ -51,14 +51,12 @@ class _Named:
 def _named(store: Store) -> _Named:
     named = _Named()
     try:
-        commit = find_head(store)
-        while commit is not None:
+        for commit in history(store):
             place = keys.snapshot(commit.snapshot)
             named.snapshots.add(place)
             manifest = read_manifest(store, commit)
             named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
             named.objects.add(keys.snapshot_manifest(commit.snapshot))
-            commit = parent_of(store, commit)
     except BadInput:  # which the check of the versions tells
         named.is_all = False
     return named
