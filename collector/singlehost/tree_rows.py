@@ -31,6 +31,7 @@ from collector.singlehost.version_files import (
     VersionFiles,
     duplicates,
     duration_us,
+    has_duration,
     places_by_case,
 )
 from collector.vocabulary import RUNTIME_PREFIX
@@ -105,7 +106,7 @@ class TreeRows:
         places = self._places.get(ran.case, ())
         is_due = self.update is Update.ALL
         for place in places:
-            if is_due or not _has_duration(self._files, place):
+            if is_due or not has_duration(self._files.cells(place)):
                 self._write(place, ran.case, measurement, asked, note)
         if places:
             return
@@ -158,8 +159,3 @@ def _as_measured(record: CaseRecord) -> CaseRecord:
 def _runtime(record: CaseRecord) -> Mapping[str, str]:
     """The cells that say what a launch depended on, beside its tensors."""
     return {name: text for name, text in record.extra.items() if name.startswith(RUNTIME_PREFIX)}
-
-
-def _has_duration(files: VersionFiles, place: Place) -> bool:
-    cells = files.cells(place)
-    return any(duration_us(cells, name) for name in (AVERAGE_DURATION, PROFILING_AVERAGE))

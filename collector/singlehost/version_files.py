@@ -36,8 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A row as it was read. `has_duration` is the first design's rule of what needs no other: a
-    positive duration, of a microbenchmark or of the source's own run."""
+    """A row as it was read."""
 
     place: Place
     case: Case
@@ -45,7 +44,7 @@ class TreeRow:
 
     @property
     def has_duration(self) -> bool:
-        return any(duration_us(self.cells, name) for name in (AVERAGE_DURATION, PROFILING_AVERAGE))
+        return has_duration(self.cells)
 
 
 class VersionFiles:
@@ -153,6 +152,12 @@ def duration_us(cells: Mapping[str, str], column: str) -> float | None:
     except ValueError:
         return None
     return value if isfinite(value) and value > 0 else None
+
+
+def has_duration(cells: Mapping[str, str]) -> bool:
+    """The first design's rule of which row needs no other: a positive duration, of a
+    microbenchmark or of the source's own run."""
+    return any(duration_us(cells, name) for name in (AVERAGE_DURATION, PROFILING_AVERAGE))
 
 
 def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[Place, ...]]:
