@@ -76,7 +76,7 @@ class Forecast:
     floor_s: float
 
 
-@dataclass(frozen=True)  # without slots: its hash is kept beside it
+@dataclass(frozen=True)  # without slots: its sha256 is kept beside it
 class Plan:
     campaign: str
     number: int
@@ -97,8 +97,14 @@ class Plan:
     shards: tuple[PlannedShard, ...]
 
     @cached_property
+    def sha256(self) -> str:
+        """Of the plan's bytes; of a large plan it takes a second."""
+        return sha256_hex(plan_to_json(self))
+
+    @property
     def plan_hash(self) -> str:
-        return sha256_hex(plan_to_json(self))[:16]
+        """The name of its content: the first digits of `sha256`."""
+        return self.sha256[:16]
 
 
 def plan_to_json(plan: Plan) -> bytes:

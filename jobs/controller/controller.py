@@ -206,12 +206,9 @@ class Controller:
             return None
         # Phase 3: write the plan where it is new, and say so.
         advanced = settled(situation, step, store, options)
+        plan = advanced.plan
         others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
-        known = KnownPlan(
-            advanced.plan,
-            advanced.plan.plan_hash,
-            tuple(other for other in others if other.number != advanced.plan.number),
-        )
+        known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
             memory.forget_plan()
             announce(self._cluster, applied.object, memory, "Planned", advanced.news)
@@ -234,8 +231,7 @@ class Controller:
         key = short_hash([name, situation.stored.last + 1, applied.fingerprint], 12)
         if has_merged(jobs, key):
             return True
-        newest = situation.plans[-1]
-        known = KnownPlan(newest, newest.plan_hash)
+        known = KnownPlan(situation.plans[-1])
         performer = Performer(self._cluster, applied, known, store, memory)
         for action in merging(jobs, key, tuple(due), partial=True):
             if self._may_act():
@@ -269,7 +265,6 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Mem
     kueue = bool(site.kueue_queue) or memory.queued
     return Desired(
         plan=known.plan,
-        plan_hash=known.plan_hash,
         # What is free now says nothing of what Kueue will give.
         workers=wanted if kueue else room_for(wanted, site, observed.nodes, observed.pods),
         per_index=site.devices_per_worker,

@@ -21,12 +21,15 @@ _LONGEST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KnownPlan:
-    """A plan, and its hash: of a large one it takes a second. `others` are the campaign's other
-    plans of the same stack: what comes late of them is merged with this one."""
+    """The plan in hand. `others` are the campaign's other plans of the same stack: what comes late
+    of them is merged with this one."""
 
     plan: Plan
-    plan_hash: str
     others: tuple[Plan, ...] = ()
+
+    @property
+    def plan_hash(self) -> str:
+        return self.plan.plan_hash
 
 
 @dataclass

@@ -10,7 +10,6 @@ class Desired:
     """What is wanted of a plan."""
 
     plan: Plan
-    plan_hash: str  # of the plan, which takes a while to compute
     workers: int  # how many pods may run at once
     per_index: int  # how many shards one pod gets
     paused: bool = False
@@ -20,3 +19,7 @@ class Desired:
     at_once: int = 1  # how many shards of an index are measured at a time
     made_of: str = ""  # the hash of what workers' pods are made of now: image, store and site
     launched: str = ""  # a token of whoever launched the campaign last
+
+    @property
+    def plan_hash(self) -> str:
+        return self.plan.plan_hash

@@ -12,7 +12,7 @@ from typing import Any
 from collector import __version__, keys
 from collector.canonical import canonical_json as _json
 from collector.canonical import sha256_hex, short_hash
-from collector.plan import Plan, plan_to_json
+from collector.plan import Plan
 from collector.worker.exit_codes import ExitCode
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
 from jobs.objects.job_features import ALL_FEATURES, Features
@@ -61,7 +61,7 @@ def worker_job(
         MADE_OF: made_of(site, deployment),
         # For people and other programs: which plan this is a part of, and whether it is that one.
         LABEL + "plan-uri": f"{deployment.root}/{keys.plan(wave.campaign, wave.plan)}",
-        LABEL + "plan-sha256": sha256_hex(plan_to_json(plan)),
+        LABEL + "plan-sha256": plan.sha256,
     }
     if site.scheduler == "volcano":
         # One PodGroup holds the Job's pods: it must not wait for more than one of them.

@@ -247,7 +247,7 @@ def decision_s(plan: Plan) -> float:
         for at in range(0, len(names) // 2, A_WAVE)
     )
     observed = Observed(frozenset(names[: len(names) // 2]), waves)
-    desired = Desired(plan, plan_hash, DEVICES, per_index=1)
+    desired = Desired(plan, DEVICES, per_index=1)
     decide(desired, observed)  # what waves compute once
     seconds = []
     for _ in range(DECISIONS):

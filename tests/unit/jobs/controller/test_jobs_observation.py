@@ -65,7 +65,7 @@ class Looks:
         return self.observe().merged
 
     def observe(self) -> Observed:
-        known = KnownPlan(self.plan, self.plan.plan_hash)
+        known = KnownPlan(self.plan)
         return observe(self.cluster, self.applied, known, self.store, self.memory)
 
     def read(self, beginning: str = "") -> list[str]:

@@ -37,7 +37,7 @@ RETRIES = 3
 def desired(shards, workers=4, **more):
     named = (PlannedShard(f"s{i:03d}", 1, 10.0, "0" * 64) for i in range(shards))
     plan = plan_of(tuple(named))
-    return Desired(plan, plan.plan_hash, workers, per_index=1, **more)
+    return Desired(plan, workers, per_index=1, **more)
 
 
 class PlayedCluster:

@@ -40,7 +40,7 @@ def job_of(wave, **more):
 
 
 def desired(shards, workers, **more):
-    return Desired(plan_of(shards_of(*[10.0] * shards)), "h", workers, per_index=1, **more)
+    return Desired(plan_of(shards_of(*[10.0] * shards)), workers, per_index=1, **more)
 
 
 def pod_of(job, index, node="n1", phase="Running", **more):
@@ -205,15 +205,15 @@ def test_the_example_of_a_waves_size(workers, indexes):
 
 
 def test_the_example_of_nodes_that_the_next_wave_avoids():
-    wave = wave_of(8, avoid=("n1",))
-    job = job_of(wave)
+    wanted, wave = desired(10, workers=20), wave_of(8, avoid=("n1",))
+    job = job_of(wave, plan_hash=wanted.plan_hash)
     stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
     pods = [pod_of(job, 0, "n2", **stuck), pod_of(job, 1, "n3", **stuck), pod_of(job, 2, "n4")]
     seen = Observed(
         frozenset(), (wave,), (job,), tuple(pods), nodes_of("n1", "n2", "n3", "n4"),
         Strikes(frozenset({Strike("n1", "s8"), Strike("n1", "s9")})),
     )  # fmt: skip
-    (launch,) = [a for a in decide(desired(10, workers=20), seen) if isinstance(a, Launch)]
+    (launch,) = [a for a in decide(wanted, seen) if isinstance(a, Launch)]
     assert launch.wave.avoid == ("n1", "n2")
 
 
@@ -221,11 +221,10 @@ def test_the_example_of_nodes_that_the_next_wave_avoids():
     ("ended_s", "shards", "is_deleted"), [(599.0, 5, False), (600.0, 5, True), (0.0, 4, True)]
 )
 def test_the_example_of_a_job_that_ended_well(ended_s, shards, is_deleted):
-    wave = wave_of(4)
-    ended = frozenset(range(4))
-    job = job_of(wave, state="Complete", succeeded=ended, in_state_s=ended_s)
-    seen = Observed(wave.shards, (wave,), (job,))
-    actions = decide(desired(shards, workers=4), seen)
+    wanted, wave = desired(shards, workers=4), wave_of(4)
+    ended = {"state": "Complete", "succeeded": frozenset(range(4)), "in_state_s": ended_s}
+    job = job_of(wave, plan_hash=wanted.plan_hash, **ended)
+    actions = decide(wanted, Observed(wave.shards, (wave,), (job,)))
     assert any(isinstance(a, Delete) and a.job == job.name for a in actions) is is_deleted
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.canonical import sha256_hex
 from collector.case import Case
 from collector.errors import BadInput
 from collector.ops.spec import Constraint, OpSpec
@@ -305,6 +306,7 @@ def test_a_plan_comes_back_from_its_text() -> None:
     data = plan_to_json(made)
     assert plan_from_json(data) == made
     assert plan_to_json(plan_from_json(data)) == data
+    assert made.sha256 == sha256_hex(data) and made.sha256.startswith(made.plan_hash)
 
 
 def test_a_shard_is_named_by_its_cases_settings_and_round() -> None:
