@@ -7,6 +7,7 @@ It may be killed at any line, and another may go on from anywhere.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from collector import surroundings
@@ -239,8 +240,8 @@ class Controller:
         return False
 
     def _stack(self, applied: Applied, store: Store) -> Stack | None:
-        name = applied.campaign.name
-        found = stack_at_work(self._cluster, applied, reversed(read_plans(store, name)))
+        read = partial(read_plans, store, applied.campaign.name)
+        found = stack_at_work(self._cluster, applied, read)
         return found or stack_of_workers(self._cluster, applied)
 
     def _options(self, applied: Applied, situation: Situation) -> RunOptions:

@@ -1,6 +1,6 @@
 """The stack of the machines that will measure, asked of one of their pods."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 from collector.decoding import decode_object
 from collector.errors import BadInput
@@ -15,8 +15,11 @@ from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME
 from jobs.objects.job_manifest import made_of
 
 
-def stack_at_work(cluster: Cluster, applied: Applied, plans: Iterable[Plan]) -> Stack | None:
-    """The stack that a live wave of these very pods measures for; None where there is none.
+def stack_at_work(
+    cluster: Cluster, applied: Applied, read: Callable[[], Sequence[Plan]]
+) -> Stack | None:
+    """The stack that a live wave of these very pods measures for; None where there is none: then
+    the plans are not read.
 
     Whoever takes a campaign over asks this first: its own pods may hold every device that a probe
     would wait for.
@@ -25,7 +28,8 @@ def stack_at_work(cluster: Cluster, applied: Applied, plans: Iterable[Plan]) -> 
     wanted = made_of(applied.site, applied.deployment)
     views = map(job_view, cluster.jobs(selector))
     live = {view.plan_hash for view in views if view.is_live and view.made_of == wanted}
-    return next((plan.stack for plan in plans if plan.plan_hash in live), None) if live else None
+    plans = reversed(read()) if live else ()
+    return next((plan.stack for plan in plans if plan.plan_hash in live), None)
 
 
 def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:

@@ -6,7 +6,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.stack import Stack
-from jobs.controller.stack_probe import stack_of_workers
+from jobs.controller.stack_probe import stack_at_work, stack_of_workers
 from jobs.objects.applied_campaign import applied_from, config_map
 from jobs.objects.deployment import Deployment
 
@@ -43,12 +43,22 @@ class OneProbe:
         return self._log
 
 
-def stack_of(log, state="Complete"):
+def small():
     deployment = Deployment("bench", "here/collector:1", "here/controller:1", "memory:")
-    applied = applied_from(config_map("small", TEXT, {"site": "cpu"}, deployment))
-    cluster = OneProbe(log, state)
+    return applied_from(config_map("small", TEXT, {"site": "cpu"}, deployment))
+
+
+def stack_of(log, state="Complete"):
+    cluster, applied = OneProbe(log, state), small()
     assert stack_of_workers(cluster, applied) is None  # the Job is created first
     return stack_of_workers(cluster, applied)
+
+
+def test_no_plan_is_read_while_no_wave_is_at_work():
+    def read():
+        raise AssertionError("a large plan takes a second")
+
+    assert stack_at_work(OneProbe(""), small(), read) is None
 
 
 @pytest.mark.parametrize(
