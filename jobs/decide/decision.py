@@ -15,7 +15,7 @@ from jobs.decide.failed_shards import judge
 from jobs.decide.image_refusal import refusal
 from jobs.decide.job_scaling import Claim, scaling
 from jobs.decide.job_suspension import Suspension, refused_by_store, suspension
-from jobs.decide.observed import WORKER, JobView, Observed, PodView
+from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnings
 from jobs.decide.quarantine import drained, kept_indexes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
@@ -48,10 +48,10 @@ class _Round:
         self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
         # The nodes: which are quarantined, and which the next wave avoids as well. Where nodes may
         # not be listed none is quarantined: nobody knows how many there are.
-        self._strikes = observed.strikes.plus(strikes(observed))
+        self._stuck = tuple(stuck_beside(observed))
+        self._strikes = observed.strikes.plus(strikes(observed, self._stuck))
         self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
         self._refusal = refusal(self._jobs, observed, self._avoid)
-        self._stuck = tuple(stuck_beside(observed))
         self._unfit = self._avoid | self._unfit_nodes()
         # The indexes that nobody waits for, what is left of live Jobs, the shards that nobody can
         # finish, the Jobs to stop.
@@ -60,6 +60,7 @@ class _Round:
         }
         self._remaining = remaining_work(self._live, observed, self._lost)
         indexes = -(-len(desired.plan.shards) // desired.per_index)
+        self._awaited = {job.name: self._to_await(job) for job in self._live}
         self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
         self._suspensions = dict(self._to_suspend())
 
@@ -107,7 +108,7 @@ class _Round:
             yield from self._refusal.warnings()
         yield from self._verdict.warnings()
         for job in self._live:
-            if refused := refused_by_store(job, self._pods(job)):
+            if refused := refused_by_store(job, self._observed.pods_of(job)):
                 nodes = ", ".join(sorted({pod.node for pod in refused}))
                 yield Announce(
                     "StoreRefusesWorkers",
@@ -132,13 +133,10 @@ class _Round:
             return any(is_others(job, self._desired) and not job.suspended for job in self._live)
         return bool(self._live or self._open())
 
-    def _pods(self, job: JobView) -> list[PodView]:
-        return [pod for pod in self._observed.pods if pod.job == job.name]
-
     def _to_suspend(self) -> Iterator[tuple[str, Suspension]]:
         for job in self._live:
             wave = self._observed.by_hash[job.wave]
-            if stops := suspension(job, wave, self._pods(job), self._avoid):
+            if stops := suspension(job, wave, self._observed.pods_of(job), self._avoid):
                 yield job.name, stops
 
     def _unfit_nodes(self) -> frozenset[str]:
@@ -181,7 +179,7 @@ class _Round:
         """Whether a Job may use a node that is quarantined since the Job was made."""
         return not self._avoid <= frozenset(self._observed.by_hash[job.wave].avoid)
 
-    def _awaited(self, job: JobView) -> list[int]:
+    def _to_await(self, job: JobView) -> list[int]:
         """The indexes of a live Job whose shards go to no other wave."""
         found = list(self._remaining[job.name].open_indexes)
         if not self._is_retired(job):
@@ -210,7 +208,7 @@ class _Round:
             if done and (has_ended or any(name == job.name for name, _ in self._lost)):
                 yield Delete(job.name, "its shards are committed")
             elif not done and job.is_live and self._is_retired(job):
-                kept = len(self._awaited(job))
+                kept = len(self._awaited[job.name])
                 if not kept or not is_others(job, self._desired):
                     yield from drained(job, kept, self._avoid)
 
@@ -220,7 +218,9 @@ class _Round:
         desired = self._desired
         if desired.paused:
             return
-        at_work = [(self._observed.by_hash[job.wave], self._awaited(job)) for job in self._live]
+        at_work = [
+            (self._observed.by_hash[job.wave], self._awaited[job.name]) for job in self._live
+        ]
         in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
         rest = in_hand | self._settling() | self._verdict.resting
         todo = [shard for shard in self._open(handled) if shard not in rest]
@@ -249,16 +249,14 @@ class _Round:
             key=lambda job: observed.by_hash[job.wave].serial,
         )
         theirs = [job for job in jobs if is_others(job, desired)]
-        ours = [self._claim(job) for job in jobs if job not in theirs]
-        taken = sum(len(self._awaited(job)) for job in self._live if self._is_retired(job))
+        ours = [
+            Claim(job, self._remaining[job.name]) for job in jobs if not is_others(job, desired)
+        ]
+        taken = sum(len(self._awaited[job.name]) for job in self._live if self._is_retired(job))
         taken += sum(job.parallelism for job in theirs if not job.suspended)
         left = max(0, desired.workers - taken)
         yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
         yield from queueing(desired, self._live, theirs)
-
-    def _claim(self, job: JobView) -> Claim:
-        left = self._remaining[job.name]
-        return Claim(job, len(left.open_indexes), len(left.taken_indexes), left.doubled_pods)
 
 
 def _why_obsolete(job: JobView, desired: Desired) -> str:

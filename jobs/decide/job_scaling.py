@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from jobs.decide.actions import Announce, Scale, Suspend
 from jobs.decide.job_suspension import HOLD_S, Suspension
 from jobs.decide.observed import JobView, Observed
+from jobs.decide.remaining_work import Remaining
 from jobs.objects.waves import parallelism
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """What a live Job still has to do."""
+    """A live Job, and what it still has to do."""
 
     job: JobView
-    open_indexes: int  # not ended, not committed, not lost, and not taken by a younger wave
-    taken_indexes: int = 0  # those that a younger wave has taken
-    doubled_pods: int = 0  # pods that still measure what a younger wave has taken
+    left: Remaining
 
     @property
     def widest(self) -> int:
         """How many pods at once find something to do, whichever indexes Kubernetes picks: where a
         younger wave has taken some, each pod more could begin one of those."""
-        return self.open_indexes if self.taken_indexes else self.job.completions
+        return len(self.left.open_indexes) if self.left.taken_indexes else self.job.completions
 
 
 def scaling(
@@ -62,7 +61,8 @@ def scaling(
         wanted = _share(claim, left - younger)
         if not why and not job.suspended and wanted != job.parallelism:
             yield Scale(job.name, wanted)
-        left -= min(claim.open_indexes, _share(claim, left)) + claim.doubled_pods
+        todo = claim.left
+        left -= min(len(todo.open_indexes), _share(claim, left)) + todo.doubled_pods
         left = max(0, left)
 
 

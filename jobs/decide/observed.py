@@ -1,6 +1,7 @@
 """What a controller sees of a campaign: commits and waves in the store, and live objects."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.objects.strikes import Strikes
@@ -98,6 +99,17 @@ class Observed:
     settling: frozenset[tuple[str, int]] = frozenset()
     store_works: bool = True
     by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _pods_of: Mapping[str, list[PodView]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_hash", {wave.wave_hash: wave for wave in self.waves})
+        pods_of = defaultdict[str, list[PodView]](list)
+        for pod in self.pods:
+            pods_of[pod.job].append(pod)
+        object.__setattr__(self, "_pods_of", dict(pods_of))
+
+    def pods_of(self, job: JobView) -> Sequence[PodView]:
+        """The pods of a Job, in the order of `pods`."""
+        return self._pods_of.get(job.name, ())

@@ -7,6 +7,7 @@ what is wrong.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from collector.counting import counted
@@ -29,13 +30,14 @@ _KUBELET = "is it Ready, what does its kubelet log"
 _NUMBER = re.compile(r"\d+")
 
 
-def strikes(observed: Observed) -> Iterator[Strike]:
-    """What pods say against their nodes. A pod is one witness, however many shards it has.
+def strikes(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Strike]:
+    """What pods say against their nodes; `stuck` are those of `stuck_beside`. A pod is one witness,
+    however many shards it has.
 
     Example: a pod with the shards s1 and s2 ends on n1 with exit 44, and s1 is committed: that is
     one strike, of s2 against n1. A pod that ends with exit 48 (memory) accuses no node.
     """
-    beside = {pod.uid for pod in stuck_beside(observed)}
+    beside = {pod.uid for pod in stuck}
     for pod in observed.pods:
         ill = pod.refused or pod.exit_code in (ExitCode.NODE, ExitCode.HANG)
         if pod.node and (ill or pod.uid in beside) and (shard := witness(pod, observed)):
@@ -94,17 +96,18 @@ def is_being_made(pod: PodView) -> bool:
 
 
 def runs_anywhere(job: JobView, pods: Iterable[PodView]) -> bool:
-    """Whether a pod of a Job runs, or has ended well: then each of its pods could."""
-    running = any(p.job == job.name and p.phase == "Running" and not p.deleting for p in pods)
+    """Whether one of a Job's own pods runs, or has ended well: then each of them could."""
+    running = any(pod.phase == "Running" and not pod.deleting for pod in pods)
     return running or bool(job.succeeded)
 
 
 def stuck_beside(observed: Observed) -> Iterator[PodView]:
     """Pods that do not start while others of their Job do: their nodes are to blame."""
-    stuck = [pod for pod in observed.pods if not_starting(pod)]
-    for job in observed.jobs if stuck else ():
-        if runs_anywhere(job, observed.pods):
-            yield from (pod for pod in stuck if pod.job == job.name)
+    for job in observed.jobs:
+        pods = observed.pods_of(job)
+        stuck = [pod for pod in pods if not_starting(pod)]
+        if stuck and runs_anywhere(job, pods):
+            yield from stuck
 
 
 def warnings(observed: Observed) -> Iterator[Announce]:
@@ -129,15 +132,17 @@ def warnings(observed: Observed) -> Iterator[Announce]:
                 f"good, kubectl delete node {pod.node}",
                 pod.name,
             )
-    stuck = [pod for pod in observed.pods if not_starting(pod)]
-    for place in dict.fromkeys((pod.job, pod.node) for pod in stuck):
-        here = [pod for pod in stuck if (pod.job, pod.node) == place]
-        why = not_starting(here[0])
+    stuck = defaultdict[tuple[str, str], list[PodView]](list)
+    for pod in observed.pods:
+        if not_starting(pod):
+            stuck[pod.job, pod.node].append(pod)
+    for (job, node), pods in stuck.items():
+        why = not_starting(pods[0])
         yield Announce(
             "NotStarting",
-            f"{counted(len(here), 'pod does', 'pods do')} not start on {place[1]} (as "
-            f"{here[0].name}): {why}. What helps: {advice_on(why)}",
-            " ".join(place),
+            f"{counted(len(pods), 'pod does', 'pods do')} not start on {node} (as "
+            f"{pods[0].name}): {why}. What helps: {advice_on(why)}",
+            f"{job} {node}",
         )
     waiting = [p for p in observed.pods if p.unschedulable and p.in_state_s > STUCK_S]
     for pod in waiting[:1]:

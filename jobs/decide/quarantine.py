@@ -25,11 +25,8 @@ def kept_indexes(
     taken = {s for w in observed.waves if w.serial > wave.serial for s in w.shards}
     running = {
         pod.index
-        for pod in observed.pods
-        if pod.job == job.name
-        and pod.phase == "Running"
-        and not pod.deleting
-        and pod.node not in avoid
+        for pod in observed.pods_of(job)
+        if pod.phase == "Running" and not pod.deleting and pod.node not in avoid
     }
     return [i for i in open_indexes if i in running and taken.isdisjoint(wave.indexes[i])]
 

@@ -44,7 +44,7 @@ def _of(
     ]
     ended = job.succeeded | job.failed
     doubled = taken.intersection(waited_for)
-    pods = (pod for pod in observed.pods if doubled and pod.job == job.name)
+    pods = observed.pods_of(job) if doubled else ()
     return Remaining(
         open_indexes=tuple(i for i in waited_for if i not in ended and i not in taken),
         taken_indexes=taken,

@@ -18,6 +18,7 @@ from jobs.decide.observed import WORKER, JobView, NodeView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, not_starting, strikes
 from jobs.decide.quarantine import drained, kept_indexes
 from jobs.decide.queued_waves import queued_launches, queueing
+from jobs.decide.remaining_work import Remaining
 from jobs.decide.wave_choice import half_made
 from jobs.objects.strikes import Strike, Strikes
 from jobs.objects.waves import Wave, wave_size
@@ -84,7 +85,7 @@ def test_the_example_of_a_pods_strike(code, found):
     wave = wave_of(["s1", "s2"], per_index=2)
     job = job_of(wave)
     seen = Observed(frozenset({"s1"}), (wave,), (job,), tuple(failed(job, code, [0])))
-    assert list(strikes(seen)) == found
+    assert list(strikes(seen, ())) == found
 
 
 @pytest.mark.parametrize(("in_state_s", "is_lost"), [(180.0, False), (181.0, True)])
@@ -155,7 +156,8 @@ def test_the_example_of_nodes_that_fail(fail, run, reason):
 @pytest.mark.parametrize(("runs", "older", "younger"), [(0, 8, 2), (6, 4, 6)])
 def test_the_example_of_shared_workers(runs, older, younger):
     jobs = [job_of(wave_of(9, serial), parallelism=1) for serial in (0, 1)]
-    claims = [Claim(jobs[0], 8), Claim(replace(jobs[1], active=runs), 8)]
+    left = Remaining(tuple(range(8)), frozenset(), 0)
+    claims = [Claim(jobs[0], left), Claim(replace(jobs[1], active=runs), left)]
     found = list(scaling(claims, {}, Observed(frozenset(), ()), 10, paused=False))
     assert found == [Scale(jobs[0].name, older), Scale(jobs[1].name, younger)]
 
