@@ -14,7 +14,7 @@ from jobs.decide.live_objects import aged, job_views, pod_view
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
 from jobs.decide.pod_problems import STUCK_S, is_being_made
 from jobs.kube.cluster import Cluster
-from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.kube.errors import unless_refused
 from jobs.objects.applied_campaign import SELECTOR, Applied
 from jobs.objects.deployment import COMPONENT_LABEL
 from jobs.objects.events import message_of, said_at
@@ -110,15 +110,11 @@ def _with_warnings(
 
 def _last_warning(cluster: Cluster, pod: PodView) -> str:
     """What the cluster last held against a pod; empty where this account may not read that."""
-    try:
+    with unless_refused(f"Events of {pod.name}"):
         found = cluster.events(f"involvedObject.name={pod.name},type=Warning")
-    except ClusterAway:
-        raise
-    except ClusterError as error:
-        logger.debug("no Events of %s: %s", pod.name, error)
-        return ""
-    last = max(found, key=said_at, default=None)
-    return message_of(last) if last else ""
+        last = max(found, key=said_at, default=None)
+        return message_of(last) if last else ""
+    return ""
 
 
 def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:

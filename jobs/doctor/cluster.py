@@ -59,7 +59,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     yield from check_apis(served, chosen)
     if chosen.kueue_queue and served[KUEUE]:
         yield from _queues(cluster, chosen)
-    allowed = {permission: cluster.may(*permission) for permission in NEEDED}
+    allowed = {permission: cluster.access.mine(*permission) for permission in NEEDED}
     yield check_permissions(allowed, f"this account, in {cluster.namespace},")
     yield check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
     yield from check_nodes(cluster.nodes(), chosen)
@@ -73,8 +73,9 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
 
 def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
     """What the ServiceAccount of the controller may do; None where that may not be asked."""
+    asked = cluster.access.of_account
     try:
-        return {permission: cluster.account_may(_ACCOUNT, *permission) for permission in NEEDED}
+        return {permission: asked(_ACCOUNT, *permission) for permission in NEEDED}
     except ClusterError:
         return None
 

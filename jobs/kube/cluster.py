@@ -1,32 +1,18 @@
-"""The one door to Kubernetes, and the only module that imports its client.
-
-Objects pass as plain values: typed models take eight times as long to read.
-"""
+"""A cluster: what all others see of Kubernetes, a method for each thing that is asked of it."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import urllib3
-from kubernetes import client, config
-from kubernetes.config.config_exception import ConfigException
-
-from collector.errors import BadInput
+from jobs.kube.access_reviews import AccessReviews
 from jobs.kube.campaign_events import COMPONENT, campaign_event
-from jobs.kube.errors import (
-    ClusterAway,
-    ClusterError,
-    ObjectConflict,
-    ObjectMissing,
-    cluster_error,
-)
+from jobs.kube.connection import Client, Connection, own_client, own_namespace
+from jobs.kube.errors import ObjectConflict, ObjectMissing, unless_refused
 from jobs.kube.kueue_objects import KueueObjects
 from jobs.kube.request_budget import Budget
-from jobs.kube.requests import Body, Calls, Query, Response
+from jobs.kube.requests import Body, Calls, Query
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 
@@ -35,38 +21,26 @@ logger = logging.getLogger(__name__)
 _JOBS = "/apis/batch/v1/namespaces/{namespace}/jobs"
 _CORE = "/api/v1/namespaces/{namespace}/{kind}"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _STRICT = {"fieldValidation": "Strict", "fieldManager": COMPONENT}
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Cluster:
     """The objects of one namespace, and the nodes. Threads may share it."""
 
-    def __init__(self, api: client.ApiClient, namespace: str, budget: Budget | None = None):
+    def __init__(self, api: Client, namespace: str, budget: Budget | None = None):
         self.namespace = namespace
-        self._api = api
-        self._calls = Calls(self._send, budget or Budget())
+        self._calls = Calls(Connection(api).send, budget or Budget())
         self._jobs = _JOBS.format(namespace=namespace)
         self._leases = _LEASES.format(namespace=namespace)
         self.kueue = KueueObjects(self._calls, namespace)
+        self.access = AccessReviews(self._calls, namespace)
 
     @classmethod
     def connect(cls, namespace: str | None = None) -> "Cluster":
         """By the pod's own token, or by KUBECONFIG. Raises BadInput where there is neither."""
-        try:
-            config.load_incluster_config()
-        except ConfigException:
-            try:
-                config.load_kube_config()
-            except ConfigException as error:
-                raise BadInput(f"no cluster: set KUBECONFIG ({error})") from error
-        settings = client.Configuration.get_default_copy()
-        settings.retries = False  # who asks again, and how often, is decided in one place
-        return cls(client.ApiClient(settings), namespace or _own_namespace())
+        return cls(own_client(), namespace or own_namespace())
 
     @property
     def requests(self) -> int:
@@ -95,17 +69,16 @@ class Cluster:
     def config_maps(self, selector: str) -> list[Manifest]:
         return self._list(self._core("configmaps"), {"labelSelector": selector})
 
-    def nodes(self, selector: str = "") -> list[Manifest]:
-        """Nodes that match; none where this account may not list them."""
-        with _unless_refused("nodes"):
-            return self._list("/api/v1/nodes", {"labelSelector": selector})
+    def nodes(self) -> list[Manifest]:
+        """Those of the cluster; none where this account may not list them."""
+        with unless_refused("nodes"):
+            return self._list("/api/v1/nodes", {})
         return []
 
     def pods_everywhere(self, fields: str) -> Iterator[Manifest]:
         """Pods of all namespaces, page by page; none where this account may not list them."""
-        with _unless_refused("pods of all namespaces"):
-            for page in self._calls.pages("/api/v1/pods", {"fieldSelector": fields}):
-                yield from page.get("items") or ()
+        with unless_refused("pods of all namespaces"):
+            yield from self._calls.items("/api/v1/pods", {"fieldSelector": fields})
 
     def events(self, fields: str) -> list[Manifest]:
         """What the cluster says; `fields` as `involvedObject.name=NAME`."""
@@ -187,46 +160,10 @@ class Cluster:
         answer: Manifest = self._calls.json("PUT", path, lease)
         return answer
 
-    def may(self, verb: str, group: str, resource: str, name: str = "") -> bool:
-        """Whether this account may do that in the namespace, to one object where it is named."""
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": self._asked(verb, group, resource, name)},
-        }
-        return bool(self._calls.json("POST", _REVIEWS, review)["status"]["allowed"])
-
-    def account_may(
-        self, account: str, verb: str, group: str, resource: str, name: str = ""
-    ) -> bool:
-        """The same of a ServiceAccount of the namespace. Raises ClusterError where this account may
-        not ask that."""
-        namespace = self.namespace
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "LocalSubjectAccessReview",
-            "metadata": {"namespace": namespace},
-            "spec": {
-                "user": f"system:serviceaccount:{namespace}:{account}",
-                "groups": [
-                    *("system:serviceaccounts", f"system:serviceaccounts:{namespace}"),
-                    "system:authenticated",
-                ],
-                "resourceAttributes": self._asked(verb, group, resource, name),
-            },
-        }
-        path = _LOCAL_REVIEWS.format(namespace=namespace)
-        return bool(self._calls.json("POST", path, review)["status"]["allowed"])
-
-    def _asked(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
-        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
-        return asked | ({"name": name} if name else {})
-
     def daemon_sets(self) -> list[Manifest] | None:
         """Those of all namespaces; None where this account may not list them."""
-        with _unless_refused("DaemonSets of all namespaces"):
-            pages = self._calls.pages("/apis/apps/v1/daemonsets", {})
-            return [item for page in pages for item in page.get("items") or ()]
+        with unless_refused("DaemonSets of all namespaces"):
+            return list(self._calls.items("/apis/apps/v1/daemonsets", {}))
         return None
 
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
@@ -249,10 +186,8 @@ class Cluster:
         return _CORE.format(namespace=self.namespace, kind=kind)
 
     def _list(self, path: str, query: Query) -> list[Manifest]:
-        found = {}
-        for page in self._calls.pages(path, query):
-            for item in page.get("items") or ():
-                found[item["metadata"]["name"]] = item
+        """What is listed, by its name: a page may come twice."""
+        found = {one["metadata"]["name"]: one for one in self._calls.items(path, query)}
         return list(found.values())
 
     def _apply(self, path: str, body: Body) -> Manifest:
@@ -263,66 +198,3 @@ class Cluster:
 
     def _delete(self, path: str) -> None:
         self._calls.json("DELETE", path, {"propagationPolicy": "Background"})
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: Body,
-        query: Query,
-        content_type: str,
-        timeout_s: tuple[float, float],
-        *,
-        streamed: bool,
-    ) -> Response:
-        headers = {
-            "Accept": "application/json",
-            "Content-Type": content_type or "application/json",
-        }
-        try:
-            response: Response = self._api.call_api(
-                path,
-                method,
-                query_params=list(query.items()),
-                header_params=headers,
-                body=body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _request_timeout=timeout_s,
-            )
-            if not streamed:
-                _ = response.data  # what is cut off is asked again
-        except client.ApiException as error:
-            raise _as_cluster_error(error) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterAway(f"the API server does not answer: {error}") from error
-        return response
-
-
-@contextlib.contextmanager
-def _unless_refused(what: str) -> Iterator[None]:
-    """Passes over a refusal: what this account may not see is not needed."""
-    try:
-        yield
-    except ClusterAway:
-        raise
-    except ClusterError as error:
-        logger.debug("%s cannot be listed: %s", what, error)
-
-
-def _own_namespace() -> str:
-    """That of the pod, or of the current context."""
-    with contextlib.suppress(OSError):
-        return _NAMESPACE_FILE.read_text().strip()
-    with contextlib.suppress(ConfigException):
-        _, current = config.list_kube_config_contexts()
-        return str(current["context"].get("namespace") or "default")
-    return "default"
-
-
-def _as_cluster_error(error: client.ApiException) -> ClusterError:
-    words = error.reason or ""
-    with contextlib.suppress(TypeError, ValueError, KeyError):
-        words = json.loads(error.body)["message"]
-    headers = error.headers or {}
-    return cluster_error(int(error.status or 0), words, headers.get("Retry-After") or "")

@@ -1,8 +1,13 @@
 """What an API server may answer, as a controller tells it apart."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
 from collector.errors import OpmeterError
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterError(OpmeterError):
@@ -41,6 +46,17 @@ def is_refusal(error: ClusterError) -> bool:
     """Whether it is for people: the cluster is there and says no, or an admission webhook of
     theirs is not."""
     return not isinstance(error, ClusterAway) or isinstance(error, WebhookFailed)
+
+
+@contextmanager
+def unless_refused(what: str) -> Iterator[None]:
+    """Passes over a refusal: what this account may not see is not needed. Raises ClusterAway."""
+    try:
+        yield
+    except ClusterAway:
+        raise
+    except ClusterError as error:
+        logger.debug("%s: not told: %s", what, error)
 
 
 def cluster_error(status: int, message: str, retry_after: str = "") -> ClusterError:

@@ -4,15 +4,12 @@ Nothing depends on them but words and what is given up: a cluster without Kueue,
 may not read this, have none.
 """
 
-import logging
 from urllib.parse import quote
 
-from jobs.kube.errors import ClusterAway, ClusterError
+from jobs.kube.errors import unless_refused
 from jobs.kube.requests import Calls
 from jobs.objects.deployment import Manifest
 from jobs.objects.kueue import GROUP
-
-logger = logging.getLogger(__name__)
 
 
 class KueueObjects:
@@ -23,14 +20,9 @@ class KueueObjects:
 
     def workloads(self) -> list[Manifest]:
         """Kueue's side of Jobs, one for each that it has."""
-        try:
-            pages = self._calls.pages(f"{self._root()}/{self._here}/workloads", {})
-            return [item for page in pages for item in page.get("items") or ()]
-        except ClusterAway:
-            raise
-        except ClusterError as error:
-            logger.debug("no Workloads: %s", error)
-            return []
+        with unless_refused("Workloads"):
+            return list(self._calls.items(f"{self._root()}/{self._here}/workloads", {}))
+        return []
 
     def local_queue(self, name: str) -> Manifest:
         """One of the namespace. Raises ClusterError where there is none, or it may not be read."""

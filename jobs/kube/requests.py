@@ -15,6 +15,7 @@ import urllib3
 from collector import surroundings
 from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.kube.request_budget import Budget
+from jobs.objects.deployment import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +112,13 @@ class Calls:
                 self._sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def pages(self, path: str, query: Query) -> Iterator[Mapping[str, Any]]:
-        """A listing, page by page. A listing that grew too old on the way is begun again, so that
-        a page may come twice."""
+    def items(self, path: str, query: Query) -> Iterator[Manifest]:
+        """The objects of a listing. One that grew too old on the way is begun again, so that an
+        object may come twice."""
+        for page in self._pages(path, query):
+            yield from page.get("items") or ()
+
+    def _pages(self, path: str, query: Query) -> Iterator[Mapping[str, Any]]:
         token, begun = "", 0
         while True:
             more = {"continue": token} if token else {}

@@ -100,7 +100,7 @@ class FakeCluster:
 
         return self._call("pods", found)
 
-    def nodes(self, selector: str = "") -> list[Object]:
+    def nodes(self) -> list[Object]:
         return self._call("nodes", lambda: [] if "nodes" in self.forbidden else self._nodes())
 
     def pods_everywhere(self, fields: str) -> Iterator[Object]:

@@ -56,7 +56,7 @@ class PlayedCluster:
         self.away = self.refuses = False
         self.keeps_quiet = True
         self.deleted = []
-        self.kueue = NoKueue()
+        self.kueue, self.access = NoKueue(), self
 
     def version(self):
         if self.away:
@@ -74,7 +74,7 @@ class PlayedCluster:
     def pods(self, selector, fields=""):
         return list(self.waiting)
 
-    def nodes(self, selector=""):
+    def nodes(self):
         ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {}}
         return [{"metadata": {"name": f"n{i}"}, "status": ready} for i in range(4)]
 
@@ -88,10 +88,10 @@ class PlayedCluster:
     def has_api(self, group):
         return isinstance(self.kueue, PlayedKueue)
 
-    def may(self, *permission):
+    def mine(self, *permission):
         return True
 
-    def account_may(self, account, *permission):
+    def of_account(self, account, *permission):
         if self.keeps_quiet:
             raise ClusterError("403: forbidden")
         return permission[:3] != ("patch", "", "configmaps")
