@@ -8,7 +8,7 @@ from tests.attack.damage import DamagedStore, damaged
 from tests.attack.victim import Scene, aftermath, build, true_duration_us
 
 _SEEDS = int(os.environ.get("OPMETER_ATTACK_STORES", "200"))
-_PORTIONS = 10
+_PORTIONS = max(10, _SEEDS // 100)  # each a test, which may not last a quarter of an hour
 _LONGEST_LINE = 2000
 
 
