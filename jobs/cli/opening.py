@@ -82,7 +82,7 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
 def find_root(root: str | None, campaign: str | None, view: ClusterView) -> str | None:
     """As said, else the folder here that knows the campaign (or any, where none is named), else
     where the cluster's pods find it, if this machine may too. None stands for the folder here."""
-    from jobs.status.plan_status import campaigns, has_plans
+    from jobs.planning.stored_plans import campaigns, has_plans
 
     if root:
         return root

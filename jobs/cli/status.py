@@ -38,9 +38,9 @@ def status_verb(
 ) -> None:
     """Say how far campaigns are, what failed, and what they wait for."""
     from jobs.cli.opening import find_root, open_campaign, open_root
+    from jobs.planning.stored_plans import has_plans, no_campaign
     from jobs.status.cluster_view import ClusterView
     from jobs.status.picture import Picture
-    from jobs.status.plan_status import has_plans, no_campaign
 
     described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
     name = described.name if described else campaign
@@ -65,7 +65,8 @@ def status_verb(
 
 def _all(store: Store) -> None:
     from collector.database.commits import readable_log
-    from jobs.status.plan_status import Follower, campaigns
+    from jobs.planning.stored_plans import campaigns
+    from jobs.status.plan_status import Follower
     from jobs.status.status_lines import head_line
 
     follower, known = Follower(store), campaigns(store)

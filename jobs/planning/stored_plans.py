@@ -105,6 +105,23 @@ def read_plans(store: Store, campaign: str) -> list[Plan]:
     return list(find_plans(store, campaign).plans)
 
 
+def has_plans(store: Store, campaign: str) -> bool:
+    """Whether a campaign has a plan in the store."""
+    return any(True for _ in store.list(keys.plans(campaign)))
+
+
+def campaigns(store: Store) -> list[str]:
+    """Every campaign that has a plan in the store: of a large one a long listing."""
+    found = (i.key.split("/") for i in store.list(keys.CAMPAIGNS) if keys.is_ours(i.key))
+    return sorted({campaign for _, campaign, kind, *_ in found if kind == "plans"})
+
+
+def no_campaign(store: Store, name: str) -> BadInput:
+    """The error to raise where a store knows no campaign of that name."""
+    known = ", ".join(campaigns(store)) or "none"
+    return BadInput(f"no campaign {name!r} at {store.url}; there are: {known}")
+
+
 def committed_shards(store: Store, campaign: str) -> frozenset[str]:
     """The shards that somebody has committed, over all plans."""
     listing = store.list(keys.committed_shards(campaign))

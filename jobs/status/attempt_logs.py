@@ -15,9 +15,14 @@ from collector.errors import BadInput
 from collector.plan import Plan
 from collector.store.base import Info, Store
 from jobs.objects.waves import Wave
-from jobs.planning.stored_plans import committed_shards, read_plans
+from jobs.planning.stored_plans import (
+    campaigns,
+    committed_shards,
+    has_plans,
+    no_campaign,
+    read_plans,
+)
 from jobs.planning.stored_waves import find_waves
-from jobs.status.plan_status import campaigns, has_plans, no_campaign
 
 Log = tuple[str, Iterable[str]]  # whose, and its text in pieces
 _NAMED = 10  # shards, of many that it could be

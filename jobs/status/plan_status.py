@@ -221,23 +221,6 @@ class Follower:
             return ()
 
 
-def has_plans(store: Store, campaign: str) -> bool:
-    """Whether a campaign has a plan in the store."""
-    return any(True for _ in store.list(keys.plans(campaign)))
-
-
-def campaigns(store: Store) -> list[str]:
-    """Every campaign that has a plan in the store: of a large one a long listing."""
-    found = (i.key.split("/") for i in store.list(keys.CAMPAIGNS) if keys.is_ours(i.key))
-    return sorted({campaign for _, campaign, kind, *_ in found if kind == "plans"})
-
-
-def no_campaign(store: Store, name: str) -> BadInput:
-    """The error to raise where a store knows no campaign of that name."""
-    known = ", ".join(campaigns(store)) or "none"
-    return BadInput(f"no campaign {name!r} at {store.url}; there are: {known}")
-
-
 def _kernels(table: bytes, key: str) -> Counter[str]:
     """The cases of a shard by kernel type."""
     return Counter(case.record.case.kernel_type for case in read_shard(table, path=key))

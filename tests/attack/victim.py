@@ -34,9 +34,9 @@ from collector.worker.assignment import LOG, Assignment, work
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.campaign.run_options import RunOptions
 from jobs.planning.situation import survey
-from jobs.planning.stored_plans import plan_numbers
+from jobs.planning.stored_plans import campaigns, plan_numbers
 from jobs.publishing.next_plan import Advanced, advance
-from jobs.status.plan_status import Follower, campaigns
+from jobs.status.plan_status import Follower
 from tests.attack.damage import DamagedStore
 
 T = TypeVar("T")

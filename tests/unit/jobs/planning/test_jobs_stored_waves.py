@@ -8,8 +8,8 @@ from collector import keys
 from collector.store.base import create_named
 from collector.store.memory import MemoryStore
 from jobs.objects.waves import Wave, wave_to_json
+from jobs.planning.stored_plans import campaigns
 from jobs.planning.stored_waves import KnownWaves, find_waves
-from jobs.status.plan_status import campaigns
 from tests.unit.collector.database.wrapped_stores import CountingStore
 
 pytestmark = pytest.mark.fast

@@ -24,7 +24,8 @@ from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Deployment
 from jobs.objects.strikes import Strike, Strikes, strikes_to_json
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.status import picture, plan_status
+from jobs.planning import stored_plans
+from jobs.status import picture
 from jobs.status.cluster_view import ClusterView
 from jobs.status.plan_status import Follower
 from tests.unit.collector.database.campaign_maker import (
@@ -241,7 +242,7 @@ def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_
 
     write(tmp_path / "opmeter-data", MadePlan([MadeShard("s", [add_record(1)])], campaign="small"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan_status, "campaigns", campaigns)
+    monkeypatch.setattr(stored_plans, "campaigns", campaigns)
     status_verb("small")
     assert not listed
     status_verb()
