@@ -25,7 +25,7 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
     whose case the operator refuses, and one without such columns, come back unchanged.
     """
     try:
-        op.check(record.case, "npu")
+        op.check(record.case, "npu")  # which has every layout that the others have
     except CaseRejected:
         return record
     columns = op.runtime(record.case)

@@ -110,6 +110,7 @@ class CaseReplay:
         )
 
     def _operator(self, case: Case) -> OpSpec:
+        # Not `ops.refusals`: there a mistake in a declaration refuses nothing, here it is raised.
         op = self._find(case.kernel_type)
         if op is None:
             raise NoOperator(f"no operator is declared for {case.kernel_type}")

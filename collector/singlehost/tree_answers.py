@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
-from collector.measuring.refusals import refusal
 from collector.measuring.retries import is_answered
+from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.plan import MeasureSettings
 from collector.shard import ShardCase
@@ -34,10 +34,11 @@ class TreeAnswers:
     ) -> None:
         self._rows, self._measure, self._provenance = rows, measure, provenance
         self._ends_at_failure = ends_at_failure
-        why_not = [refusal(row.case, find, backend) for row in rows.due]
-        due = list(zip(rows.due, why_not, strict=True))
-        self._without_number = [Unanswered(row.case, *why) for row, why in due if why is not None]
-        self._asked = asked_by([row for row, why in due if why is None])
+        due = [(row, refusal(row.case, find, backend)) for row in rows.due]
+        self._without_number = [
+            Unanswered(row.case, no.outcome, no.reason) for row, no in due if no is not None
+        ]
+        self._asked = asked_by([row for row, no in due if no is None])
         self._todo = dict(self._asked)
         self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self._measurements: list[Measurement] = []

@@ -1,14 +1,15 @@
 """From a shard's cases to its commit: what needs no device first, then session after session."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from collector.measurement import Outcome
 from collector.measuring.answers import Unmeasured
 from collector.measuring.batches import Batches, killers
 from collector.measuring.instrument import Instrument
-from collector.measuring.refusals import FindOperator, find_refusals
 from collector.measuring.sessions import measure_all
+from collector.ops.refusals import FindOperator, refusal
+from collector.shard import ShardCase
 from collector.worker.answers import ShardAnswers
 
 
@@ -32,7 +33,7 @@ def complete(
         return True
     answers.load()
     # Phase 2: what needs no device. Nobody could launch these cases, or they have killed a session.
-    answers.give(find_refusals(answers.unanswered(), find, backend))
+    answers.give(_refused(answers.unanswered(), find, backend))
     answers.give(killers(answers.unanswered(), answers.killed))
     # Phase 3: the device, session after session, until every case has its answer.
     left = {case.record.case_id for case in answers.unanswered()}
@@ -44,6 +45,11 @@ def complete(
     if not answers.is_closed():
         answers.commit()
     return True
+
+
+def _refused(cases: Sequence[ShardCase], find: FindOperator, backend: str) -> list[Unmeasured]:
+    found = ((case.record, refusal(case.record.case, find, backend)) for case in cases)
+    return [Unmeasured(record, no.outcome, no.reason) for record, no in found if no is not None]
 
 
 def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:

@@ -5,16 +5,15 @@ occurrences of all are counted, since they are the time that the case stands for
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import fsum, inf
 from sys import intern
 
-from collector.case import Case
-from collector.errors import BadInput, CaseRejected
+from collector.errors import BadInput
+from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
-from collector.ops.spec import OpSpec
 from collector.plan import Limits, MeasureSettings, PlannedSource
 from collector.record import CaseRecord, ProfileStatistics
 from jobs.planning.forecast import ANSWER_S, Peaks, predict
@@ -22,15 +21,6 @@ from jobs.planning.forecast import ANSWER_S, Peaks, predict
 # A tree's own column of measurements: a row that has one needs no other.
 TREE_DURATION = "Average Duration(us)"
 
-NO_OPERATOR = "no operator is declared"
-NO_INPUTS = "its inputs are unknown (N/A)"
-REFUSED = "the operator refuses it"
-
-# What a declaration raises on shapes that it did not foresee. One such case must not stop the plan
-# of all others: it is planned, and what becomes of it is the outcome of that one case.
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-FindOperator = Callable[[str], OpSpec | None]
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 
 
@@ -133,9 +123,9 @@ def price(
     """The forecast of one candidate; never more than the limit after which it is given up."""
     case = candidate.record.case
     op = find(case.kernel_type)
-    refusal = _refusal(case, op, backend)
-    if op is None or refusal is not None:
-        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, refusal)
+    no = refusal(case, find, backend)
+    if op is None or no is not None:
+        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
     try:
@@ -185,15 +175,3 @@ def has_duration(record: CaseRecord) -> bool:
         return 0 < float(text) < inf
     except ValueError:
         return False
-
-
-def _refusal(case: Case, op: OpSpec | None, backend: str) -> str | None:
-    if case.inputs is None:
-        return NO_INPUTS
-    if op is None:
-        return NO_OPERATOR
-    try:
-        op.check(case, backend)
-    except (CaseRejected, *UNFORESEEN):
-        return REFUSED
-    return None

@@ -11,13 +11,13 @@ from math import ceil, fsum
 
 from collector.canonical import sha256_hex, short_hash
 from collector.counting import counted
+from collector.ops.refusals import FindOperator
 from collector.plan import Forecast, Plan, PlannedShard, PlannedSource, ShardSettings
 from collector.shard import ShardCase, write_shard
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning.candidates import (
     Candidate,
-    FindOperator,
     HeadAnswer,
     PricedCase,
     SourceRecords,

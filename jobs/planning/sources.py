@@ -10,6 +10,7 @@ from pathlib import Path
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.errors import BadInput, DamagedObject, NotFound, stored
+from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.plan import PlannedSource
@@ -26,7 +27,6 @@ from jobs.campaign.campaign_file import (
     Source,
     TreeSource,
 )
-from jobs.planning.candidates import UNFORESEEN
 
 
 @dataclass(frozen=True, slots=True)

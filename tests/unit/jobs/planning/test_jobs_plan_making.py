@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from collector.canonical import sha256_hex
 from collector.case import Case
 from collector.errors import BadInput
+from collector.ops.refusals import NO_INPUTS, NO_OPERATOR, REFUSED
 from collector.ops.spec import Constraint, OpSpec
 from collector.plan import PlannedSource, ShardSettings, plan_from_json, plan_to_json
 from collector.record import CaseRecord, ProfileStatistics
 from collector.shard import ShardCase, read_shard
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
-from jobs.planning.candidates import NO_INPUTS, NO_OPERATOR, REFUSED, HeadAnswer, Unsupported
+from jobs.planning.candidates import HeadAnswer, Unsupported
 from jobs.planning.plan_making import (
     PlannedRound,
     PlanRequest,
@@ -60,6 +61,7 @@ OPERATORS: Mapping[str, OpSpec] = {
     "Mul": operator("Mul"),
     "Odd": operator("Odd", constraints=(Constraint("never", lambda case: False),)),
     "Broken": operator("Broken", flops=unforeseen),
+    "Mistaken": operator("Mistaken", constraints=(Constraint("never", unforeseen),)),
 }
 
 
@@ -240,6 +242,13 @@ def test_an_operator_that_cannot_tell_its_cost_does_not_stop_the_plan() -> None:
     assert len(cases_of(planned)) == 2
     assert planned.unsupported == ()
     assert max(case.predicted_s for case in cases_of(planned)) == 1.0  # the budget of a case
+
+
+def test_a_mistake_in_a_rule_refuses_no_case() -> None:
+    """A worker measures it all the same: what becomes of it is its outcome."""
+    planned = plan(request(record("Mistaken"), record()))
+    assert len(cases_of(planned)) == 2
+    assert planned.unsupported == ()
 
 
 def test_the_last_measurement_is_the_better_forecast() -> None:

@@ -4,24 +4,26 @@ import pytest
 
 from collector.errors import CaseRejected
 from collector.measurement import Outcome
-from collector.measuring.answers import Unmeasured
-from collector.measuring.refusals import find_refusals, refusal
+from collector.ops.refusals import NO_INPUTS, NO_OPERATOR, REFUSED, Refusal, refusal
 from collector.ops.spec import Constraint, OpSpec
-from collector.shard import ShardCase
-from tests.unit.collector.measuring.pretending import ADD, cases, find, record
+from tests.unit.collector.measuring.pretending import ADD, find, record
 
 pytestmark = pytest.mark.fast
 
 
 def test_what_cannot_be_launched_is_refused_with_its_reason():
-    odd = [record("N/A", "MemSet"), record("3,3", "Unheard"), record("3")]
-    unknown, unheard, flat = odd
-    found = find_refusals([*cases(2), *(ShardCase(one, 0.0) for one in odd)], find, "cpu")
-    assert found[:2] == [
-        Unmeasured(unknown, Outcome.UNSUPPORTED, "its inputs are unknown (N/A in the source)"),
-        Unmeasured(unheard, Outcome.UNSUPPORTED, "no operator is declared for Unheard"),
-    ]
-    assert [(v.record, v.outcome) for v in found[2:]] == [(flat, Outcome.REJECTED)]
+    unknown, unheard, flat = record("N/A", "MemSet"), record("3,3", "Unheard"), record("3")
+    assert refusal(unknown.case, find, "cpu") == Refusal(
+        Outcome.UNSUPPORTED, NO_INPUTS, "its inputs are unknown (N/A in the source)"
+    )
+    assert refusal(unheard.case, find, "cpu") == Refusal(
+        Outcome.UNSUPPORTED, NO_OPERATOR, "no operator is declared for Unheard"
+    )
+    rejected = refusal(flat.case, find, "cpu")
+    assert rejected is not None
+    assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, REFUSED)
+    assert rejected.reason.startswith("two dims are wanted")
+    assert refusal(record("3,3").case, find, "cpu") is None
 
 
 @pytest.mark.parametrize(

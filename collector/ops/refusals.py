@@ -1,0 +1,51 @@
+"""Whether a case can be replayed, and why not: one rule for who plans and for who measures."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collector.case import Case
+from collector.errors import CaseRejected
+from collector.measurement import Outcome
+from collector.ops.spec import OpSpec
+
+logger = logging.getLogger(__name__)
+
+NO_INPUTS = "its inputs are unknown (N/A)"
+NO_OPERATOR = "no operator is declared"
+REFUSED = "the operator refuses it"
+
+# What a mistake in an operator's declaration raises, on shapes that it did not foresee.
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+FindOperator = Callable[[str], OpSpec | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a case is answered without a device: `why` in the words of all that are alike, `reason`
+    in those of this one."""
+
+    outcome: Outcome
+    why: str
+    reason: str
+
+
+def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
+    """Why a case needs no device to be answered; None where it can be measured. It is not answered
+    for a mistake in a declaration: the session, which has a fence around each case, meets that
+    again, and what becomes of it is the outcome of that one case."""
+    if case.inputs is None:
+        reason = "its inputs are unknown (N/A in the source)"
+        return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
+    op = find(case.kernel_type)
+    if op is None:
+        reason = f"{NO_OPERATOR} for {case.kernel_type}"
+        return Refusal(Outcome.UNSUPPORTED, NO_OPERATOR, reason)
+    try:
+        op.check(case, backend)
+    except CaseRejected as error:
+        return Refusal(Outcome.REJECTED, REFUSED, str(error))
+    except UNFORESEEN as error:
+        logger.warning("%s cannot be checked: %r", case.describe(), error)
+    return None
