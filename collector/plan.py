@@ -11,6 +11,8 @@ from collector.canonical import readable_json, sha256_hex
 from collector.decoding import decode_object
 from collector.stack import Stack
 
+WARM_UPS = 3  # launches of a case before any that counts
+
 
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
@@ -23,6 +25,22 @@ class MeasureSettings:
     repeat_count: int | None = None
     cache: str = "warm"  # warm | cold
     aic_metrics: tuple[str, ...] = ("PipeUtilization",)
+
+    @property
+    def pilots(self) -> int:
+        """The launches that tell how many repeats the budget pays for."""
+        return 1 if self.repeat_count is None else 0
+
+    @property
+    def most_repeats(self) -> int:
+        return self.repeat_count or self.max_repeats
+
+    def repeats_of(self, launch_s: float) -> int:
+        """The repeats of a launch that takes so long: what fills the budget, within bounds."""
+        if self.repeat_count is not None:
+            return self.repeat_count
+        affordable = int(self.budget_s / launch_s) if launch_s > 0 else self.max_repeats
+        return min(max(affordable, self.min_repeats), self.max_repeats)
 
 
 @dataclass(frozen=True, slots=True)

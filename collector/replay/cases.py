@@ -13,7 +13,7 @@ from collector.case import Case
 from collector.errors import CaseRejected
 from collector.measurement import DeviceState
 from collector.ops.spec import Call, OpSpec
-from collector.plan import MeasureSettings
+from collector.plan import WARM_UPS, MeasureSettings
 from collector.quality.sentinels import sentinel_of
 from collector.replay.calls import NoOperator
 from collector.replay.devices import Device
@@ -23,7 +23,6 @@ from collector.replay.outputs import check_outputs, find_difference, find_doubt
 from collector.replay.tensors import CaseTensors
 from collector.stack import Runtime
 
-_WARM_UPS = 3
 _COMPARED = 1 << 22  # elements of a case whose outputs are compared with the reference's
 logger = logging.getLogger(__name__)
 
@@ -172,11 +171,11 @@ class _Launches:
             warm_ups, pilots, pilot_s = 1, 0, first_s
             warm_up_s += first_s
         else:
-            warm_ups = _WARM_UPS
-            warm_up_s += first_s + self._launch(_WARM_UPS - 1)
-            pilots = 1 if measure.repeat_count is None else 0
+            warm_ups = WARM_UPS
+            warm_up_s += first_s + self._launch(WARM_UPS - 1)
+            pilots = measure.pilots
             pilot_s = self._launch(pilots)
-        repeats = measure.repeat_count or _affordable(measure, pilot_s)
+        repeats = measure.repeats_of(pilot_s)
         self._launch(repeats)
         return Counts(compiled + warm_ups, pilots, repeats, warm_up_s)
 
@@ -190,8 +189,3 @@ class _Launches:
             self.output = run(*args, **kwargs)
         self._device.synchronize()
         return time.perf_counter() - started
-
-
-def _affordable(measure: MeasureSettings, launch_s: float) -> int:
-    wanted = int(measure.budget_s / launch_s) if launch_s > 0 else measure.max_repeats
-    return min(max(wanted, measure.min_repeats), measure.max_repeats)

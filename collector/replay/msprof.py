@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collector.errors import BadInput, OpmeterError
 from collector.host.disk import free_bytes
-from collector.plan import MeasureSettings
+from collector.plan import WARM_UPS, MeasureSettings
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 # times the raw data to be free.
 BYTES_PER_LAUNCH = 2048
 _FREE_OVER_EXPECTED = 20
-_MOST_WARM_UPS = 5  # warm-ups and pilot of a case, at most
+_COMPILING = 1  # the first launch of a case, where that has taken half of its budget
 _MARKS = 2
 _LEAST_LIMIT_MB, _MOST_LIMIT_MB = 200, (1 << 32) - 1
 
@@ -83,8 +83,8 @@ def export_command(msprof: Path, profile: Path) -> list[str]:
 
 def expected_launches(cases: int, measure: MeasureSettings) -> int:
     """How many launches a session of so many cases may have at most."""
-    repeats = measure.repeat_count or measure.max_repeats
-    return cases * (repeats + _MOST_WARM_UPS + _MARKS)
+    before = _COMPILING + WARM_UPS + measure.pilots
+    return cases * (before + measure.most_repeats + _MARKS)
 
 
 def storage_limit_mb(free: int) -> int:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from collector.case import Case
 from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
 from collector.ops.spec import OpSpec
-from collector.plan import MeasureSettings
+from collector.plan import WARM_UPS, MeasureSettings
 from collector.stack import Stack
 
-WARM_UPS = 2
-PILOT_LAUNCHES = 3
 CASE_OVERHEAD_S = 0.005
 # A case that needs no device: a row of the part, and nothing else.
 ANSWER_S = 0.001
@@ -79,20 +77,11 @@ def predict(
     launch_s = last_us * _MICRO if last_us else _roofline_s(case, op, peaks)
     launch_s = max(launch_s, _MICRO)
     between_s = FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0
-    launches = repeats_of(launch_s, measure) + WARM_UPS
-    if measure.repeat_count is None:
-        launches += PILOT_LAUNCHES
+    # A launch that takes half of the budget has fewer before it: a forecast errs upwards.
+    launches = WARM_UPS + measure.pilots + measure.repeats_of(launch_s)
     fill_s = sum(slot.size_bytes for slot in case.inputs or ()) / peaks.fill_bytes_per_s
     once_s = launches * (launch_s + between_s) + fill_s + CASE_OVERHEAD_S
     return Prediction(launch_s, once_s * len(measure.aic_metrics))
-
-
-def repeats_of(launch_s: float, measure: MeasureSettings) -> int:
-    """The repeats that fill the budget, within their bounds."""
-    if measure.repeat_count is not None:
-        return measure.repeat_count
-    affordable = int(measure.budget_s / launch_s)
-    return min(max(affordable, measure.min_repeats), measure.max_repeats)
 
 
 def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:

@@ -4,17 +4,14 @@ import pytest
 
 from collector.case import case_from_cells
 from collector.ops.spec import OpSpec
-from collector.plan import MeasureSettings
+from collector.plan import WARM_UPS, MeasureSettings
 from collector.stack import Stack
 from jobs.planning.forecast import (
     CASE_OVERHEAD_S,
     FLUSH_BYTES,
-    PILOT_LAUNCHES,
-    WARM_UPS,
     Peaks,
     peaks_of,
     predict,
-    repeats_of,
 )
 
 pytestmark = pytest.mark.fast
@@ -59,7 +56,7 @@ def test_a_launch_takes_the_longer_of_computing_and_moving() -> None:
 def test_a_case_is_its_launches_its_inputs_and_what_every_case_costs() -> None:
     measured = predict(FLOAT, operator(1), PEAKS, MeasureSettings(budget_s=1.0), 50_000.0)
     assert measured.launch_s == pytest.approx(0.05)
-    launches = 20 + WARM_UPS + PILOT_LAUNCHES
+    launches = 20 + WARM_UPS + 1  # pilot
     assert measured.total_s == pytest.approx(launches * 0.05 + 0.008 + CASE_OVERHEAD_S)
 
 
@@ -82,10 +79,10 @@ def test_each_group_of_counters_is_a_pass_of_its_own() -> None:
     assert predict(FLOAT, operator(1), PEAKS, both, 100.0).total_s == pytest.approx(2 * one)
 
 
-@pytest.mark.parametrize(("launch_s", "repeats"), [(1e-6, 100), (0.05, 20), (10.0, 3)])
+@pytest.mark.parametrize(("launch_s", "repeats"), [(0.0, 100), (1e-6, 100), (0.05, 20), (10.0, 3)])
 def test_repeats_fill_the_budget_within_their_bounds(launch_s: float, repeats: int) -> None:
-    assert repeats_of(launch_s, MeasureSettings(budget_s=1.0)) == repeats
-    assert repeats_of(launch_s, MeasureSettings(repeat_count=7)) == 7
+    assert MeasureSettings(budget_s=1.0).repeats_of(launch_s) == repeats
+    assert MeasureSettings(repeat_count=7).repeats_of(launch_s) == 7
 
 
 def test_a_known_device_has_its_published_peaks() -> None:
