@@ -11,8 +11,8 @@ from collector import keys
 from collector.database.binding import BoundShard
 from collector.database.plans import plan_reader
 from collector.database.sealed import read_sealed
-from collector.errors import BadInput, NotFound
-from collector.manifest import AttemptManifest, commit_from_json, manifest_from_json
+from collector.errors import BadInput, NotFound, stored
+from collector.manifest import AttemptManifest, ShardCommit, commit_from_json, manifest_from_json
 from collector.plan import Plan, PlannedShard
 from collector.store.base import Store
 
@@ -60,19 +60,27 @@ def fetch(
         return replace(found, damage=error)
 
 
-def _answer(store: Store, bound: BoundShard) -> CommittedAttempt | None:
-    key = keys.committed(bound.plan.campaign, bound.shard)
+def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
+    """The commit of a shard, whoever made it; None where there is none yet."""
+    key = keys.committed(campaign, shard)
     try:
-        commit = commit_from_json(store.get(key), key=key)
+        with stored():
+            return commit_from_json(store.get(key), key=key)
     except NotFound:
         return None
+
+
+def _answer(store: Store, bound: BoundShard) -> CommittedAttempt | None:
+    commit = read_commit(store, bound.plan.campaign, bound.shard)
+    if commit is None:
+        return None
+    key, named = keys.committed(bound.plan.campaign, bound.shard), commit.manifest
     bound.check_commit(commit, key)
-    stored = commit.manifest
-    data = read_sealed(store, stored.key, stored.sha256, named_by=key)
-    manifest = manifest_from_json(data, key=stored.key)
+    data = read_sealed(store, named.key, named.sha256, named_by=key)
+    manifest = manifest_from_json(data, key=named.key)
     bound.check_manifest(manifest, commit)
     parts = tuple(
-        (part.key, read_sealed(store, part.key, part.sha256, named_by=stored.key))
+        (part.key, read_sealed(store, part.key, part.sha256, named_by=named.key))
         for part in (entry.part for entry in manifest.parts)
     )
-    return CommittedAttempt(bound, manifest, stored.key, parts)
+    return CommittedAttempt(bound, manifest, named.key, parts)

@@ -19,7 +19,7 @@ from collector.database.commits import (
     try_commit,
 )
 from collector.database.plan_state import Held, PlanResults, read_results
-from collector.database.plans import Damage, MergedPlan, changed, read_plan
+from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
 from collector.database.snapshot import (
     load_state,
@@ -136,12 +136,12 @@ def _gather(
     results, damaged = [], list[Damage]()
     for campaign, number in plans:
         try:
-            plan = read_plan(store, campaign, number)
+            plan = plan_or_damage(store, campaign, number)
         except NotFound as error:
             what = f"campaign {campaign!r} has no plan {number} at {store.url}"
             raise BadInput(what) from error
-        except BadInput as error:
-            damaged.append(Damage(campaign, number, "", str(error)))
+        if isinstance(plan, Damage):
+            damaged.append(plan)
             continue
         if (other := changed(plan, held.plans)) is not None:
             # Nothing of it can be bound to what was merged; what the head holds is not asked for.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from collector import keys
-from collector.errors import DamagedObject, stored
+from collector.errors import BadInput, DamagedObject, stored
 from collector.plan import Plan, plan_from_json
 from collector.store.base import Store
 
@@ -63,6 +63,24 @@ def read_plan(store: Store, campaign: str, number: int) -> Plan:
     if (plan.campaign, plan.number) != (campaign, number):
         raise DamagedObject(f"it says that it is plan {plan.number} of {plan.campaign}", path=key)
     return plan
+
+
+def assigned_plan(store: Store, campaign: str, number: int, plan_hash: str) -> Plan:
+    """The plan that whoever gave out its shards has read. Raises what read_plan raises, and
+    DamagedObject for another one."""
+    plan = read_plan(store, campaign, number)
+    if plan.plan_hash != plan_hash:
+        what = f"plan {plan_hash} was assigned, and this is {plan.plan_hash}"
+        raise DamagedObject(what, path=keys.plan(campaign, number))
+    return plan
+
+
+def plan_or_damage(store: Store, campaign: str, number: int) -> Plan | Damage:
+    """A plan, or what is wrong with what lies in its place; NotFound where nothing does."""
+    try:
+        return read_plan(store, campaign, number)
+    except BadInput as error:
+        return Damage(campaign, number, "", str(error))
 
 
 def changed(plan: Plan, merged: Collection[MergedPlan]) -> Damage | None:

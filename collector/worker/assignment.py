@@ -9,7 +9,7 @@ from pathlib import Path
 import zstandard
 
 from collector import keys
-from collector.database.plans import read_plan
+from collector.database.plans import assigned_plan
 from collector.database.sealed import read_sealed
 from collector.errors import AlreadyExists, BadInput, StoreError
 from collector.measurement import Outcome
@@ -147,14 +147,11 @@ def _difference(name: str, wanted: object, here: object) -> str:
 
 def _read_plan(store: Store, assignment: Assignment) -> Plan:
     """The plan that whoever assigned a shard of it knows; else WrongImage."""
-    key = keys.plan(assignment.campaign, assignment.plan)
+    campaign, number = assignment.campaign, assignment.plan
     with seen_by_all():
-        plan = read_plan(store, assignment.campaign, assignment.plan)
-    if plan.plan_hash != assignment.plan_hash:
-        raise WrongImage(
-            f"{key}: plan {assignment.plan_hash} was assigned, and this is {plan.plan_hash}"
-        )
+        plan = assigned_plan(store, campaign, number, assignment.plan_hash)
     if assignment.shard not in {shard.shard_id for shard in plan.shards}:
+        key = keys.plan(campaign, number)
         raise WrongImage(f"{key}: this plan has no shard {assignment.shard}")
     return plan
 

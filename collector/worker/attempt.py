@@ -16,14 +16,14 @@ import zstandard
 
 from collector import __version__, keys, surroundings
 from collector.canonical import canonical_json, sha256_hex
-from collector.errors import AlreadyExists, BadInput, NotFound, stored
+from collector.database.committed import read_commit
+from collector.errors import AlreadyExists, BadInput
 from collector.manifest import (
     AttemptManifest,
     PartEntry,
     ShardCommit,
     StoredObject,
     Usage,
-    commit_from_json,
     commit_to_json,
     entry_to_json,
     manifest_to_json,
@@ -116,16 +116,6 @@ class Attempt:
         return _create(self.store, key, zstandard.compress(path.read_bytes()))
 
 
-def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
-    """The commit of a shard, whoever made it; None where there is none yet."""
-    key = keys.committed(campaign, shard)
-    try:
-        with stored():
-            return commit_from_json(store.get(key), key=key)
-    except NotFound:
-        return None
-
-
 def is_committed(store: Store, campaign: str, shard: str) -> bool:
     """Whether there is nothing left to do. A commit that cannot be read is one too: it is made only
     once. Whoever merges reports it, and the next plan has its cases."""
@@ -143,6 +133,8 @@ def part_bytes(measurements: Iterable[Measurement]) -> bytes:
 
 def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
+    # A merge reads parts as columns (`database.measurement_rows`): it moves 100,000s of rows, and
+    # would hold them as objects. A test holds both to the same answers.
     rows = table_rows(data, ROW_COLUMNS, path=key)
     return tuple(_measurement(row, key, line) for line, row in rows)
 

@@ -23,7 +23,7 @@ def logs_verb(
     namespace: NamespaceOption = None,
 ) -> None:
     """Print what the attempts at a shard logged, and its pods where they left nothing."""
-    from collector.worker.attempt import read_commit
+    from collector.database.committed import read_commit
     from jobs.cli.opening import find_root, open_root
     from jobs.status.attempt_logs import (
         find_shard,

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from collector import keys, surroundings
 from collector.counting import counted
-from collector.database.plans import read_plan
-from collector.errors import BadInput, HostFault, NotFound, OpmeterError
+from collector.database.plans import assigned_plan
+from collector.errors import BadInput, HostFault, OpmeterError
 from collector.host.npus import list_npus, one_a_chip_first
-from collector.plan import Plan
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.single_writer import SingleWriterStore
+from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
 from jobs.executor.local_run import LocalRun, LocalRunFailed, Progress
@@ -188,15 +188,7 @@ def _read_wave(store: Store, task: PodTask) -> Wave:
 
 def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
     """This index's shards that nobody has committed."""
-    return [s for s in wave.indexes[task.index] if not _exists(store, task.campaign, s)]
-
-
-def _exists(store: Store, campaign: str, shard: str) -> bool:
-    try:
-        store.get(keys.committed(campaign, shard))
-    except NotFound:
-        return False
-    return True
+    return [s for s in wave.indexes[task.index] if not is_committed(store, task.campaign, s)]
 
 
 def _measure(
@@ -209,7 +201,7 @@ def _measure(
     measure: Measure,
 ) -> None:
     with seen_by_all():
-        plan = _read_plan(patient, task, wave)
+        plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
     run = LocalRun(
         store=patient,
         watched=store,
@@ -237,13 +229,6 @@ def _devices(backend: str, count: int) -> list[int]:
         with suppress(HostFault):
             order = [index for index in one_a_chip_first(list_npus()) if index < count]
     return [*order, *(index for index in range(count) if index not in order)]
-
-
-def _read_plan(store: Store, task: PodTask, wave: Wave) -> Plan:
-    plan = read_plan(store, task.campaign, wave.plan)
-    if (found := plan.plan_hash) != task.plan_hash:
-        raise BadInput(f"plan {wave.plan} is {found}, {task.plan_hash} is wanted")
-    return plan
 
 
 def _log_progress(progress: Progress) -> None:

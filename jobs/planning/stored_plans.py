@@ -10,7 +10,7 @@ from functools import partial
 
 from collector import keys
 from collector.canonical import sha256_hex
-from collector.database.plans import Damage, MergedPlan, changed, read_plan
+from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.errors import AlreadyExists, BadInput, NotFound
 from collector.plan import Plan, plan_to_json
 from collector.store.base import Store, create_named, create_once
@@ -49,10 +49,9 @@ def plan_numbers(store: Store, campaign: str) -> list[int]:
 
 def _is_plan(store: Store, campaign: str, number: int) -> bool:
     try:
-        read_plan(store, campaign, number)
-    except (BadInput, NotFound):
+        return isinstance(plan_or_damage(store, campaign, number), Plan)
+    except NotFound:
         return False
-    return True
 
 
 def find_plans(
@@ -65,20 +64,13 @@ def find_plans(
     for number in numbers:
         key = keys.plan(campaign, number)
         if key not in known:
-            known[key] = _plan_or_damage(store, campaign, number)
+            known[key] = plan_or_damage(store, campaign, number)
     found = [known[keys.plan(campaign, number)] for number in numbers]
     return StoredPlans(
         tuple(one for one in found if isinstance(one, Plan)),
         tuple(one for one in found if isinstance(one, Damage)),
         max(numbers, default=0),
     )
-
-
-def _plan_or_damage(store: Store, campaign: str, number: int) -> Plan | Damage:
-    try:
-        return read_plan(store, campaign, number)
-    except BadInput as error:
-        return Damage(campaign, number, "", str(error))
 
 
 def unchanged(

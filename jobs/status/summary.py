@@ -8,6 +8,7 @@ from math import fsum
 
 from collector.counting import counted
 from collector.database.commits import Commit
+from collector.database.committed import read_commit
 from collector.database.query import best_rows
 from collector.database.state import State
 from collector.errors import BadInput, NotFound
@@ -18,7 +19,6 @@ from collector.printable import in_one_line
 from collector.record import CaseRecord
 from collector.store.base import Store
 from collector.surroundings import side_by_side
-from collector.worker.attempt import read_commit
 from jobs.planning.candidates import has_duration
 
 _READERS = 8

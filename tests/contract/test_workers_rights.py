@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from collector import keys
+from collector.database.committed import read_commit
 from collector.database.merge import CREATE
 from collector.errors import StoreRefused
 from collector.store import open_store
 from collector.store.base import Store
-from collector.worker.attempt import read_commit
 from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.run_options import RunOptions

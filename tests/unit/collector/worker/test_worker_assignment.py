@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
+from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge
 from collector.errors import OpmeterError
 from collector.manifest import manifest_from_json
@@ -19,7 +20,7 @@ from collector.worker.assignment import (
     check_stack,
     work,
 )
-from collector.worker.attempt import read_commit, read_part
+from collector.worker.attempt import read_part
 from collector.worker.blame import WrongImage, WrongNode
 from collector.worker.machine import this_node
 from tests.unit.collector.database.campaign_maker import (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge
 from collector.database.query import answers as shown
 from collector.database.snapshot import load_state
@@ -29,7 +30,7 @@ from collector.shard import ShardCase
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
-from collector.worker.attempt import Attempt, part_bytes, read_commit, read_part
+from collector.worker.attempt import Attempt, part_bytes, read_part
 from collector.worker.shard_run import complete, give_up
 from tests.unit.collector.database.campaign_maker import (
     PATH,

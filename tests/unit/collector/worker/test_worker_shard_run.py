@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
+from collector.database.committed import read_commit
 from collector.errors import StoreUnavailable
 from collector.manifest import Usage, manifest_from_json
 from collector.measurement import Measurement, Outcome, Timing
@@ -16,7 +17,7 @@ from collector.shard import ShardCase
 from collector.stack import Runtime, Stack, runtime_details
 from collector.store.memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker, final_measurements
-from collector.worker.attempt import Attempt, read_commit
+from collector.worker.attempt import Attempt
 from collector.worker.shard_run import complete, give_up
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
 from tests.unit.collector.worker.stored_parts import measured

@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from collector import keys
+from collector.database.committed import read_commit
 from collector.errors import StoreUnavailable
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
@@ -22,7 +23,7 @@ from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.assignment import Assignment
-from collector.worker.attempt import Attempt, read_commit
+from collector.worker.attempt import Attempt
 from collector.worker.exit_codes import ExitCode
 from jobs.executor.local_run import LocalRun, LocalRunFailed
 from tests.unit.collector.database.campaign_maker import (

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from collector import keys
+from collector.database.committed import read_commit
 from collector.database.merge import CREATE
 from collector.errors import BadInput, HostFault, StoreUnavailable
 from collector.host.npus import Npu
@@ -18,7 +19,6 @@ from collector.plan import plan_to_json
 from collector.store import open_store
 from collector.store.file import FileStore
 from collector.worker.assignment import Assignment, abandon
-from collector.worker.attempt import read_commit
 from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.run_options import RunOptions
@@ -265,7 +265,7 @@ def test_another_plan_is_everybodys_matter(store, plan):
     assert end.code == ExitCode.IMAGE and "this pod is for 0000" in end.reason
     wave = wave_of(store, plan, plan_hash="feed")
     end = ended(store, plan, wave=wave, OPMETER_PLAN_HASH="feed")
-    assert end.code == ExitCode.IMAGE and "feed is wanted" in end.reason
+    assert end.code == ExitCode.IMAGE and "plan feed was assigned" in end.reason
 
 
 @pytest.mark.fast
