@@ -18,6 +18,8 @@ from collector import __version__
 from collector.errors import BadInput, DamagedObject, OpmeterError
 from jobs.cli import db
 from jobs.cli.cancel import cancel_verb
+from jobs.cli.comm import LISTS, comm_verb
+from jobs.cli.comm_validate import validate_verb
 from jobs.cli.controller import controller_verb
 from jobs.cli.doctor import doctor_verb
 from jobs.cli.fia_backfill import fia_backfill_verb
@@ -34,6 +36,7 @@ from jobs.cli.run import run_verb
 from jobs.cli.stack import stack_verb
 from jobs.cli.status import status_verb
 from jobs.cli.terminal import VisibleFormatter, say
+from jobs.cli.word_lists import repeated
 from jobs.cli.work import work_verb
 
 FAILED, BAD_INPUT = 1, 2
@@ -94,18 +97,34 @@ def _ending_with_its_code(verb: Verb) -> Callable[..., None]:
     return run
 
 
+def _standing_alone(verb: Verb) -> Callable[..., None]:
+    """The verb of a group, where none of its own verbs follows."""
+
+    @wraps(verb)
+    def run(context: typer.Context, **options: Any) -> None:
+        if context.invoked_subcommand is None:
+            raise typer.Exit(verb(context, **options) or 0)
+
+    return run
+
+
 _database = typer.Typer(
     help="Look at the versions of the database.", no_args_is_help=True, rich_markup_mode=None
 )
 _register(_database, db.VERBS)
 app.add_typer(_database, name="db")
+_comm = typer.Typer(help=comm_verb.__doc__, rich_markup_mode=None)
+_comm.callback(invoke_without_command=True)(_standing_alone(comm_verb))
+_register(_comm, {"validate": validate_verb})
+app.add_typer(_comm, name="comm")
 _register(app, VERBS)
 
 
 def main() -> None:
     """Run the command; turn what is raised on purpose into one line and an exit code."""
+    words = sys.argv[1:]
     try:
-        app()
+        app(list(repeated(words, LISTS)) if words[:1] == ["comm"] else words)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED if end.code else 0

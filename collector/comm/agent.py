@@ -1,0 +1,14 @@
+"""torchrun, which ends with whoever started it: `python -m collector.comm.agent PARENT WORDS...`.
+
+Of itself torchrun outlives its parent, and its ranks then hold their devices.
+"""
+
+import sys
+
+from torch.distributed.run import main as torchrun
+
+from collector.host.parent import die_with_parent
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    torchrun(sys.argv[2:])

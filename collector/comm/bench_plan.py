@@ -1,0 +1,131 @@
+"""What a bench does, decided before any rank starts: every rank of every node reads the same.
+
+The plan is plain values and goes to the ranks as a file; that all of them have the same one is the
+first thing they check.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from collector.comm.collective import OPERATIONS, Collective, check
+from collector.comm.topology import Grid
+from collector.errors import BadInput
+
+BACKENDS = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
+
+
+class Mode(StrEnum):
+    """How a call is timed.
+
+    `event`: the ranks begin together, and each call is waited for. `alternating`: the operation
+    that serving runs before it comes first, without waiting in between; ranks are then as far apart
+    as that left them, as they are in a model.
+    """
+
+    EVENT = "event"
+    ALTERNATING = "alternating"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
+    `iterations` (fewest, most)."""
+
+    backend: str
+    grid: Grid
+    world: int
+    mode: Mode
+    rounds: int
+    budget_s: float
+    iterations: tuple[int, int]
+    collectives: tuple[Collective, ...]
+
+    def groups(self, collective: Collective) -> tuple[tuple[int, ...], ...]:
+        """The groups that work: all of the case's tier, or the first alone."""
+        found = self.grid.groups(collective.group_size, collective.tier, self.world)
+        return found if collective.together else found[:1]
+
+    def all_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Every group that some case needs, in the order in which all ranks make them."""
+        wanted = (group for case in self.collectives for group in self.groups(case))
+        return tuple(dict.fromkeys(wanted))
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "grid": self.grid.extents}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "BenchPlan":
+        """The plan that `to_json` wrote, by this version of the program."""
+        read = json.loads(text)
+        read["grid"] = Grid(tuple(read["grid"]))
+        read["mode"] = Mode(read["mode"])
+        read["iterations"] = tuple(read["iterations"])
+        read["collectives"] = tuple(Collective(**case) for case in read["collectives"])
+        return cls(**read)
+
+    @property
+    def number(self) -> int:
+        """A number by which ranks see whether they were told the same: 48 bits of its hash, which
+        a float64 holds."""
+        return int(hashlib.sha256(self.to_json().encode()).hexdigest()[:12], 16)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A case that is not measured, and why."""
+
+    collective: Collective
+    reason: str
+
+
+def collectives_of(
+    operations: Iterable[str],
+    sizes: Sequence[int],
+    dtype: str,
+    group_sizes: Iterable[int],
+    tiers: Sequence[int],
+    *,
+    grid: Grid,
+    world: int,
+) -> tuple[list[Collective], list[LeftOut]]:
+    """The cases of all combinations, by operation and group as they are run, and those that cannot
+    be. A tier that has several groups is measured with one alone, and with all at once. Without
+    `tiers` a group is made of the nearest ranks."""
+    found: list[Collective] = []
+    left_out: list[LeftOut] = []
+    for operation in _known(operations):
+        for group_size in dict.fromkeys(group_sizes):
+            if group_size < 2:
+                raise BadInput(f"a group of {group_size}: at least 2 ranks are wanted")
+            for tier in dict.fromkeys(tiers or (grid.natural_tier(group_size),)):
+                there = len(grid.groups(group_size, tier, world))
+                for together in (False, True) if there > 1 else (False,):
+                    for size in sizes:
+                        case = Collective(operation, size, dtype, group_size, tier, together)
+                        reason = _refusal(case, there, world)
+                        if reason:
+                            left_out.append(LeftOut(case, reason))
+                        else:
+                            found.append(case)
+    return found, left_out
+
+
+def _known(operations: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(operations))
+    for name in found:
+        if name not in OPERATIONS:
+            raise BadInput(f"operation {name!r}: one of {', '.join(OPERATIONS)} is wanted")
+    return found
+
+
+def _refusal(case: Collective, groups: int, world: int) -> str:
+    if not groups:
+        return f"no group of {case.group_size} ranks of tier {case.tier} among {world} ranks"
+    try:
+        check(case)
+    except BadInput as error:
+        return str(error).removeprefix(f"{case}: ")
+    return ""

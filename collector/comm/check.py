@@ -1,0 +1,133 @@
+"""What rows of collectives must agree with: the link's bandwidth, their neighbours, other tiers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from collector.comm.collective import OPERATIONS
+from collector.comm.comm_table import DURATION, CommTable, key_cells
+from collector.comm.fit import AlphaBeta, fitted
+from collector.comm.measured import Measured
+from collector.errors import BadInput
+
+_NOISE = 0.2  # of a median, where rounds do not say more
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A row as far as it is checked."""
+
+    operation: str
+    message_bytes: int
+    group_size: int
+    dtype: str
+    tier: str
+    duration_us: float
+    spread: float = 0.0  # between rounds, relative
+
+    def is_faster_than(self, other: "Point") -> bool:
+        """By more than the noise of both."""
+        noise = max(_NOISE, self.spread, other.spread)
+        return self.duration_us < other.duration_us * max(0.0, 1.0 - noise)
+
+    @property
+    def bus_bandwidth_gbps(self) -> float:
+        crosses = OPERATIONS[self.operation].crosses(self.group_size)
+        return self.message_bytes * crosses / self.duration_us / 1e3
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} of {self.message_bytes} bytes over {self.group_size} ranks "
+            f"({self.dtype}, tier {self.tier}): {self.duration_us:g} us"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The sizes of one operation, dtype, group size and tier, ascending, and the line through
+    them."""
+
+    points: tuple[Point, ...]
+    line: AlphaBeta | None
+
+
+def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
+    """The rows of a file that have a duration. BadInput, with the row, for numbers that are none
+    and durations that cannot be."""
+    found = []
+    for number, row in enumerate(table.rows, 2):
+        text = row.get(DURATION, "")
+        if not text:
+            continue
+        try:
+            size, ranks = int(row["message_bytes"]), int(row["num_devices"])
+            duration_us, spread = float(text), float(row.get("round_spread") or 0.0)
+        except ValueError as error:
+            raise BadInput(f"numbers are wanted: {error}", path=path, line=number) from error
+        if not (size > 0 and ranks > 1 and 0 < duration_us < float("inf")):
+            message = f"{size} bytes over {ranks} ranks in {text} us cannot be"
+            raise BadInput(message, path=path, line=number)
+        dtype, tier = row.get("dtype", ""), row.get("topology_tier", "")
+        found.append(Point(operation, size, ranks, dtype, tier, duration_us, spread))
+    return found
+
+
+def point_of(measured: Measured) -> Point:
+    """The row of what was measured."""
+    one = measured.collective
+    cells = key_cells(one)
+    return Point(
+        one.operation,
+        one.message_bytes,
+        one.group_size,
+        cells["dtype"],
+        cells["topology_tier"],
+        measured.duration_us,
+        measured.spread,
+    )
+
+
+def series_of(points: Iterable[Point]) -> list[Series]:
+    """The points by what they have in common, each with its line."""
+    gathered: dict[tuple[str, str, int, str], list[Point]] = {}
+    for point in points:
+        key = (point.operation, point.dtype, point.group_size, point.tier)
+        gathered.setdefault(key, []).append(point)
+    found = []
+    for _, one in sorted(gathered.items()):
+        ordered = tuple(sorted(one, key=lambda point: point.message_bytes))
+        line = fitted([(point.message_bytes, point.duration_us) for point in ordered])
+        found.append(Series(ordered, line))
+    return found
+
+
+def problems(series: Series, link_gbps: float | None = None) -> list[str]:
+    """What cannot be of a series: more than the link carries, and a larger message that is much
+    faster than a smaller one."""
+    found = [
+        f"{point}: {point.bus_bandwidth_gbps:.1f} GB/s on a bus of {link_gbps:g}"
+        for point in series.points
+        if link_gbps is not None and point.bus_bandwidth_gbps > link_gbps
+    ]
+    slowest = series.points[0]
+    for point in series.points[1:]:
+        if point.is_faster_than(slowest):
+            found.append(f"{point}, and {slowest.message_bytes} bytes {slowest.duration_us:g} us")
+        if point.duration_us > slowest.duration_us:
+            slowest = point
+    return found
+
+
+def tier_problems(all_series: Iterable[Series]) -> list[str]:
+    """Groups whose ranks lie nearer, and that are slower by more than the noise of medians."""
+    points = [point for series in all_series for point in series.points if point.tier.isdigit()]
+    by_place = {(*_message(point), int(point.tier)): point for point in points}
+    found = []
+    for point in points:
+        farther = by_place.get((*_message(point), int(point.tier) - 1))
+        if farther and farther.is_faster_than(point):
+            found.append(f"{point}, and tier {farther.tier} {farther.duration_us:g} us")
+    return found
+
+
+def _message(point: Point) -> tuple[str, str, int, int]:
+    return point.operation, point.dtype, point.group_size, point.message_bytes

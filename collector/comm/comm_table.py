@@ -1,0 +1,150 @@
+"""`hcom_allReduce_.csv` and its like: rows of collectives in a tree, changed by key.
+
+The first six columns are the consumer's, in its order; it reads by name and ignores the others.
+`Duration(us)` is what was measured: nothing is added to it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.comm.collective import DTYPES, OPERATIONS, Collective
+from collector.comm.measured import Measured
+from collector.database.tree import write_whole
+from collector.errors import BadInput
+from collector.table import csv_rows, table_bytes
+
+KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")
+DURATION = "Duration(us)"
+_ALONE = (
+    *(DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend", "rounds", "iterations"),
+    *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
+    "environment",
+)
+_TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
+COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
+_NEEDED = KEY[:2]  # by the consumer, too
+
+Cells = dict[str, str]
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommTable:
+    """A file's rows by column; `columns` in the file's order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Cells, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What writing did to a file. `twice` are keys that stood there more than once: their first row
+    was changed, which is the one that the consumer takes."""
+
+    path: Path
+    added: int
+    changed: int
+    twice: int
+
+
+def read_comm_table(path: Path) -> CommTable:
+    """The rows of a file; none where there is no file. BadInput for a file of another kind, such as
+    a profiler's own rows under such a name."""
+    if not path.exists():
+        return CommTable(COLUMNS, ())
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"a CSV of UTF-8 text is wanted: {error}", path=path) from error
+    (_, header), *rows = list(csv_rows(text.splitlines(keepends=True), path=path)) or [(1, [])]
+    if missing := [name for name in _NEEDED if name not in header]:
+        wanted = " and ".join(missing)
+        raise BadInput(f"rows of collectives are wanted, with a column {wanted}", path=path, line=1)
+    found = []
+    for line, row in rows:
+        if len(row) > len(header):
+            raise BadInput(f"{len(header)} cells are wanted, {len(row)} came", path=path, line=line)
+        if row:
+            found.append(dict(zip(header, row, strict=False)))
+    return CommTable(tuple(header), tuple(found))
+
+
+def write_measured(folder: Path, measured: Iterable[Measured]) -> list[Change]:
+    """Add or change the rows of what was measured, file by file, each at once."""
+    by_file: dict[str, list[Measured]] = {}
+    for one in measured:
+        by_file.setdefault(OPERATIONS[one.collective.operation].file, []).append(one)
+    return [write_file(folder / name, rows) for name, rows in by_file.items()]
+
+
+def write_file(path: Path, measured: Sequence[Measured]) -> Change:
+    """The same of one operation's file. BadInput where it holds rows of another backend."""
+    table = read_comm_table(path)
+    rows = [dict(row) for row in table.rows]
+    places: dict[Key, list[int]] = {}
+    for at, row in enumerate(rows):
+        places.setdefault(_key_of(row), []).append(at)
+    before, touched = len(rows), set()
+    for one in measured:
+        key = key_cells(one.collective)
+        at = places.setdefault(tuple(key.values()), [len(rows)])[0]
+        if at == len(rows):
+            rows.append(key)
+        _check_backend(rows[at], one, path)
+        rows[at].update(_cells(one))
+        touched.add(at)
+    columns = (*table.columns, *(name for name in COLUMNS if name not in table.columns))
+    lines = ([row.get(name, "") for name in columns] for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, table_bytes(columns, lines))
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
+    changed = len({at for at in touched if at < before})
+    twice = sum(1 for found in places.values() if len(found) > 1)
+    return Change(path, len(rows) - before, changed, twice)
+
+
+def key_cells(collective: Collective) -> Cells:
+    """What tells a row from others, as it stands in a file."""
+    dtype, _ = DTYPES[collective.dtype]
+    values = (collective.message_bytes, collective.group_size, dtype, collective.tier)
+    return dict(zip(KEY, map(str, values), strict=True))
+
+
+def _key_of(row: Mapping[str, str]) -> Key:
+    return tuple(row.get(name, "").strip() for name in KEY)
+
+
+def _check_backend(row: Mapping[str, str], one: Measured, path: Path) -> None:
+    there = row.get("backend", "") or one.backend
+    if there != one.backend:
+        raise BadInput(f"its rows are of {there}, these are of {one.backend}", path=path)
+
+
+def _cells(one: Measured) -> Cells:
+    groups = one.all_groups()
+    if one.collective.together:
+        return {
+            "concurrent_groups": str(len(one.timings[0])),
+            "concurrent_us": f"{one.duration_us:.2f}",
+            "concurrent_slowest_us": f"{one.slowest_us:.2f}",
+        }
+    return {
+        DURATION: f"{one.duration_us:.2f}",
+        "bandwidth_gbps": f"{one.bandwidth_gbps:.2f}",
+        "bus_bandwidth_gbps": f"{one.bus_bandwidth_gbps:.2f}",
+        "mode": one.mode,
+        "backend": one.backend,
+        "rounds": str(len(one.timings)),
+        "iterations": str(sum(group.iterations for group in groups)),
+        "round_spread": f"{one.spread:.4f}",
+        "min_us": f"{min(group.min_us for group in groups):.2f}",
+        "p90_us": f"{max(group.p90_us for group in groups):.2f}",
+        "max_us": f"{max(group.max_us for group in groups):.2f}",
+        "rank_min_us": f"{min(group.rank_min_us for group in groups):.2f}",
+        "rank_max_us": f"{max(group.rank_max_us for group in groups):.2f}",
+        "skew_us": f"{max(group.skew_us for group in groups):.2f}",
+        "environment": one.environment,
+    }

@@ -1,0 +1,202 @@
+"""Starts the ranks of this node, watches over them, and leaves none behind.
+
+torchrun starts them (static rendezvous, no restarts: a bench that begins in the middle measures
+other channels). Every wait is bounded: a gang in which no rank takes a step for `patience_s` is
+asked for its stacks and ended, and the reason names the rank.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.comm.bench_plan import BenchPlan
+from collector.comm.rank_files import PLAN, RESULTS, RankState, rank_states, stacks_name
+from collector.errors import BadInput, OpmeterError
+from collector.replay.process import describe_end, end_group
+
+PATIENCE_S = 120.0
+_STARTING_S = 300.0  # of python and torch, from a cold disk
+_LOG, _RANK_LOGS = "torchrun.log", "ranks"
+_POLL_S = 0.1
+_STACKS_S = 2.0  # for a rank to write where it is
+_TAIL = 3  # lines of a rank's own words
+_ROOT_CAUSE = re.compile(
+    r"Root Cause.*?rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Who starts how many ranks, and where they meet: as torchrun's options of these names. A port
+    of 0 is any free one, where there is one node."""
+
+    nproc_per_node: int
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+
+    @property
+    def world(self) -> int:
+        return self.nproc_per_node * self.nnodes
+
+    @property
+    def is_first(self) -> bool:
+        """Whether rank 0, who gathers what all saw, is on this node."""
+        return self.node_rank == 0
+
+
+class GangFailed(OpmeterError):
+    """A bench did not come to its end; the message says which rank ended it, in what, and why."""
+
+
+def run_gang(
+    plan: BenchPlan,
+    meeting: Rendezvous,
+    folder: Path,
+    *,
+    patience_s: float = PATIENCE_S,
+    tick: Callable[[int], None] = lambda measured: None,
+) -> None:
+    """Run a plan's ranks of this node in an empty folder; `tick` is told how many cases of all
+    rounds are measured. Raises GangFailed; BadInput where the ranks cannot meet."""
+    meeting = checked(meeting)
+    (folder / PLAN).write_text(plan.to_json())
+    with (folder / _LOG).open("wb") as log:
+        process = subprocess.Popen(
+            _command(meeting, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **_threads(plan, meeting)},
+            start_new_session=True,
+        )
+    try:
+        _watch(process, folder, meeting.nproc_per_node, patience_s, tick)
+    finally:
+        for state in rank_states(folder):  # torchrun gives each a process group of its own
+            if state.process is not None:
+                state.process.kill()
+        end_group(process)
+
+
+def checked(meeting: Rendezvous) -> Rendezvous:
+    """The same with a port that is free. BadInput, before any rank is started, for what cannot be
+    told from a hang later."""
+    if not 0 <= meeting.node_rank < meeting.nnodes:
+        raise BadInput(f"--node-rank {meeting.node_rank}: 0 to {meeting.nnodes - 1} are wanted")
+    if meeting.nnodes > 1 and not meeting.master_port:
+        raise BadInput("--master-port is wanted, the same on every node, where there are several")
+    try:
+        socket.getaddrinfo(meeting.master_addr, meeting.master_port)
+    except OSError as error:
+        raise BadInput(f"--master-addr {meeting.master_addr}: {error.strerror}") from error
+    if not meeting.is_first:
+        return meeting
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("", meeting.master_port))
+        except OSError as error:
+            raise BadInput(f"--master-port {meeting.master_port}: {error.strerror}") from error
+        port: int = taken.getsockname()[1]
+    return Rendezvous(
+        meeting.nproc_per_node, meeting.nnodes, meeting.node_rank, meeting.master_addr, port
+    )
+
+
+def _command(meeting: Rendezvous, folder: Path) -> list[str]:
+    return [
+        *(sys.executable, "-P", "-m", "collector.comm.agent", str(os.getpid())),
+        *("--nnodes", str(meeting.nnodes), "--node-rank", str(meeting.node_rank)),
+        *("--nproc-per-node", str(meeting.nproc_per_node), "--max-restarts", "0"),
+        *("--master-addr", meeting.master_addr, "--master-port", str(meeting.master_port)),
+        *("--redirects", "3", "--log-dir", str(folder / _RANK_LOGS)),
+        *("-m", "collector.comm.rank", str(folder)),
+    ]
+
+
+def _threads(plan: BenchPlan, meeting: Rendezvous) -> dict[str, str]:
+    """Ranks on the cpu share its cores; torchrun would say so, and give each one."""
+    share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)
+    return {"OMP_NUM_THREADS": str(share)} if plan.backend == "cpu" else {}
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]",
+    folder: Path,
+    ranks: int,
+    patience_s: float,
+    tick: Callable[[int], None],
+) -> None:
+    """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
+    longer."""
+    steps, since = -1, time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+        states = rank_states(folder)
+        tick(_measured(folder))
+        if process.returncode == 0:
+            return
+        if process.returncode is not None:
+            raise GangFailed(_reason(process.returncode, states, folder))
+        if (now := sum(state.steps for state in states)) > steps:
+            steps, since = now, time.monotonic()
+            continue
+        limit_s = patience_s if len(states) == ranks else max(patience_s, _STARTING_S)
+        if time.monotonic() - since > limit_s:
+            raise GangFailed(_hang(states, limit_s, folder))
+
+
+def _measured(folder: Path) -> int:
+    try:
+        return (folder / RESULTS).read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def _reason(code: int, states: list[RankState], folder: Path) -> str:
+    """Which rank ended first, in what, and its last words."""
+    said = (folder / _LOG).read_text(errors="replace")
+    found = _ROOT_CAUSE.search(said)
+    if found is None:
+        return f"torchrun {describe_end(code)}: {_last_lines(said)}"
+    rank, local, exit_code = map(int, found.groups())
+    step = next((state.step for state in states if state.rank == rank), "before its first step")
+    errors = sorted((folder / _RANK_LOGS).glob(f"*/attempt_0/{local}/stderr.log"))
+    words = _last_lines(errors[-1].read_text(errors="replace")) if errors else ""
+    return f"rank {rank} {describe_end(exit_code)} in: {step}{': ' if words else ''}{words}"
+
+
+def _hang(states: list[RankState], patience_s: float, folder: Path) -> str:
+    """Who is behind, and where each rank of this node stands."""
+    for state in states:
+        if state.process is not None and state.process.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.process.pid, signal.SIGUSR1)
+    time.sleep(_STACKS_S)
+    if not states:
+        return f"no rank of this node has begun within {patience_s:g} s"
+    last = min(states, key=lambda state: state.steps)
+    stacks = folder / stacks_name(last.rank)
+    where = _last_lines(stacks.read_text(errors="replace"), first=True) if stacks.exists() else ""
+    return (
+        f"no rank took a step for {patience_s:g} s; rank {last.rank} is behind, in: {last.step}; "
+        f"its stack: {where or 'not told'}"
+    )
+
+
+def _last_lines(text: str, *, first: bool = False) -> str:
+    """A few lines of what somebody said, in one; of a traceback the error that it ends with."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    count = 1 if "Traceback (most recent call last):" in lines else _TAIL
+    return " | ".join(lines[:_TAIL] if first else lines[-count:])

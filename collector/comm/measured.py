@@ -1,0 +1,103 @@
+"""What a bench found of each case: its rounds, its groups and its environment in one row."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
+from collector.comm.collective import Collective
+from collector.comm.rank_files import CaseSeen
+from collector.comm.timing import CollectiveTiming, p95, relative_spread, timing
+
+# What changes how a collective runs, by the libraries' own documentation.
+_CHANGE_THE_RUN = ("HCCL_", "NCCL_", "GLOO_")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One case. `timings`: of each round, each group's. Durations are medians over the rounds of
+    the groups' median; `slowest_us` is that of the slowest group."""
+
+    collective: Collective
+    mode: str
+    backend: str
+    timings: tuple[tuple[CollectiveTiming, ...], ...]
+    environment: str
+
+    @property
+    def rounds_us(self) -> tuple[float, ...]:
+        return tuple(median(group.duration_us for group in groups) for groups in self.timings)
+
+    @property
+    def duration_us(self) -> float:
+        return median(self.rounds_us)
+
+    @property
+    def slowest_us(self) -> float:
+        return median(max(group.duration_us for group in groups) for groups in self.timings)
+
+    @property
+    def spread(self) -> float:
+        """How far a round lies from the median of rounds, at most; 0 of one round."""
+        return relative_spread(self.rounds_us)
+
+    @property
+    def bandwidth_gbps(self) -> float:
+        """Message bytes by time, in 1e9 bytes a second."""
+        return self.collective.message_bytes / self.duration_us / 1e3
+
+    @property
+    def bus_bandwidth_gbps(self) -> float:
+        return self.collective.bus_bytes / self.duration_us / 1e3
+
+    def all_groups(self) -> list[CollectiveTiming]:
+        """Every group of every round."""
+        return [group for groups in self.timings for group in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of a plan's cases; `wrong` names those whose result was not what it must be."""
+
+    measured: tuple[Measured, ...]
+    left_out: tuple[LeftOut, ...]
+    wrong: tuple[LeftOut, ...]
+
+    @property
+    def round_p95(self) -> float:
+        """How far a round's median lies from its case's: what one in twenty exceeds."""
+        return p95([one.spread for one in self.measured if len(one.timings) > 1])
+
+
+def found_of(
+    plan: BenchPlan, seen: Iterable[CaseSeen], environment: Mapping[str, str] = os.environ
+) -> Found:
+    """The cases of a plan from what rank 0 wrote, whole or not: a case counts from one round on."""
+    by_case: dict[int, list[CaseSeen]] = {}
+    for one in seen:
+        by_case.setdefault(one.case, []).append(one)
+    settings = _settings(environment)
+    measured, left_out, wrong = [], [], []
+    for at, rounds in sorted(by_case.items()):
+        case = plan.collectives[at]
+        if reason := rounds[0].left_out:
+            left_out.append(LeftOut(case, reason))
+        elif ranks := sorted({rank for one in rounds for rank in one.wrong}):
+            wrong.append(LeftOut(case, f"the result of rank {', '.join(map(str, ranks))} is wrong"))
+        else:
+            timings = tuple(_of_groups(plan.groups(case), one) for one in rounds)
+            backend = BACKENDS[plan.backend]
+            measured.append(Measured(case, plan.mode, backend, timings, settings))
+    return Found(tuple(measured), tuple(left_out), tuple(wrong))
+
+
+def _of_groups(groups: Sequence[tuple[int, ...]], seen: CaseSeen) -> tuple[CollectiveTiming, ...]:
+    by_rank = {one.rank: one for one in seen.ranks}
+    return tuple(timing([by_rank[rank] for rank in ranks]) for ranks in groups)
+
+
+def _settings(environment: Mapping[str, str]) -> str:
+    """`NAME=value;...` of what changes how a collective runs."""
+    names = sorted(name for name in environment if name.startswith(_CHANGE_THE_RUN))
+    return ";".join(f"{name}={environment[name]}" for name in names)

@@ -1,0 +1,111 @@
+"""One rank of a bench: `python -m collector.comm.rank FOLDER`, started by torchrun.
+
+FOLDER holds the plan. Each rank says in a journal of its own what it is about to do, so that
+whoever watches can tell which one is late; rank 0 writes what all ranks saw of each case.
+"""
+
+import datetime
+import faulthandler
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.bench_plan import BACKENDS, BenchPlan
+from collector.comm.measuring_rank import MeasuringRank, Seen
+from collector.comm.rank_device import RankDevice, open_rank_device
+from collector.comm.rank_files import PLAN, RESULTS, journal_name, stacks_name
+from collector.errors import BadInput
+from collector.host.memory import available_memory_bytes
+from collector.host.parent import die_with_parent
+from collector.replay.process import this_process
+
+DEADLINE_S = 300.0  # of one collective: then the group gives up by itself
+_MOST_OF_MEMORY = 0.5
+_COPIES = 3  # of a message: sent, received, and what torch makes of it on the way
+
+
+class Journal:
+    """A rank's own file; a line is there when the call returns."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = (folder / journal_name(rank)).open("a")
+
+    def say(self, **what: object) -> None:
+        print(json.dumps(what), file=self._file, flush=True)
+
+
+def main(folder: Path) -> None:
+    die_with_parent(os.getppid())
+    rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    stacks = (folder / stacks_name(rank)).open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks)
+    journal = Journal(folder, rank)
+    journal.say(process=astuple(this_process()), step="joining the others")
+    plan = BenchPlan.from_json((folder / PLAN).read_text())
+    device = open_rank_device(plan.backend, local)
+    patience = datetime.timedelta(seconds=DEADLINE_S)
+    dist.init_process_group(BACKENDS[plan.backend], timeout=patience)
+    control = dist.new_group(backend="gloo", timeout=patience)
+    try:
+        journal.say(step="comparing plans")
+        _check_alike(plan, world, control)
+        journal.say(step="making groups")
+        groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
+        worker = MeasuringRank(plan, device, control, groups)
+        limit_bytes = _memory_of_all(device, control)
+        results = (folder / RESULTS).open("a") if rank == 0 else None
+        for round_number, at in _turns(plan):
+            case = plan.collectives[at]
+            journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
+            if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
+                seen = Seen((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
+            else:
+                seen = worker.measure(case)
+            if results is not None:
+                line = {"round": round_number, "case": at, **seen.to_json()}
+                print(json.dumps(line), file=results, flush=True)
+        journal.say(step="leaving")
+        dist.barrier(group=control)
+        journal.say(step="ended")
+    finally:
+        dist.destroy_process_group()
+
+
+def _turns(plan: BenchPlan) -> Iterator[tuple[int, int]]:
+    """Round by round, so that what changes in minutes is between the rounds of a case."""
+    return (
+        (round_number, at)
+        for round_number in range(plan.rounds)
+        for at in range(len(plan.collectives))
+    )
+
+
+def _check_alike(plan: BenchPlan, world: int, control: "dist.ProcessGroup") -> None:
+    """A first small message among all, and whether all were told the same."""
+    if world != plan.world:
+        raise BadInput(f"{plan.world} ranks are planned, {world} were started")
+    numbers = torch.tensor([plan.number, -plan.number], dtype=torch.float64)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX, group=control)
+    if float(numbers[0]) != -float(numbers[1]):
+        raise BadInput("the nodes were started with other options: all of them need the same")
+
+
+def _memory_of_all(device: RankDevice, control: "dist.ProcessGroup") -> int:
+    """What a case may take in each rank: by the rank that has the least."""
+    own = device.free_bytes()
+    if own is None:  # ranks of one machine share its memory
+        own = (available_memory_bytes() or 1 << 40) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    least = torch.tensor([own * _MOST_OF_MEMORY], dtype=torch.float64)
+    dist.all_reduce(least, dist.ReduceOp.MIN, group=control)
+    return int(least[0])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,73 @@
+"""What a rank's device needs that differs: how it is chosen, waited for and timed."""
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from collector.errors import BadInput, HostFault
+
+
+class RankDevice(Protocol):
+    """The device of one rank."""
+
+    name: str  # torch's: cpu, cuda:0, npu:0
+
+    def free_bytes(self) -> int | None:
+        """What a case may use of its memory; None where that is the machine's."""
+
+    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
+        """Run both, one after the other; how long the second took, in us."""
+
+
+class HostRank:
+    """A rank on the cpu: a call returns when it is over."""
+
+    name = "cpu"
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
+        before()
+        began = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - began) / 1e3
+
+
+class AcceleratorRank:
+    """A gpu or an NPU: calls are queued, and timed by events of its own stream."""
+
+    def __init__(self, kind: str, local_rank: int) -> None:
+        self._module: Any = getattr(torch, kind)
+        count = self._module.device_count()
+        if local_rank >= count:
+            raise BadInput(f"local rank {local_rank}: {count} {kind} devices are here")
+        self._module.set_device(local_rank)
+        self.name = f"{kind}:{local_rank}"
+
+    def free_bytes(self) -> int | None:
+        return int(self._module.mem_get_info()[0])
+
+    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
+        first, last = (self._module.Event(enable_timing=True) for _ in range(2))
+        before()
+        first.record()
+        call()
+        last.record()
+        self._module.synchronize()
+        return float(first.elapsed_time(last)) * 1e3
+
+
+def open_rank_device(backend: str, local_rank: int) -> RankDevice:
+    """The device of a rank. BadInput and HostFault where it is not there."""
+    if backend == "cpu":
+        return HostRank()
+    if backend == "npu":
+        try:
+            importlib.import_module("torch_npu")  # which adds torch.npu
+        except ImportError as error:
+            raise HostFault(f"--backend npu needs torch_npu and CANN: {error}") from error
+    return AcceleratorRank(backend, local_rank)

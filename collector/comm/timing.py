@@ -1,0 +1,68 @@
+"""What a collective took, from what each of its ranks saw.
+
+A rank that comes early waits for the last one, and that is no time of the collective. So a call
+counts from the arrival of its last rank to the end of its last rank, both on one clock; how far
+apart the arrivals were is told beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What one rank saw: when each of its calls began, on the clock of rank 0, and how long it took
+    until this rank had what it was to get."""
+
+    rank: int
+    starts_us: tuple[float, ...]
+    durations_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTiming:
+    """`duration_us` is the median over calls; `skew_us` the median of last arrival minus first.
+    `rank_min_us` and `rank_max_us` are the smallest and the largest of the ranks' own medians,
+    their waiting within."""
+
+    duration_us: float
+    min_us: float
+    p90_us: float
+    max_us: float
+    iterations: int
+    skew_us: float
+    rank_min_us: float
+    rank_max_us: float
+
+
+def timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
+    """What one group's calls took. At least one rank and one call are wanted, and of each rank as
+    many."""
+    starts = np.array([rank.starts_us for rank in ranks])
+    own = np.array([rank.durations_us for rank in ranks])
+    last_arrivals = starts.max(axis=0)
+    durations = (starts + own).max(axis=0) - last_arrivals
+    rank_medians = np.median(own, axis=1)
+    return CollectiveTiming(
+        duration_us=float(np.median(durations)),
+        min_us=float(durations.min()),
+        p90_us=float(np.quantile(durations, 0.9)),
+        max_us=float(durations.max()),
+        iterations=len(durations),
+        skew_us=float(np.median(last_arrivals - starts.min(axis=0))),
+        rank_min_us=float(rank_medians.min()),
+        rank_max_us=float(rank_medians.max()),
+    )
+
+
+def relative_spread(medians_us: Sequence[float]) -> float:
+    """How far the medians of one case lie from their own median, at most: 0.1 is a tenth."""
+    middle = float(np.median(medians_us))
+    return max(abs(one / middle - 1.0) for one in medians_us)
+
+
+def p95(values: Sequence[float]) -> float:
+    """The value that one in twenty exceeds; 0 of none."""
+    return float(np.quantile(values, 0.95)) if values else 0.0

@@ -1,0 +1,91 @@
+"""How ranks lie in a machine, and how far apart a group's ranks are.
+
+A grid is written from the outermost extent to the innermost: `48 8 2` is 48 servers of 8 packages
+of 2 dies (Atlas A3 super-pod), `128 8` is 128 servers of 8 devices (A2). Ranks count through the
+innermost first. The tier of a group is the outermost place in which its ranks differ: 0 for ranks
+of several servers, 2 for the dies of one package of `48 8 2`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from collector.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`extents`: each at least 1, outermost first."""
+
+    extents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.extents or min(self.extents) < 1:
+            raise BadInput(f"a grid of positive extents is wanted, such as 48 8 2; not {self}")
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.extents))
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has room for."""
+        return prod(self.extents)
+
+    @property
+    def innermost_tier(self) -> int:
+        return len(self.extents) - 1
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Where a rank lies, outermost first. BadInput for a rank that the grid has no room for."""
+        if not 0 <= rank < self.size:
+            raise BadInput(f"rank {rank}: the grid {self} has ranks 0 to {self.size - 1}")
+        found = []
+        for extent in reversed(self.extents):
+            rank, at = divmod(rank, extent)
+            found.append(at)
+        return tuple(reversed(found))
+
+    def tier(self, ranks: Sequence[int]) -> int:
+        """The outermost place in which ranks differ; the innermost for a single rank."""
+        places = [self.coordinates(rank) for rank in ranks]
+        differing = (
+            tier for tier in range(len(self.extents)) if len({place[tier] for place in places}) > 1
+        )
+        return next(differing, self.innermost_tier)
+
+    def groups(self, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
+        """Groups of so many ranks, of exactly that tier, that do not share a rank: as many as a
+        world of ranks 0 to `world` - 1 holds. The first holds rank 0.
+
+        Neighbours where neighbours are of that tier; else one rank of each next part of the grid,
+        as data parallel groups have: two ranks of tier 1 in `48 8 2` are 0 and 2.
+        """
+        self._check_group(size, tier)
+        inner, outer = prod(self.extents[tier + 1 :]), prod(self.extents[tier:])
+        stride = 1 if size > inner or size == 1 else inner
+        found = (
+            tuple(range(first + at, first + at + size * stride, stride))
+            for start in range(0, min(world, self.size), outer)
+            for first in _blocks(start, start + outer, size * stride)
+            for at in range(stride)
+        )
+        return tuple(ranks for ranks in found if ranks[-1] < world and self.tier(ranks) == tier)
+
+    def natural_tier(self, size: int) -> int:
+        """The tier of the first `size` ranks."""
+        if not 1 <= size <= self.size:
+            raise BadInput(f"a group of {size}: the grid {self} has {self.size} ranks")
+        return self.tier((0, size - 1))
+
+    def _check_group(self, size: int, tier: int) -> None:
+        if not 0 <= tier <= self.innermost_tier:
+            raise BadInput(f"tier {tier}: the grid {self} has tiers 0 to {self.innermost_tier}")
+        inner, outer = prod(self.extents[tier + 1 :]), prod(self.extents[tier:])
+        most = outer if size > inner else outer // inner
+        if not 1 <= size <= most or (size == 1 and tier != self.innermost_tier):
+            raise BadInput(f"no group of {size} ranks is of tier {tier} in the grid {self}")
+
+
+def _blocks(start: int, end: int, width: int) -> Iterator[int]:
+    """Where blocks of a width begin that lie side by side within an interval."""
+    return iter(range(start, end - width + 1, width))

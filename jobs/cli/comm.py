@@ -1,0 +1,157 @@
+"""`opmeter comm`: collectives over ranks of this machine, or of several."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.errors import BadInput
+from jobs.cli.comm_lines import change_line, found_lines, left_out_lines, plan_lines
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.comm.bench_plan import BenchPlan
+    from collector.comm.comm_table import Change
+    from collector.comm.gang import Rendezvous
+    from collector.comm.measured import Found
+
+# Of the first design's options: they take words up to the next option.
+LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
+
+
+def comm_verb(
+    context: typer.Context,
+    *,
+    ops: Annotated[list[str] | None, typer.Option(help="operations  [all]")] = None,
+    num_devices: Annotated[
+        list[int] | None, typer.Option(help="sizes of groups  [all ranks]")
+    ] = None,
+    grid_shape: Annotated[
+        list[int] | None, typer.Option(help="how ranks lie, outermost first  [48 8 2]")
+    ] = None,
+    topology_tier: Annotated[
+        list[int] | None, typer.Option(help="tiers of the groups  [of the nearest ranks]")
+    ] = None,
+    bytes_grid: Annotated[
+        list[str] | None, typer.Option(help="sizes in bytes; full, quick, production  [full]")
+    ] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="no larger sizes")] = None,
+    dtype: Annotated[str, typer.Option(help="of the tensors")] = "bfloat16",
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "--database-path", help="write hcom_*.csv here"),
+    ] = None,
+    output_csv: Annotated[
+        Path | None, typer.Option(help="instead: this file, of one operation")
+    ] = None,
+    do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
+        False
+    ),
+    bench_mode: Annotated[str, typer.Option(help="event or alternating")] = "event",
+    rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
+    budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 0.2,
+    backend: Annotated[str, typer.Option(help="npu (hccl), cuda (nccl) or cpu (gloo)")] = "npu",
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="ranks on this node  [the largest group]")
+    ] = None,
+    nnodes: Annotated[int, typer.Option(min=1, help="nodes; start the same on each")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="this node's number")] = 0,
+    master_addr: Annotated[str, typer.Option(help="the address of node 0")] = "127.0.0.1",
+    master_port: Annotated[int, typer.Option(min=0, max=65535, help="a port there")] = 0,
+    patience_s: Annotated[
+        float, typer.Option(help="without a step of any rank, the bench is ended")
+    ] = 120.0,
+) -> int:
+    """Measure collectives, and write one CSV an operation."""
+    from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+    from collector.comm.collective import OPERATIONS, dtype_named
+    from collector.comm.gang import Rendezvous
+    from collector.comm.sizes import chosen_sizes
+    from collector.comm.topology import Grid
+    from collector.stack import BACKENDS
+
+    if backend not in BACKENDS:
+        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+    if bench_mode not in list(Mode):
+        raise BadInput(f"--bench-mode {bench_mode!r}: {' or '.join(Mode)} is wanted")
+    operations = ops or list(OPERATIONS)
+    if output_csv is not None and len(operations) != 1:
+        raise BadInput("--output-csv is a file of one operation: --ops with one is wanted")
+    most = max(num_devices or [2])
+    local = nproc_per_node or max(1, -(-most // nnodes))
+    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
+    grid = Grid(tuple(grid_shape or (48, 8, 2)))
+    cases, left_out = collectives_of(
+        operations,
+        chosen_sizes(bytes_grid or ["full"], max_bytes),
+        dtype_named(dtype),
+        num_devices or [meeting.world],
+        topology_tier or [],
+        grid=grid,
+        world=meeting.world,
+    )
+    for line in left_out_lines("not measured", left_out):
+        say(line)
+    if not cases:
+        raise BadInput("no case is left to measure")
+    plan = BenchPlan(
+        backend, grid, meeting.world, Mode(bench_mode), rounds, budget_s, (5, 100), tuple(cases)
+    )
+    for line in plan_lines(plan):
+        say(line)
+    if not do_run:
+        say("nothing is measured without --do-run")
+        return 0
+    return _run(plan, meeting, patience_s, output_dir, output_csv)
+
+
+def _run(
+    plan: BenchPlan,
+    meeting: Rendezvous,
+    patience_s: float,
+    output_dir: Path | None,
+    output_csv: Path | None,
+) -> int:
+    """Measure; what was measured before a failure is kept."""
+    from collector.comm.gang import GangFailed, run_gang
+    from collector.comm.measured import found_of
+    from collector.comm.rank_files import read_results
+    from jobs.cli.progress_view import view_for
+
+    total, failure = len(plan.collectives) * plan.rounds, ""
+    with tempfile.TemporaryDirectory(prefix="opmeter-comm-") as made:
+        folder = Path(made)
+        with view_for(sys.stderr.isatty()) as view:
+            try:
+                run_gang(
+                    plan,
+                    meeting,
+                    folder,
+                    patience_s=patience_s,
+                    tick=lambda done: view.measure(done, total),
+                )
+            except GangFailed as error:
+                failure = str(error)
+        found = found_of(plan, read_results(folder))
+    if meeting.is_first:
+        for line in found_lines(found):
+            say(line)
+        for change in _written(found, output_dir, output_csv):
+            say(change_line(change))
+    if failure:
+        say(f"opmeter: {failure}", err=True)
+    return int(bool(failure or found.wrong))
+
+
+def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> list[Change]:
+    from collector.comm.comm_table import write_file, write_measured
+
+    if not found.measured:
+        return []
+    if output_csv is not None:
+        return [write_file(output_csv, found.measured)]
+    return write_measured(output_dir, found.measured) if output_dir is not None else []

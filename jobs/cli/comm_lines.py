@@ -1,0 +1,77 @@
+"""What `opmeter comm` says: of a plan, of what was measured, and of the lines through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from collector.counting import counted
+
+if TYPE_CHECKING:
+    from collector.comm.bench_plan import BenchPlan, LeftOut
+    from collector.comm.check import Point
+    from collector.comm.comm_table import Change
+    from collector.comm.measured import Found
+
+_LISTED = 20
+
+
+def plan_lines(plan: BenchPlan) -> Iterator[str]:
+    """Each operation and group in a line."""
+    for _, group in groupby(
+        plan.collectives, key=lambda one: (one.operation, one.group_size, one.tier, one.together)
+    ):
+        cases = list(group)
+        one, groups = cases[0], plan.groups(cases[0])
+        at_once = " at once" if one.together else ""
+        ranks = ", ".join(map(str, groups[0][:4])) + (" ..." if len(groups[0]) > 4 else "")
+        yield (
+            f"{one.operation} over {one.group_size} ranks of tier {one.tier}: "
+            f"{counted(len(groups), 'group')}{at_once}, ranks {ranks}; "
+            f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} bytes"
+        )
+
+
+def found_lines(found: Found) -> Iterator[str]:
+    """What was measured, and what was not."""
+    from collector.comm.check import point_of
+
+    yield from left_out_lines("not measured", found.left_out)
+    yield from left_out_lines("wrong", found.wrong)
+    yield from fit_lines([point_of(one) for one in found.measured if not one.collective.together])
+    if found.measured and len(found.measured[0].timings) > 1:
+        yield (
+            f"between rounds a case's median moves by less than {found.round_p95:.1%} "
+            "in 95 of 100 cases"
+        )
+
+
+def fit_lines(points: Iterable[Point]) -> Iterator[str]:
+    """Alpha and beta of each operation, group size and tier, and how well they fit."""
+    from collector.comm.check import series_of
+
+    for series in series_of(points):
+        one, line = series.points[0], series.line
+        name = f"{one.operation} over {one.group_size} ranks of tier {one.tier or '?'}"
+        if line is None:
+            yield f"{name}: {counted(len(series.points), 'size')}, too few for a line"
+            continue
+        yield (
+            f"{name}: {line.alpha_us:.1f} us + bytes / {line.bandwidth_gbps:.3f} GB/s; off by "
+            f"{line.typical:.0%} at the median, {line.worst:.0%} at {line.worst_bytes} bytes"
+        )
+
+
+def change_line(change: Change) -> str:
+    """What became of a file."""
+    twice = f"; {change.twice} stood there more than once" if change.twice else ""
+    return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"
+
+
+def left_out_lines(what: str, cases: Sequence[LeftOut]) -> Iterator[str]:
+    """The first of them, each with its reason."""
+    for one in cases[:_LISTED]:
+        yield f"{what}: {one.collective}: {one.reason}"
+    if len(cases) > _LISTED:
+        yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}"

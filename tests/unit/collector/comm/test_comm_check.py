@@ -1,0 +1,97 @@
+"""What cannot be in a table of collectives, and what hccl_test says to it."""
+
+import pytest
+
+from collector.comm.check import Point, points_of, problems, series_of, tier_problems
+from collector.comm.comm_table import CommTable
+from collector.comm.hccl_test import compared, read_hccl_test, verdict
+from collector.errors import BadInput
+
+# The layout of oam-tools' hccl_test; sizes and times are made up.
+PRINTED = """\
+the minbytes is 8192, maxbytes is 65536, iters is 20, warmup_iters is 10
+data_size(Bytes): | aveg_time(us):  | alg_bandwidth(GB/s): | check_result:
+8192              | 50.00           | 0.16384              | success
+WARNING: something else
+16384             | 80.00           | 0.20480              | success
+local rank_id 3, check result failed, 32768 | 90.00 | 0.36409 | failed
+65536             | 200.00          | 0.32768              | NULL
+"""
+
+
+def point(size, us, ranks=8, tier="1", operation="all_reduce", spread=0.0):
+    return Point(operation, size, ranks, "DT_BF16", tier, us, spread)
+
+
+def only_series(*points):
+    (series,) = series_of(points)
+    return series
+
+
+def test_no_bus_carries_more_than_its_link():
+    series = only_series(point(1 << 20, 100.0), point(2 << 20, 150.0))
+    assert problems(series) == []
+    (line,) = problems(series, link_gbps=20.0)
+    assert "2097152 bytes" in line
+    assert "24.5 GB/s on a bus of 20" in line
+
+
+def test_a_larger_message_is_not_much_faster():
+    series = only_series(point(1024, 50.0), point(2048, 39.0), point(4096, 60.0))
+    assert problems(series) == [
+        "all_reduce of 2048 bytes over 8 ranks (DT_BF16, tier 1): 39 us, and 1024 bytes 50 us"
+    ]
+    assert not problems(only_series(point(1024, 50.0), point(2048, 41.0)))
+    noisy = only_series(point(1024, 50.0, spread=0.3), point(2048, 39.0))
+    assert not problems(noisy)
+
+
+def test_ranks_that_lie_nearer_are_not_slower():
+    near, far = point(1024, 50.0, tier="1"), point(1024, 30.0, tier="0")
+    assert len(tier_problems(series_of([near, far]))) == 1
+    assert not tier_problems(series_of([near, point(1024, 49.0, tier="0")]))
+    assert not tier_problems(series_of([near, point(1024, 30.0, tier="2")]))
+
+
+def test_rows_without_a_duration_are_left_out():
+    columns = ("message_bytes", "num_devices", "Duration(us)")
+    rows = ({"message_bytes": "1024", "num_devices": "8", "Duration(us)": ""},)
+    assert points_of("all_reduce", CommTable(columns, rows), "x.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "us"),
+    [("x", "8", "1"), ("1024", "8", "nan"), ("1024", "8", "-1"), ("0", "8", "1"), ("8", "1", "1")],
+)
+def test_numbers_that_cannot_be_are_named_with_their_line(size, ranks, us):
+    columns = ("message_bytes", "num_devices", "Duration(us)")
+    row = dict(zip(columns, (size, ranks, us), strict=True))
+    with pytest.raises(BadInput, match=r"x\.csv:2: "):
+        points_of("all_reduce", CommTable(columns, (row,)), "x.csv")
+
+
+def test_hccl_test_is_read_without_the_rows_of_failing_ranks():
+    test = read_hccl_test(PRINTED.splitlines(), "out.txt")
+    assert test.rows == ((8192, 50.0), (16384, 80.0), (65536, 200.0))
+    assert test.failed_ranks == (3,)
+    with pytest.raises(BadInput, match=r"out\.txt: rows of hccl_test"):
+        read_hccl_test(["nothing"], "out.txt")
+
+
+def test_hccl_tests_size_is_the_whole_tensor():
+    test = read_hccl_test(PRINTED.splitlines(), "out.txt")
+    (reduced,) = compared(test, "all_reduce", 8, [point(8192, 60.0), point(1024, 1.0)])
+    assert reduced.ratio == pytest.approx(1.2)
+    gathered = compared(
+        test, "all_gather", 8, [point(1024, 60.0, operation="all_gather"), point(8192, 9.0)]
+    )
+    assert [one.hccl_us for one in gathered] == [50.0]
+    with pytest.raises(BadInput, match="no row of broadcast over 8 ranks"):
+        compared(test, "broadcast", 8, [point(8192, 60.0)])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(1.0, "PASS"), (0.5, "PASS"), (3.9, "WARN"), (0.24, "FAIL"), (4.1, "FAIL")]
+)
+def test_a_verdict_is_the_consumers(ratio, said):
+    assert verdict(ratio) == said

@@ -1,0 +1,140 @@
+"""Ranks that really run, over gloo: what they find, and how they end when one of them does not."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+from collector.comm.collective import OPERATIONS
+from collector.comm.gang import GangFailed, Rendezvous, checked, run_gang
+from collector.comm.measured import found_of
+from collector.comm.rank_files import rank_states, read_results
+from collector.comm.topology import Grid
+from collector.errors import BadInput
+
+pytestmark = pytest.mark.slow
+
+GRID = Grid((48, 8, 2))
+
+
+def plan_of(operations, sizes, group_sizes, world, *, rounds=1, budget_s=0.001):
+    cases, left_out = collectives_of(
+        operations, sizes, "bfloat16", group_sizes, [], grid=GRID, world=world
+    )
+    assert not left_out
+    return BenchPlan("cpu", GRID, world, Mode.EVENT, rounds, budget_s, (3, 1_000_000), tuple(cases))
+
+
+def measured(plan, folder):
+    run_gang(plan, Rendezvous(plan.world), folder)
+    found = found_of(plan, read_results(folder), {})
+    assert not found.wrong
+    assert not found.left_out
+    return found.measured
+
+
+def endless(world):
+    """A case that takes an hour, so that whatever ends it is seen."""
+    return plan_of(["all_reduce"], [1024], [world], world, budget_s=3600.0)
+
+
+def disturb(folder, rank, number):
+    """Send a signal to a rank that is measuring."""
+
+    def wait_and_send():
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for state in rank_states(folder):
+                if state.rank == rank and "all_reduce" in state.step and state.process:
+                    time.sleep(0.3)
+                    os.kill(state.process.pid, number)
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=wait_and_send, daemon=True)
+    thread.start()
+    return thread
+
+
+def nobody_is_left(folder):
+    return not any(state.process and state.process.is_alive for state in rank_states(folder))
+
+
+def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp_path):
+    plan = plan_of(list(OPERATIONS), [64, 1 << 20], [2, 4], 4, rounds=2)
+    found = measured(plan, tmp_path)
+    assert len(found) == len(OPERATIONS) * 2 * 3  # two alone, two at once, four
+    for one in found:
+        assert len(one.timings) == 2
+        assert one.duration_us > 0
+        assert all(group.iterations >= 3 for group in one.all_groups())
+        assert len(one.timings[0]) == (2 if one.collective.together else 1)
+    assert nobody_is_left(tmp_path)
+
+
+def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
+    disturb(tmp_path, 1, signal.SIGKILL)
+    with pytest.raises(GangFailed, match=r"rank 1 killed by SIGKILL .* in: all_reduce of 1024"):
+        run_gang(endless(2), Rendezvous(2), tmp_path)
+    assert nobody_is_left(tmp_path)
+
+
+def test_a_rank_that_hangs_ends_the_gang_within_its_patience(tmp_path):
+    disturb(tmp_path, 1, signal.SIGSTOP)
+    with pytest.raises(GangFailed, match=r"no rank took a step for 4 s; rank \d is behind, in: "):
+        run_gang(endless(2), Rendezvous(2), tmp_path, patience_s=4.0)
+    assert nobody_is_left(tmp_path)
+
+
+def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
+    """Two nodes on this machine, of one rank each."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    plan = plan_of(["all_reduce"], [1024], [2], 2)
+    plans = [plan, replace(plan, rounds=2)]
+    said = {}
+
+    def node(at):
+        folders[at].mkdir()
+        try:
+            run_gang(plans[at], Rendezvous(1, 2, at, "127.0.0.1", port), folders[at])
+        except GangFailed as error:
+            said[at] = str(error)
+
+    threads = [threading.Thread(target=node, args=(at,)) for at in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(said) == [0, 1]
+    assert any("the nodes were started with other options" in text for text in said.values())
+
+
+@pytest.mark.parametrize(
+    ("meeting", "words"),
+    [
+        (Rendezvous(2, 2, 2, master_port=1), "--node-rank 2: 0 to 1"),
+        (Rendezvous(2, 2), "--master-port is wanted"),
+        (Rendezvous(2, master_addr="no.such.host.invalid"), "--master-addr no.such"),
+    ],
+)
+def test_ranks_that_could_never_meet_are_not_started(meeting, words):
+    with pytest.raises(BadInput, match=words):
+        checked(meeting)
+
+
+def test_a_port_in_use_is_told_before_any_rank_starts():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"--master-port {port}: Address already in use"):
+            checked(Rendezvous(2, master_port=port))
+    assert checked(Rendezvous(2)).master_port > 0

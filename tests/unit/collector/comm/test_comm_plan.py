@@ -1,0 +1,135 @@
+"""What is measured, decided before any rank starts."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+from collector.comm.collective import (
+    OPERATIONS,
+    Collective,
+    check,
+    dtype_named,
+    parts_v,
+)
+from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
+from collector.comm.topology import Grid
+from collector.errors import BadInput
+
+GRID = Grid((48, 8, 2))
+
+
+def planned(operations, sizes, group_sizes, tiers=(), world=16, dtype="bfloat16"):
+    return collectives_of(operations, sizes, dtype, group_sizes, tiers, grid=GRID, world=world)
+
+
+def plan_of(cases, world=4):
+    return BenchPlan("cpu", GRID, world, Mode.EVENT, 2, 0.1, (5, 20), tuple(cases))
+
+
+def test_a_tier_with_several_groups_is_measured_alone_and_at_once():
+    cases, left_out = planned(["all_reduce"], [1024], [2, 16])
+    assert not left_out
+    assert [(case.group_size, case.tier, case.together) for case in cases] == [
+        (2, 2, False),
+        (2, 2, True),
+        (16, 1, False),
+    ]
+    plan = plan_of(cases, world=16)
+    assert [len(plan.groups(case)) for case in cases] == [1, 8, 1]
+    assert len(plan.all_groups()) == 9
+
+
+def test_what_cannot_be_measured_is_left_out_with_its_reason():
+    cases, left_out = planned(["all_to_all", "all_reduce"], [3, 32], [16, 32], tiers=[0, 1][:1])
+    assert {one.reason for one in left_out} == {
+        "no group of 16 ranks of tier 0 among 16 ranks",
+        "no group of 32 ranks of tier 0 among 16 ranks",
+    }
+    assert not cases
+    cases, left_out = planned(["all_to_all", "all_reduce"], [3, 32, 40], [16])
+    assert [(case.operation, case.message_bytes) for case in cases] == [
+        ("all_to_all", 32),
+        ("all_reduce", 32),
+        ("all_reduce", 40),
+    ]
+    assert "multiple of 32 bytes" in left_out[0].reason
+    assert "multiple of 2 bytes" in left_out[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("operations", "sizes", "words"),
+    [(["all_gathr"], [2], "all_gather"), (["broadcast"], [1], "2")],
+)
+def test_a_mistake_is_refused_by_name(operations, sizes, words):
+    with pytest.raises(BadInput, match=words):
+        planned(operations, [1024], sizes)
+
+
+def test_every_rank_reads_the_plan_that_was_written():
+    cases, _ = planned(list(OPERATIONS), [1024, 4096], [2, 4], world=4)
+    plan = plan_of(cases)
+    assert BenchPlan.from_json(plan.to_json()) == plan
+    assert BenchPlan.from_json(plan.to_json()).number == plan.number
+    assert plan_of(cases[:-1]).number != plan.number
+    assert float(plan.number) == plan.number  # ranks compare it as a float64
+
+
+@pytest.mark.parametrize(
+    ("operation", "sent", "received", "crossing"),
+    [
+        ("all_reduce", 1, 1, 2 * 7 / 8),
+        ("all_gather", 1, 8, 7),
+        ("reduce_scatter", 8, 1, 7),
+        ("all_to_all", 1, 1, 7 / 8),
+        ("all_to_allv", 1, 1, 7 / 8),
+        ("broadcast", 1, 1, 1),
+    ],
+)
+def test_bytes_are_counted_as_the_consumer_does(operation, sent, received, crossing):
+    case = Collective(operation, 4096, "float32", 8, 1)
+    assert case.input_bytes == 4096 * sent
+    assert case.output_bytes == 4096 * received
+    assert case.bus_bytes == 4096 * crossing
+    assert case.elements == 1024
+
+
+def test_a_message_of_broken_elements_is_refused():
+    check(Collective("all_reduce", 6, "bfloat16", 8, 1))
+    with pytest.raises(BadInput, match="multiple of 2 bytes"):
+        check(Collective("all_reduce", 7, "bfloat16", 8, 1))
+    with pytest.raises(BadInput, match="for each of 8 ranks are wanted, a multiple of 16 bytes"):
+        check(Collective("all_to_all", 24, "bfloat16", 8, 1))
+
+
+@given(st.integers(1, 10**6), st.integers(2, 768))
+def test_uneven_parts_make_the_whole(elements, ranks):
+    parts = parts_v(elements, ranks)
+    assert sum(parts) == elements
+    assert len(parts) == ranks
+    assert min(parts) >= 0
+    assert all(first <= second for first, second in pairwise(parts))
+
+
+def test_sizes_are_chosen_by_name_and_number():
+    assert chosen_sizes(["quick", "100"], 70_000) == (100, 1024, 65536)
+    assert chosen_sizes(["4096", "4096"]) == (4096,)
+    assert SIZE_GRIDS["full"][0] == 128
+    assert SIZE_GRIDS["full"][-1] == 512 << 20
+    assert len(SIZE_GRIDS["full"]) == 23
+    with pytest.raises(BadInput, match="full, quick, production"):
+        chosen_sizes(["huge"])
+    with pytest.raises(BadInput, match="no message size"):
+        chosen_sizes(["full"], 64)
+
+
+@pytest.mark.parametrize("text", ["torch.bfloat16", "bfloat16", "DT_BF16"])
+def test_a_dtype_has_three_spellings(text):
+    assert dtype_named(text) == "bfloat16"
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(BadInput, match="float8"):
+        dtype_named("float8")

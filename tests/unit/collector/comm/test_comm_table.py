@@ -1,0 +1,138 @@
+"""Rows of collectives in a tree: changed by key, and nothing of others lost."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.collective import Collective
+from collector.comm.comm_table import COLUMNS, read_comm_table, write_file, write_measured
+from collector.comm.measured import found_of
+from collector.comm.rank_files import CaseSeen
+from collector.comm.timing import RankTimes
+from collector.comm.topology import Grid
+from collector.errors import BadInput
+
+ALONE = Collective("all_reduce", 4096, "bfloat16", 2, 2)
+TOGETHER = replace(ALONE, together=True)
+
+
+def seen(case, number, duration_us, ranks=(0, 1), wrong=()):
+    times = tuple(RankTimes(rank, (0.0, 9e9), (duration_us, duration_us)) for rank in ranks)
+    return CaseSeen(number, case, times, "", wrong)
+
+
+def found(*cases, rounds_us=(100.0,), backend="cpu", environment=None, world=4):
+    plan = BenchPlan(backend, Grid((48, 8, 2)), world, Mode.EVENT, 1, 0.1, (5, 9), cases)
+    every = [
+        seen(at, number, duration_us, range(world) if case.together else (0, 1))
+        for number, duration_us in enumerate(rounds_us)
+        for at, case in enumerate(cases)
+    ]
+    return found_of(plan, every, environment or {})
+
+
+def rows(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_a_first_row_has_the_consumers_columns_first(tmp_path):
+    measured = found(ALONE, TOGETHER, rounds_us=(100.0, 120.0, 110.0)).measured
+    (change,) = write_measured(tmp_path, measured)
+    assert (change.added, change.changed, change.twice) == (1, 0, 0)
+    assert change.path == tmp_path / "hcom_allReduce_.csv"
+    text = change.path.read_text()
+    assert text.startswith(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us),bandwidth_gbps,"
+    )
+    (row,) = rows(change.path)
+    assert row["Duration(us)"] == "110.00"
+    assert row["bandwidth_gbps"] == "0.04"  # 4096 bytes in 110 us
+    assert (row["mode"], row["backend"], row["rounds"], row["iterations"]) == (
+        "event",
+        "gloo",
+        "3",
+        "6",
+    )
+    assert row["round_spread"] == "0.0909"
+    assert (row["concurrent_groups"], row["concurrent_us"]) == ("2", "110.00")
+
+
+def test_measuring_again_adds_no_row(tmp_path):
+    write_measured(tmp_path, found(ALONE).measured)
+    (change,) = write_measured(tmp_path, found(ALONE, rounds_us=(50.0,)).measured)
+    assert (change.added, change.changed) == (0, 1)
+    (row,) = rows(change.path)
+    assert row["Duration(us)"] == "50.00"
+
+
+def test_what_others_wrote_stays(tmp_path):
+    path = tmp_path / "hcom_allReduce_.csv"
+    path.write_text(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us),bandwidth_gbps,note\r\n"
+        "4096,2,DT_BF16,2,7.00,0.58,first\r\n"
+        "4096,2,DT_BF16,2,8.00,0.51,second\r\n"
+        "8192,16,DT_BF16,1,9.00,0.91,other\r\n"
+    )
+    change = write_file(path, found(ALONE).measured)
+    assert (change.added, change.changed, change.twice) == (0, 1, 1)
+    assert [(row["Duration(us)"], row["note"]) for row in rows(path)] == [
+        ("100.00", "first"),  # which the consumer takes
+        ("8.00", "second"),
+        ("9.00", "other"),
+    ]
+
+
+def test_a_profilers_own_rows_are_no_table_of_collectives(tmp_path):
+    path = tmp_path / "hcom_allReduce_.csv"
+    path.write_text("Name,Type,Duration(us)\nhcom_allReduce__1,hcom_allReduce_,5\n")
+    before = path.read_bytes()
+    with pytest.raises(BadInput, match=r"hcom_allReduce_\.csv:1: .*message_bytes and num_devices"):
+        write_file(path, found(ALONE).measured)
+    assert path.read_bytes() == before
+
+
+def test_rows_of_another_backend_are_not_mixed_in(tmp_path):
+    write_measured(tmp_path, found(ALONE).measured)
+    with pytest.raises(BadInput, match="its rows are of gloo, these are of hccl"):
+        write_measured(tmp_path, found(ALONE, backend="npu").measured)
+
+
+def test_a_row_with_too_many_cells_is_named(tmp_path):
+    path = tmp_path / "hcom_allReduce_.csv"
+    path.write_text("message_bytes,num_devices\n1,2\n1,2,3\n")
+    with pytest.raises(BadInput, match=r":3: 2 cells are wanted, 3 came"):
+        read_comm_table(path)
+
+
+def test_no_file_is_an_empty_table(tmp_path):
+    assert read_comm_table(tmp_path / "hcom_allGather_.csv").columns == COLUMNS
+
+
+def test_the_environment_that_changes_a_run_is_kept(tmp_path):
+    environment = {"HCCL_OP_EXPANSION_MODE": "AIV", "HOME": "/root", "GLOO_X": "1"}
+    write_measured(tmp_path, found(ALONE, environment=environment).measured)
+    (row,) = rows(tmp_path / "hcom_allReduce_.csv")
+    assert row["environment"] == "GLOO_X=1;HCCL_OP_EXPANSION_MODE=AIV"
+
+
+def test_a_wrong_result_has_no_row():
+    plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 2, 0.1, (5, 9), (ALONE,))
+    every = [seen(0, 0, 5.0), seen(0, 1, 5.0, wrong=(1,))]
+    result = found_of(plan, every, {})
+    assert not result.measured
+    assert result.wrong[0].reason == "the result of rank 1 is wrong"
+
+
+def test_what_the_ranks_left_out_is_told():
+    plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 1, 0.1, (5, 9), (ALONE,))
+    result = found_of(plan, [CaseSeen(0, 0, (), "too large", ())], {})
+    assert [one.reason for one in result.left_out] == ["too large"]
+
+
+def test_one_case_in_twenty_moves_more_between_rounds():
+    sizes = [replace(ALONE, message_bytes=1024 * at) for at in range(1, 41)]
+    assert found(*sizes, rounds_us=(90.0, 100.0, 105.0)).round_p95 == pytest.approx(0.1)
+    assert found(ALONE).round_p95 == 0.0

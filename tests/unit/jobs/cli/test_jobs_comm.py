@@ -1,0 +1,94 @@
+"""`opmeter comm` as a user types it; its ranks are real ones, over gloo."""
+
+import csv
+import importlib.util
+
+import pytest
+
+from tests.unit.jobs.cli.test_jobs_command import opmeter
+
+
+def comm(*words, cwd=None):
+    return opmeter("comm", *words, cwd=cwd)
+
+
+def test_without_do_run_the_plan_is_said():
+    words = "--backend cpu --num-devices 2 16 --ops all_reduce --bytes-grid quick 3"
+    done = comm(*words.split())
+    assert done.returncode == 0, done.stderr
+    assert "all_reduce over 2 ranks of tier 2: 8 groups at once, ranks 0, 1; 5 sizes" in done.stdout
+    assert "all_reduce over 16 ranks of tier 1: 1 group, ranks 0, 1, 2, 3 ...;" in done.stdout
+    assert "not measured: all_reduce of 3 bytes" in done.stdout
+    assert "nothing is measured without --do-run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--ops all_reduce broadcast --output-csv x.csv",
+            "--output-csv is a file of one operation",
+        ),
+        ("--bench-mode kernel", "event or alternating"),
+        ("--backend tpu", "--backend 'tpu'"),
+        ("--dtype float64", "dtype 'float64'"),
+        ("--num-devices 1000", "768 ranks"),
+        ("--ops all_reduce --bytes-grid 3", "no case is left"),
+    ],
+)
+def test_a_mistake_is_one_line(words, said):
+    done = comm("--backend", "cpu", *words.split())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_collectives_are_measured_written_and_validated(tmp_path):
+    words = "--do-run --backend cpu --num-devices 2 --ops all_gather reduce_scatter --rounds 2"
+    more = "--bytes-grid 1024 4096 65536 --budget-s 0.01 --bench-mode alternating --output-dir out"
+    done = comm(*words.split(), *more.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "all_gather over 2 ranks of tier 2: " in done.stdout
+    assert "between rounds a case's median moves by less than" in done.stdout
+    assert "hcom_reduceScatter_.csv: 3 rows added, 0 changed" in done.stdout
+    with (tmp_path / "out" / "hcom_allGather_.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["message_bytes"] for row in rows] == ["1024", "4096", "65536"]
+    assert {row["mode"] for row in rows} == {"alternating"}
+    assert all(float(row["Duration(us)"]) > 0 for row in rows)
+    link = comm("validate", "out", "--link-gbps", "0.000001", cwd=tmp_path)
+    assert link.returncode == 1
+    assert "GB/s on a bus of 1e-06" in link.stdout
+    nothing = comm("validate", ".", cwd=tmp_path)
+    assert nothing.returncode == 2
+    assert "hcom_*.csv with durations are wanted" in nothing.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch_npu") is not None, reason="this machine has a torch_npu"
+)
+def test_a_machine_without_npus_says_what_is_lacking(tmp_path):
+    words = "--do-run --num-devices 2 --ops all_reduce --bytes-grid 1024 --output-dir out"
+    done = comm(*words.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "HostFault: --backend npu needs torch_npu and CANN: No module" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_are_held_against_hccl_test(tmp_path):
+    (tmp_path / "hcom_allReduce_.csv").write_text(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us)\n8192,8,DT_BF16,1,60\n"
+    )
+    (tmp_path / "printed.txt").write_text(
+        "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
+        "8192 | 10.00 | 0.8 | success\n"
+    )
+    words = "validate . --hccl-test printed.txt --op all_reduce --num-devices 8"
+    done = comm(*words.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "FAIL 6.00 x hccl_test: all_reduce of 8192 bytes over 8 ranks" in done.stdout
+    lacking = comm("validate", ".", "--hccl-test", "printed.txt", cwd=tmp_path)
+    assert lacking.returncode == 2
+    assert "--hccl-test needs its --op and --num-devices" in lacking.stderr

@@ -1,0 +1,22 @@
+"""The first design's way to give several words to one option."""
+
+import pytest
+
+from jobs.cli.word_lists import repeated
+
+LISTS = ("--ops", "--num-devices")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("comm --ops a b --dtype x", "comm --ops a --ops b --dtype x"),
+        ("--num-devices 16 2", "--num-devices 16 --num-devices 2"),
+        ("--num-devices 16 --num-devices 2", "--num-devices 16 --num-devices 2"),
+        ("--dtype x y --ops a", "--dtype x y --ops a"),
+        ("--ops --do-run z", "--ops --do-run z"),
+        ("validate folder", "validate folder"),
+    ],
+)
+def test_further_words_belong_to_the_option_before_them(words, wanted):
+    assert list(repeated(words.split(), LISTS)) == wanted.split()
