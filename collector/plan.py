@@ -4,6 +4,7 @@ Its JSON is canonical: the same inputs at the same head give the same bytes, and
 bytes is the plan's hash.
 """
 
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -123,6 +124,11 @@ class Plan:
     def plan_hash(self) -> str:
         """The name of its content: the first digits of `sha256`."""
         return self.sha256[:16]
+
+    def beyond(self, known: Container[str]) -> tuple[PlannedShard, ...]:
+        """The shards that are not among those, in order: what is left to measure beyond the
+        committed ones, and to merge beyond those of a database."""
+        return tuple(shard for shard in self.shards if shard.shard_id not in known)
 
 
 def plan_to_json(plan: Plan) -> bytes:

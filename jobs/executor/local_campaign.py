@@ -136,7 +136,7 @@ def _measure(
 
 def _outstanding(store: Store, plan: Plan) -> list[str]:
     done = committed_shards(store, plan.campaign)
-    return [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
+    return [shard.shard_id for shard in plan.beyond(done)]
 
 
 class Tally:

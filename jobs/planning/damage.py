@@ -16,7 +16,7 @@ from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, plan_reader
 from collector.plan import Plan, PlannedShard
 from collector.store.base import Store
-from jobs.planning.lifecycle import may_mend
+from jobs.planning import lifecycle
 
 _LISTED = 25
 _KEYS_LISTED = 3
@@ -75,7 +75,7 @@ class Told:
         if any(not damage.shard for damage in self.needed):
             yield _PLAN
         if any(damage.shard for damage in self.needed):
-            yield _SHARD if plan is None or may_mend(plan) else _IN_VAIN
+            yield _SHARD if plan is None or lifecycle.may_mend(plan) else _IN_VAIN
 
 
 def _quietly(found: Sequence[Damage]) -> str:
@@ -90,10 +90,9 @@ def outside(
     """The committed shards that the head lacks, each with the first of these plans that has it."""
     seen = set[str]()
     for plan in plans:
-        for shard in plan.shards:
-            name = shard.shard_id
-            if name in committed and name not in held and name not in seen:
-                seen.add(name)
+        for shard in lifecycle.outside(plan, committed, held):
+            if shard.shard_id not in seen:
+                seen.add(shard.shard_id)
                 yield plan, shard
 
 

@@ -8,10 +8,10 @@ the caller reads the store and acts.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from collector.plan import Plan
+from collector.plan import Plan, PlannedShard
 
 # A store that damages what is measured anew will damage it again: then people are asked.
 _MOST_MENDS = 3
@@ -31,7 +31,7 @@ class PlanState:
     @property
     def missing(self) -> tuple[str, ...]:
         """The shards that nobody has committed, in the plan's order."""
-        return tuple(s.shard_id for s in self.plan.shards if s.shard_id not in self.committed)
+        return tuple(shard.shard_id for shard in self.plan.beyond(self.committed))
 
     @property
     def unmerged(self) -> tuple[str, ...]:
@@ -45,8 +45,12 @@ class PlanState:
 
     @property
     def _outside(self) -> tuple[str, ...]:
-        found = (shard.shard_id for shard in self.plan.shards)
-        return tuple(s for s in found if s in self.committed and s not in self.held)
+        return tuple(shard.shard_id for shard in outside(self.plan, self.committed, self.held))
+
+
+def outside(plan: Plan, committed: Container[str], held: Container[str]) -> Iterator[PlannedShard]:
+    """The committed shards of a plan that the head lacks: what there is of it to merge."""
+    return (shard for shard in plan.beyond(held) if shard.shard_id in committed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def unchanged(
     if not others:
         return found
     known = held()
-    wrong = [p for p in others if any(shard.shard_id not in known for shard in p.shards)]
+    wrong = [plan for plan in others if plan.beyond(known)]
     return replace(
         found,
         plans=tuple(plan for plan in found.plans if plan not in wrong),

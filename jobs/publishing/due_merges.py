@@ -35,8 +35,8 @@ def to_merge(
         case NewPlan(_, numbers) | Finished(_, numbers):
             wanted = set(numbers)
         case Continue(plan, numbers):
-            open_shards = any(s.shard_id not in situation.committed for s in plan.shards)
-            wanted = set() if open_shards else {*numbers, plan.number}
+            is_open = bool(plan.beyond(situation.committed))
+            wanted = set() if is_open else {*numbers, plan.number}
     own = own_numbers(situation, wanted)
     for other in sorted(wanted.difference(own)):
         say(

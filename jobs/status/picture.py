@@ -88,7 +88,7 @@ class Picture:
         yield from kernel_lines(status, bars)
         yield hours_line(status)
         all_committed = status.committed == len(plan.shards)
-        self.is_finished = all_committed and held.issuperset(s.shard_id for s in plan.shards)
+        self.is_finished = all_committed and not plan.beyond(held)
         if not self.is_finished:
             yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
             yield f"stack       {plan.stack.version_path}"

@@ -142,7 +142,7 @@ class Follower:
         return Told.of([*stored.damaged, *(d for d in found if d is not None)], stored.newest)
 
     def _shards(self, plan: Plan, done: frozenset[str], *, deep: bool) -> tuple[ShardStatus, ...]:
-        left = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
+        left = [shard.shard_id for shard in plan.beyond(done)]
         attempts = keys_of_attempts(self._store, plan.campaign, left, len({*done, *left}))
 
         def one(shard: PlannedShard) -> ShardStatus:
