@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import fsum, inf
+from math import fsum
 from sys import intern
 
 from collector.errors import BadInput
@@ -17,9 +17,7 @@ from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource
 from collector.record import CaseRecord, ProfileStatistics
 from jobs.planning.forecast import ANSWER_S, Peaks, predict
-
-# A tree's own column of measurements: a row that has one needs no other.
-TREE_DURATION = "Average Duration(us)"
+from jobs.planning.weight import Weight, weigh
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 
@@ -34,14 +32,12 @@ class HeadAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A distinct case of the sources: `rows` of them took `time_us` in the profiles, whatever
-    their stacks. `own_profile` is what a profile of the plan's own stack says of it."""
+    """A distinct case of the sources. `own_profile` is what a profile of the plan's own stack says
+    of it."""
 
     record: CaseRecord
     own_profile: ProfileStatistics | None
-    rows: int
-    time_us: float
-    in_tree: bool
+    weight: Weight
 
     @property
     def planned_record(self) -> CaseRecord:
@@ -103,7 +99,7 @@ def still_missing(
     """The candidates without an answer; a failure is one, unless it shall be tried again."""
 
     def is_missing(candidate: Candidate) -> bool:
-        if candidate.in_tree:
+        if candidate.weight.in_tree:
             return False
         answer = answered.get(candidate.record.case_id)
         return answer is None or (retry_failed and not answer.is_good)
@@ -146,32 +142,13 @@ def unsupported(priced: Iterable[PricedCase]) -> tuple[Unsupported, ...]:
             continue
         key = (item.candidate.record.case.kernel_type, item.refusal)
         cases[key] += 1
-        rows[key] += item.candidate.rows
-        times.setdefault(key, []).append(item.candidate.time_us)
+        rows[key] += item.candidate.weight.rows
+        times.setdefault(key, []).append(item.candidate.weight.time_us)
     listed = [Unsupported(*key, cases[key], rows[key], fsum(times[key])) for key in cases]
     return tuple(sorted(listed, key=lambda u: (-u.time_us, -u.rows, u.kernel_type, u.reason)))
 
 
 def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
-    rows, times_us = 0, []
-    own_profile: ProfileStatistics | None = None
-    for record, is_own in found:
-        profile = record.profile
-        rows += profile.count if profile else 1
-        if profile:
-            times_us.append(profile.total_us)
-            if is_own and own_profile is None:
-                own_profile = profile
-    in_tree = any(has_duration(record) for record, _ in found)
-    return Candidate(found[0][0], own_profile, rows, fsum(times_us), in_tree)
-
-
-def has_duration(record: CaseRecord) -> bool:
-    """Whether a tree's row has a duration of its own: then it needs no other."""
-    text = record.extra.get(TREE_DURATION)
-    if not text:
-        return False
-    try:
-        return 0 < float(text) < inf
-    except ValueError:
-        return False
+    own = (record.profile for record, is_own in found if is_own and record.profile is not None)
+    records = [record for record, _ in found]
+    return Candidate(records[0], next(own, None), weigh(records))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from math import fsum
 
+from collector.case import normal_kernel_type
 from collector.counting import counted
 from collector.database.commits import Commit
 from collector.database.committed import read_commit
@@ -19,7 +20,7 @@ from collector.printable import in_one_line
 from collector.record import CaseRecord
 from collector.store.base import Store
 from collector.surroundings import side_by_side
-from jobs.planning.candidates import has_duration
+from jobs.planning.weight import Weight, weigh
 
 _READERS = 8
 _LISTED = 25
@@ -64,16 +65,18 @@ def summarise(
 ) -> Summary:
     """What the head says of the cases of a plan's sources, on the plan's stack."""
     answers = _answers(state, plan)
-    weights = _weights(sources, plan.operators)
+    found = _records(sources, plan.operators)
+    weights = {case: weigh(records) for case, records in found.items()}
     in_tree = {case for case, w in weights.items() if w.in_tree and case not in answers}
     if plan.update == "missing-only":
         weights = {case: w for case, w in weights.items() if case not in in_tree}
     good = {case for case in weights if case in answers and answers[case].is_good}
-    failures: dict[tuple[str, str, str], list[_Weight]] = defaultdict(list)
+    failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
             answer = answers.get(case, _NOT_MEASURED)
-            failures[weight.kernel_type, answer.outcome, answer.reason].append(weight)
+            kernel_type = normal_kernel_type(found[case][0].kernel_type)
+            failures[kernel_type, answer.outcome, answer.reason].append(weight)
     return Summary(
         cases=len(weights),
         measured_cases=len(good),
@@ -87,7 +90,7 @@ def summarise(
         usage=usage,
         failures=tuple(
             sorted(
-                (_failure(key, found) for key, found in failures.items()),
+                (_failure(key, alike) for key, alike in failures.items()),
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
@@ -155,16 +158,6 @@ def _efficiency(usage: Usage, plan: Plan) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
-    """What a case stands for in the sources."""
-
-    kernel_type: str
-    rows: int
-    time_us: float
-    in_tree: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer:
     outcome: str
     reason: str
@@ -175,25 +168,16 @@ class _Answer:
 _NOT_MEASURED = _Answer(_NOBODY, "not measured", False, False)
 
 
-def _weights(
+def _records(
     sources: Sequence[Sequence[CaseRecord]], operators: Collection[str] | None
-) -> dict[str, _Weight]:
+) -> dict[str, list[CaseRecord]]:
+    """What the sources say of each case that a plan is about, by id."""
     found: dict[str, list[CaseRecord]] = defaultdict(list)
     for records in sources:
         for record in records:
             if operators is None or record.case.kernel_type in operators:
                 found[record.case_id].append(record)
-    return {case: _weight(records) for case, records in found.items()}
-
-
-def _weight(records: Sequence[CaseRecord]) -> _Weight:
-    profiles = [record.profile for record in records if record.profile is not None]
-    return _Weight(
-        kernel_type=records[0].case.kernel_type,
-        rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),
-        time_us=fsum(profile.total_us for profile in profiles),
-        in_tree=any(has_duration(record) for record in records),
-    )
+    return found
 
 
 def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
@@ -209,7 +193,7 @@ def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
     }
 
 
-def _failure(key: tuple[str, str, str], found: Sequence[_Weight]) -> Failure:
+def _failure(key: tuple[str, str, str], found: Sequence[Weight]) -> Failure:
     kernel_type, outcome, reason = key
     return Failure(
         kernel_type,
