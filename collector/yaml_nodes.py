@@ -7,8 +7,11 @@ be who may read it.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import yaml
 
@@ -19,6 +22,62 @@ _MOST_VALUES = 100_000
 _LONGEST_NUMBER = 200  # or date, or truth: whatever is not a text
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedNode(ABC):
+    """One value of a document, under the name that a message calls it by: its key, dotted; empty
+    for the document itself. Who reads values decides what they are and what may be said of them."""
+
+    name: str
+    node: yaml.Node
+    path: Path | str
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.node, yaml.MappingNode)
+
+    @property
+    def line(self) -> int:
+        return line_of(self.node)
+
+    def refusal(self, message: str) -> BadInput:
+        """The error to raise about this value, with file and line."""
+        name = self.name if self.name.isprintable() else repr(self.name)
+        return BadInput(f"{name}: {message}" if name else message, path=self.path, line=self.line)
+
+    def items(self) -> list[Self]:
+        """The values of a list that holds at least one."""
+        if not self.is_list:
+            raise self.unwanted("a list")
+        if not self.node.value:
+            raise self.refusal("the list is empty, at least one entry is wanted")
+        return self.numbered()
+
+    def numbered(self) -> list[Self]:
+        """The values of a list, be it empty."""
+        places = enumerate(self.node.value)
+        return [replace(self, name=f"{self.name}[{at}]", node=node) for at, node in places]
+
+    def named(self, key: str, node: yaml.Node) -> Self:
+        """A value of this mapping."""
+        return replace(self, name=f"{self.name}.{key}" if self.name else key, node=node)
+
+    def unwanted(self, wanted: str, came: str = "") -> BadInput:
+        return self.refusal(f"{wanted} is wanted, {came or self._kind()} came")
+
+    def _kind(self) -> str:
+        if self.is_mapping:
+            return "a mapping"
+        return "a list" if self.is_list else self._scalar_kind()
+
+    @abstractmethod
+    def _scalar_kind(self) -> str:
+        """What a scalar is, as far as a message may say it."""
 
 
 def read_node(text: str, path: Path | str) -> yaml.Node:

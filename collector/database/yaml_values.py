@@ -5,13 +5,12 @@ loader follows them. Nothing but what YAML itself knows is constructed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from collector.errors import BadInput
-from collector.yaml_nodes import line_of, read_node, refusal_of
+from collector.yaml_nodes import NamedNode, line_of, read_node, refusal_of
 
 # A message says of which kind a value is, never the value: who may name a file for this program to
 # read need not be who may read it. Keys are named, as columns of a CSV are.
@@ -24,52 +23,28 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """One value, under the name that a message calls it by; empty for the whole file."""
+class Value(NamedNode):
+    """One value of a file, as YAML reads it."""
 
-    name: str
-    node: yaml.Node
-    path: Path | str
-
-    def refusal(self, message: str) -> BadInput:
-        """The error to raise about this value, with file and line."""
-        name = self.name if self.name.isprintable() else repr(self.name)
-        return BadInput(
-            f"{name}: {message}" if name else message, path=self.path, line=line_of(self.node)
-        )
+    __slots__ = ()
 
     def fields(self) -> dict[str, "Value"]:
         """The values of a mapping by key, those that `<<` brought among them."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self._unwanted("a mapping")
+        if not self.is_mapping:
+            raise self.unwanted("a mapping")
         # Of what `<<` brought and what stands here itself, the latter comes last and counts.
-        return {
-            key.value: Value(
-                f"{self.name}.{key.value}" if self.name else key.value, value, self.path
-            )
-            for key, value in self.node.value
-        }
-
-    def items(self) -> list["Value"]:
-        """The values of a list that holds at least one."""
-        if not isinstance(self.node, yaml.SequenceNode):
-            raise self._unwanted("a list")
-        if not self.node.value:
-            raise self.refusal("the list is empty, at least one entry is wanted")
-        return self._numbered(self.node.value)
+        return {key.value: self.named(key.value, value) for key, value in self.node.value}
 
     def children(self) -> list[tuple[str, "Value"]]:
         """What stands directly below, with its key; empty in a list, nothing below a scalar."""
-        if isinstance(self.node, yaml.MappingNode):
+        if self.is_mapping:
             return list(self.fields().items())
-        nodes = self.node.value if isinstance(self.node, yaml.SequenceNode) else []
-        return [("", value) for value in self._numbered(nodes)]
+        return [("", value) for value in self.numbered()] if self.is_list else []
 
     def text(self) -> str:
         """A text as YAML reads it: not a number, not a yes."""
         if not self.is_a("str"):
-            raise self._unwanted("a text")
+            raise self.unwanted("a text")
         return str(self.node.value)
 
     def choice(self, allowed: Sequence[str]) -> str:
@@ -80,30 +55,20 @@ class Value:
 
     def flag(self) -> bool:
         if not self.is_a("bool"):
-            raise self._unwanted("true or false")
+            raise self.unwanted("true or false")
         return yaml.SafeLoader.bool_values[str(self.node.value).lower()]
 
     def count(self) -> int:
         text = str(self.node.value)
         if not (self.is_a("int") and text.isdecimal() and int(text) > 0):
-            raise self._unwanted("a whole number of at least 1")
+            raise self.unwanted("a whole number of at least 1")
         return int(text)
 
     def is_a(self, kind: str) -> bool:
         """Whether this is a scalar that YAML takes for `str`, `bool`, `int`, `null` …"""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag.endswith(f",2002:{kind}")
 
-    def _numbered(self, nodes: Sequence[yaml.Node]) -> list["Value"]:
-        return [Value(f"{self.name}[{at}]", node, self.path) for at, node in enumerate(nodes)]
-
-    def _unwanted(self, wanted: str) -> BadInput:
-        return self.refusal(f"{wanted} is wanted, {self._kind()} came")
-
-    def _kind(self) -> str:
-        if isinstance(self.node, yaml.MappingNode):
-            return "a mapping"
-        if isinstance(self.node, yaml.SequenceNode):
-            return "a list"
+    def _scalar_kind(self) -> str:
         return _KINDS.get(self.node.tag.rpartition(":")[2], "another value")
 
 

@@ -6,31 +6,18 @@ Values are read by the schema that wants them, never by what YAML guesses: a ver
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import yaml
 
 from collector.errors import BadInput
-from collector.yaml_nodes import line_of, read_node
+from collector.yaml_nodes import NamedNode, read_node
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One value of a document; `name` is its key, dotted, and empty for the document itself."""
+class Entry(NamedNode):
+    """One value of a document that somebody wrote for this program: a message quotes it."""
 
-    name: str
-    node: yaml.Node
-    path: str
-
-    @property
-    def line(self) -> int:
-        return line_of(self.node)
-
-    def refusal(self, message: str) -> BadInput:
-        """The error to raise about this value, with file and line."""
-        label = f"{self.name}: " if self.name else ""
-        return BadInput(label + message, path=self.path, line=self.line)
+    __slots__ = ()
 
     def text(self) -> str:
         """A scalar exactly as it is written, without its quotes."""
@@ -42,9 +29,9 @@ class Entry:
         try:
             value = int(text)
         except ValueError as error:
-            raise self._unwanted(wanted, repr(text)) from error
+            raise self.unwanted(wanted, repr(text)) from error
         if value < least:
-            raise self._unwanted(wanted, text)
+            raise self.unwanted(wanted, text)
         return value
 
     def positive(self) -> float:
@@ -53,9 +40,9 @@ class Entry:
         try:
             value = float(text)
         except ValueError as error:
-            raise self._unwanted(wanted, repr(text)) from error
+            raise self.unwanted(wanted, repr(text)) from error
         if not (math.isfinite(value) and value > 0):
-            raise self._unwanted(wanted, text)
+            raise self.unwanted(wanted, text)
         return value
 
     def choice(self, allowed: Sequence[str]) -> str:
@@ -65,25 +52,6 @@ class Entry:
             hint = _did_you_mean(text, allowed)
             raise self.refusal(f"{wanted} is wanted, {text!r} came{hint}")
         return text
-
-    @property
-    def is_list(self) -> bool:
-        return isinstance(self.node, yaml.SequenceNode)
-
-    @property
-    def is_mapping(self) -> bool:
-        return isinstance(self.node, yaml.MappingNode)
-
-    def items(self) -> list["Entry"]:
-        """The entries of a list that holds at least one."""
-        if not isinstance(self.node, yaml.SequenceNode):
-            raise self._unwanted("a list", self._kind())
-        if not self.node.value:
-            raise self.refusal("the list is empty, at least one entry is wanted")
-        return [
-            Entry(f"{self.name}[{index}]", node, self.path)
-            for index, node in enumerate(self.node.value)
-        ]
 
     def distinct_texts(self) -> list[str]:
         """The scalars of a list, none of them twice."""
@@ -97,14 +65,14 @@ class Entry:
 
     def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, "Entry"]:
         """The entries of a mapping by key; refuses an unknown, a repeated and a missing key."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self._unwanted(f"a mapping with the keys {', '.join(known)}", self._kind())
+        if not self.is_mapping:
+            raise self.unwanted(f"a mapping with the keys {', '.join(known)}")
         found: dict[str, Entry] = {}
         for key_node, value_node in self.node.value:
             key = self._key(key_node, known)
             if key in found:
                 raise self._at(key_node, f"the key {key!r} stands here twice")
-            found[key] = Entry(f"{self.name}.{key}" if self.name else key, value_node, self.path)
+            found[key] = self.named(key, value_node)
         for key in required:
             if key not in found:
                 raise self.refusal(f"the key {key!r} is missing")
@@ -112,8 +80,8 @@ class Entry:
 
     def mapping(self) -> dict[str, "Entry"]:
         """The entries of a mapping whose keys are the writer's own; a repeated one is refused."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self._unwanted("a mapping", self._kind())
+        if not self.is_mapping:
+            raise self.unwanted("a mapping")
         return self.fields([str(key.value) for key, _ in self.node.value])
 
     def _key(self, node: yaml.Node, known: Collection[str]) -> str:
@@ -131,26 +99,19 @@ class Entry:
     def _plain(self, wanted: str) -> str:
         text = self._scalar(wanted)
         if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None:
-            raise self._unwanted(wanted, f"the text {text!r}")
+            raise self.unwanted(wanted, f"the text {text!r}")
         return text
 
     def _scalar(self, wanted: str) -> str:
         if not isinstance(self.node, yaml.ScalarNode) or self.node.tag.endswith(":null"):
-            raise self._unwanted(wanted, self._kind())
+            raise self.unwanted(wanted)
         text = str(self.node.value).strip()
         if not text:
-            raise self._unwanted(wanted, "nothing")
+            raise self.unwanted(wanted, "nothing")
         return text
 
-    def _kind(self) -> str:
-        if self.is_mapping:
-            return "a mapping"
-        if self.is_list:
-            return "a list"
+    def _scalar_kind(self) -> str:
         return "nothing" if self.node.tag.endswith(":null") else repr(self.node.value)
-
-    def _unwanted(self, wanted: str, came: str) -> BadInput:
-        return self.refusal(f"{wanted} is wanted, {came} came")
 
 
 def read_document(text: str, path: str) -> Entry:

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.database.op_mapping import check_op_mapping
+from collector.database.yaml_values import read_values
 from collector.errors import BadInput
 from collector.yaml_nodes import read_node
+from jobs.campaign.document import read_document
 
 
 def merge_bomb(levels, wide=9):
@@ -84,3 +86,31 @@ def test_any_text_is_read_or_refused(text):
             read(text, "o.yaml")
         except BadInput as error:
             assert str(error).startswith("o.yaml")
+
+
+@pytest.mark.parametrize("read", [read_document, read_values])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: {b: 1}\n", r"^o\.yaml:1: a: a list is wanted, a mapping came$"),
+        ("\na: []\n", r"^o\.yaml:2: a: the list is empty, at least one entry is wanted$"),
+    ],
+)
+def test_both_readers_name_a_value_and_its_line(read, text, told):
+    with pytest.raises(BadInput, match=told):
+        dict_of(read(text, "o.yaml"))["a"].items()
+    assert [item.name for item in dict_of(read("a: [1, 2]", "o.yaml"))["a"].items()] == [
+        "a[0]",
+        "a[1]",
+    ]
+
+
+def dict_of(document):
+    return document.mapping() if hasattr(document, "mapping") else document.fields()
+
+
+def test_only_what_somebody_wrote_for_this_program_is_quoted():
+    with pytest.raises(BadInput, match="a list is wanted, 'secret' came"):
+        read_document("a: secret", "o.yaml").mapping()["a"].items()
+    with pytest.raises(BadInput, match="a list is wanted, a text came"):
+        read_values("a: secret", "o.yaml").fields()["a"].items()
