@@ -6,22 +6,27 @@
 
 #define ROOT_INFO_BYTES 4108
 
-static int create(void **group) { return *group = calloc(1, 64), 0; }
+/* A group is its number of ranks. */
+static int create(void **group, uint32_t ranks) {
+  uint32_t *made = calloc(1, 64);
+  *made = ranks;
+  return *group = made, 0;
+}
 
 int HcclGetRootInfo(void *root) { return memset(root, 7, ROOT_INFO_BYTES), 0; }
 int HcclCommInitRootInfo(uint32_t ranks, const void *root, uint32_t rank, void **group) {
-  return create(group);
+  return create(group, ranks);
 }
 int HcclCommInitRootInfoConfig(uint32_t ranks, const void *root, uint32_t rank,
                                const void *config, void **group) {
-  return create(group);
+  return create(group, ranks);
 }
 int HcclCommInitClusterInfoConfig(const char *file, uint32_t rank, void *config, void **group) {
-  return create(group);
+  return create(group, 1); /* how many stands in the file */
 }
 int HcclCreateSubCommConfig(void **group, uint32_t ranks, uint32_t *ids, uint64_t id,
                             uint32_t rank, void *config, void **made) {
-  return create(made);
+  return create(made, ranks);
 }
 int HcclGetCommName(void *group, char *name) { return strcpy(name, "fake_hccl"), 0; }
 int HcclGetCommAsyncError(void *group, int *error) { return *error = 0, 0; }
@@ -73,4 +78,24 @@ int HcclSend(void *from, uint64_t count, int type, uint32_t to, void *group, voi
 }
 int HcclRecv(void *to, uint64_t count, int type, uint32_t from, void *group, void *stream) {
   return collective("HcclRecv", count, type, (int)from, stream);
+}
+int HcclAlltoAll(const void *from, uint64_t count, int type, const void *to, uint64_t received,
+                 int received_type, void *group, void *stream) {
+  return collective("HcclAlltoAll", count, type, -1, stream);
+}
+/* What goes to each rank of the group, in one list. */
+int HcclAlltoAllV(const void *from, const void *counts, const void *starts, int type, void *to,
+                  const void *received, const void *received_starts, int received_type, void *group,
+                  void *stream) {
+  struct text line = {0};
+  put(&line, "HCCL HcclAlltoAllV({");
+  for (uint32_t rank = 0; rank < *(uint32_t *)group; rank++) {
+    int64_t shape[] = {((const int64_t *)counts)[rank]};
+    if (rank) put(&line, ", ");
+    put_tensor(&line, dtype_of(type), 2, shape, 1);
+  }
+  put(&line, "})");
+  record_line(stream, line.data, line.length);
+  free(line.data);
+  return 0;
 }

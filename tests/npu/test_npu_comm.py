@@ -1,0 +1,47 @@
+"""Collectives through the stock ProcessGroupHCCL, on a runtime that moves nothing."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.npu.fakecann.build import FakeCann, environment
+from tests.npu.fakecann.calls import read_calls
+
+pytestmark = [pytest.mark.npu, pytest.mark.torch]
+
+ROOT = Path(__file__).parents[2]
+RANKS, CALLS = 2, 8  # one that is looked at, two pilots, and the fewest that are timed
+
+
+def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_no_row(
+    fake: FakeCann, tmp_path: Path
+):
+    log = tmp_path / "log"
+    words = "comm --do-run --backend npu --num-devices 2 --bytes-grid 1024 --rounds 1 --budget-s 0"
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *words.split(), "--output-dir", str(tmp_path / "out")],
+        cwd=ROOT,
+        env=environment(fake, log=log, devices=RANKS),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "wrong: all_gather of 1024 bytes of bfloat16" in done.stdout
+    assert done.stdout.count(": the result of rank 0, 1 is wrong") == 6
+    assert not (tmp_path / "out").exists()
+    calls = Counter(call.text for call in read_calls(log) if call.kind == "HCCL")
+    assert calls == dict.fromkeys(
+        (
+            "HCCL HcclAllReduce(bf16[512]:ND, 0)",
+            "HCCL HcclAllGather(bf16[512]:ND)",  # of a rank's input
+            "HCCL HcclReduceScatter(bf16[512]:ND, 0)",  # of a rank's share
+            "HCCL HcclAlltoAll(bf16[256]:ND)",  # to each rank
+            "HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND})",
+            "HCCL HcclBroadcast(bf16[512]:ND, 0)",
+        ),
+        RANKS * CALLS,
+    )
