@@ -3,7 +3,6 @@ row, read a column at a time, since a merge reads hundreds of thousands of them.
 
 import io
 from collections.abc import Collection
-from dataclasses import fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,20 +10,11 @@ import pyarrow.csv as pa_csv
 
 from collector.database.state import TEXT
 from collector.errors import BadInput
-from collector.measurement import (
-    CACHES,
-    LISTS,
-    ROW_COLUMNS,
-    WHOLE_NUMBER,
-    Outcome,
-    Timing,
-    list_of,
-    measurement_id_of,
-)
+from collector.measurement import CACHES, TIMING_FIELDS, Outcome, Timing, measurement_id_of
+from collector.row import LISTS, ROW_COLUMNS, WHOLE_NUMBER, list_of
 from collector.stack import Runtime
 
 _MOST_BLOCK_BYTES = (1 << 31) - 1
-_TIMING = tuple(field.name for field in fields(Timing))
 _WHOLE_NUMBERS = (
     *("plan", "head_commit", "session", "rank"),
     *("n_expected", "n_observed", "n_accepted"),
@@ -86,7 +76,8 @@ def check_rows(table: pa.Table, key: str) -> None:
 
 def _check_timings(timed: pa.Table) -> None:
     """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
-    for numbers in zip(*(timed[n].cast(pa.float64()).to_pylist() for n in _TIMING), strict=True):
+    columns = (timed[name].cast(pa.float64()).to_pylist() for name in TIMING_FIELDS)
+    for numbers in zip(*columns, strict=True):
         Timing(*numbers)
 
 

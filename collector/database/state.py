@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from collector.canonical import canonical_json
 from collector.database.plans import MergedPlan
-from collector.measurement import ROW_COLUMNS
 from collector.plan import Plan
+from collector.row import ROW_COLUMNS
 from collector.stack import Runtime, Stack
 from collector.vocabulary import BASE_CELLS
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from collector.database.columns import csv_bytes, number_text
 from collector.errors import BadInput
-from collector.measurement import ROW_COLUMNS, Measurement, to_row
+from collector.measurement import Measurement
+from collector.row import ROW_COLUMNS, to_row
 from collector.singlehost.outcome import (
     HIGHEST_RATIO,
     LOWEST_RATIO,

@@ -28,8 +28,9 @@ from collector.manifest import (
     entry_to_json,
     manifest_to_json,
 )
-from collector.measurement import ROW_COLUMNS, Measurement, from_row, to_row
+from collector.measurement import Measurement
 from collector.plan import Plan
+from collector.row import ROW_COLUMNS, from_row, to_row
 from collector.store.base import Store, create_once
 from collector.table import table_bytes, table_rows
 

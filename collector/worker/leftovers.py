@@ -15,8 +15,9 @@ from collector.database.sealed import read_sealed
 from collector.decoding import decode_object
 from collector.errors import BadInput, NotFound
 from collector.manifest import entry_from_json
-from collector.measurement import Measurement, to_row
+from collector.measurement import Measurement
 from collector.record import CaseRecord
+from collector.row import to_row
 from collector.store.base import Store
 from collector.worker.attempt import Part, read_part
 

@@ -17,8 +17,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by the tests' own maker
 
 from collector.database.merge import CREATE, merge
-from collector.measurement import to_row
 from collector.record import CaseRecord
+from collector.row import to_row
 from collector.store.memory import MemoryStore
 from collector.vocabulary import COUNTERS
 from tests.unit.collector.database.campaign_maker import (

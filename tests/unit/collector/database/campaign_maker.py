@@ -16,14 +16,7 @@ from collector.manifest import (
     commit_to_json,
     manifest_to_json,
 )
-from collector.measurement import (
-    ROW_COLUMNS,
-    Measurement,
-    Outcome,
-    Provenance,
-    Timing,
-    to_row,
-)
+from collector.measurement import Measurement, Outcome, Provenance, Timing
 from collector.plan import (
     Forecast,
     Limits,
@@ -35,6 +28,7 @@ from collector.plan import (
     plan_to_json,
 )
 from collector.record import CaseRecord, ProfileStatistics, as_ran
+from collector.row import ROW_COLUMNS, to_row
 from collector.shard import ShardCase, write_shard
 from collector.stack import Runtime, Stack, runtime_details
 from collector.store.base import Store, create_once

@@ -22,15 +22,9 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import (
-    ROW_COLUMNS,
-    Companion,
-    DeviceState,
-    Measurement,
-    from_row,
-    to_row,
-)
+from collector.measurement import Companion, DeviceState, Measurement
 from collector.plan import plan_from_json, plan_to_json
+from collector.row import ROW_COLUMNS, from_row, to_row
 from collector.stack import Runtime
 from collector.store.memory import MemoryStore
 from collector.table import table_bytes, table_rows

@@ -22,17 +22,7 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import (
-    ROW_COLUMNS,
-    Companion,
-    DeviceState,
-    Measurement,
-    Outcome,
-    Provenance,
-    Timing,
-    from_row,
-    to_row,
-)
+from collector.measurement import Companion, DeviceState, Measurement, Outcome, Provenance, Timing
 from collector.plan import (
     Forecast,
     Limits,
@@ -45,6 +35,7 @@ from collector.plan import (
     plan_to_json,
 )
 from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.row import ROW_COLUMNS, from_row, to_row
 from collector.shard import ShardCase, read_shard, write_shard
 from collector.stack import Runtime, Stack, version_name
 from collector.vocabulary import BASE_CELLS

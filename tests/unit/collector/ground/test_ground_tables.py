@@ -15,8 +15,9 @@ from collector.database.columns import database_columns
 from collector.database.measurement_rows import rows_of_part
 from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
-from collector.measurement import ROW_COLUMNS, Measurement, Outcome, Provenance, to_row
+from collector.measurement import Measurement, Outcome, Provenance
 from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.row import ROW_COLUMNS, to_row
 from collector.shard import ShardCase, read_shard, write_shard
 from collector.singlehost.reports import certificates
 from collector.stack import Runtime

@@ -5,7 +5,8 @@ from dataclasses import fields
 import pytest
 
 from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome, Provenance, Timing, from_row, to_row
+from collector.measurement import Measurement, Outcome, Provenance, Timing
+from collector.row import from_row, to_row
 
 pytestmark = pytest.mark.fast
 

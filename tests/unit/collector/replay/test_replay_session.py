@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from collector.measurement import Companion, Outcome, from_row, to_row
+from collector.measurement import Companion, Outcome
 from collector.plan import MeasureSettings
 from collector.profiles.launches import read_op_summary
 from collector.quality.sentinels import SENTINEL_TYPE
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.supervisor import Ending, run_session
+from collector.row import from_row, to_row
 from tests.unit.collector.replay.replay_cases import (
     PROVENANCE,
     add_record,

@@ -6,7 +6,8 @@ from datetime import datetime
 import pytest
 
 from collector.case import case_from_cells
-from collector.measurement import Measurement, Outcome, from_row
+from collector.measurement import Measurement, Outcome
+from collector.row import from_row
 from collector.singlehost.machine import provenance_of
 from collector.singlehost.outcome import (
     Leftover,

@@ -22,10 +22,11 @@ from collector.manifest import (
     entry_to_json,
     manifest_from_json,
 )
-from collector.measurement import Measurement, Outcome, Timing, from_row, to_row
+from collector.measurement import Measurement, Outcome, Timing
 from collector.measuring.answers import RawRecords, SessionAnswers
 from collector.ops.registry import find
 from collector.plan import plan_to_json
+from collector.row import from_row, to_row
 from collector.shard import ShardCase
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
