@@ -22,6 +22,7 @@ KEPT = (
     Kept(0, ("rot=25",), "a part that rots between its reading and its commit"),
     Kept(38, ("rot=25",), "the same, on a cluster"),
     Kept(29, ("rot=25",), "a version was made for the name of a plan, all of it held already"),
+    Kept(36, ("rot=25",), "a manifest that rots between its writing and its commit: no fault"),
     Kept(37, (), "pods without work beside as many as there are devices: no fault"),
     Kept(293, (), "shards committed late, after their plan was retired, were published by nobody"),
     Kept(997, (), "an older wave, trusted again, had its pods on top of a younger one's"),

@@ -60,6 +60,8 @@ class Promises:
         commit = self._json(key, "the store")
         stored = commit["manifest"]
         self._check_stored(stored, key)
+        if stored["key"] in self.rotten:
+            return  # damaged between its writing and its commit, as a part may be below
         manifest = self._json(stored["key"], key)
         table = f"campaigns/{campaign}/shards/{shard}.csv"
         wanted = {self._shapes[row[INPUT_SHAPES]] for row in _rows(self._depot.objects[table])}
