@@ -20,7 +20,7 @@ from collector.database.query import ANSWERING, Answered, answers_of, best_of, b
 from collector.database.sealed import read_sealed
 from collector.database.snapshot import read_manifest
 from collector.database.snapshot_manifest import SnapshotManifest
-from collector.database.state import TEXT, Version
+from collector.database.state import TEXT, Version, shows
 from collector.errors import DamagedObject
 from collector.stack import Stack
 from collector.store.base import Store
@@ -52,8 +52,7 @@ class Published:
 
     def shows(self, stack: Stack) -> bool:
         """Whether the version directory of a stack is there and shows this very stack."""
-        version = self.versions.get(stack.version_path)
-        return version is not None and version.shown_stack.stack_id == stack.stack_id
+        return shows(self.versions, stack)
 
     def answers(
         self, version_path: str, wanted: Iterable[str], *, cache: str | None = None

@@ -91,6 +91,12 @@ class Version:
         return Stack.from_json(json.loads(self.stack.text))
 
 
+def shows(versions: Mapping[str, Version], stack: Stack) -> bool:
+    """Whether the version directory of a stack is there and shows this very stack."""
+    version = versions.get(stack.version_path)
+    return version is not None and version.shown_stack.stack_id == stack.stack_id
+
+
 def version_of(plan: Plan) -> Version:
     """What one plan alone says of its version directory."""
     rank = rank_of(plan)
@@ -145,8 +151,7 @@ class State:
 
     def shows(self, stack: Stack) -> bool:
         """Whether the version directory of a stack is there and shows this very stack."""
-        version = self.versions.get(stack.version_path)
-        return version is not None and version.shown_stack.stack_id == stack.stack_id
+        return shows(self.versions, stack)
 
     def measurements_beyond(self, base: "State") -> pa.Table:
         """The rows of measurements that a database in state `base` lacks."""
