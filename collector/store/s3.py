@@ -13,10 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -166,7 +168,7 @@ class S3Store:
     def _new_client(self) -> Any:
         endpoint = self._endpoint
         try:
-            session = boto3.Session()
+            session = _new_session()
             region = self._given["region"] or session.region_name or os.environ.get("AWS_REGION")
             return session.client(
                 "s3",
@@ -229,3 +231,17 @@ class S3Store:
     def _how_to_make_the_bucket(self) -> str:
         endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""
         return f"aws s3 mb s3://{self._bucket}{endpoint}"
+
+
+def _new_session() -> Any:
+    """A session of boto3, which reads credentials and settings anew. What botocore knows of S3 is
+    parsed once a process: that takes five times as long as all the rest of making a client."""
+    core = botocore.session.get_session()
+    session = boto3.Session(botocore_session=core)
+    core.register_component("data_loader", _service_data())  # not before: boto3 adds a path to it
+    return session
+
+
+@cache
+def _service_data() -> Any:
+    return botocore.session.get_session().get_component("data_loader")

@@ -86,7 +86,10 @@ def _forked(order: MergeOrder) -> int:
 
 def _serve() -> None:
     for line in sys.stdin:
-        children = [_forked(MergeOrder(**order)) for order in json.loads(line)]
+        orders = [MergeOrder(**order) for order in json.loads(line)]
+        for order in orders:
+            open_store(order.url)  # what it parses of S3 is then in every child
+        children = [_forked(order) for order in orders]
         statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         print(json.dumps(statuses), flush=True)
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 import collector
 from collector.errors import BadInput
@@ -151,6 +152,17 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file.csv").write_text("a")
     with pytest.raises(BadInput, match="this is a file"):
         open_store(str(tmp_path / "file.csv"))
+
+
+def test_the_description_of_s3_is_parsed_once_for_all_stores(monkeypatch):
+    open_store("s3://bkt")
+    parsed = []
+    read = JSONFileLoader.load_file
+    monkeypatch.setattr(
+        JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or read(self, path)
+    )
+    open_store("s3://other/p?endpoint=http://h:1")
+    assert parsed == []
 
 
 def test_opening_a_folder_does_not_import_boto3():
