@@ -31,6 +31,14 @@ def runs(tmp_path: Path) -> Runs:
     return small(tmp_path, "{bundled: quickstart}")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, str]:
+    """A run that came to its end, and what it printed: for tests that only look at it."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    runs = small(tmp_path_factory.mktemp("finished"), "{bundled: quickstart}")
+    return runs, runs.finish()
+
+
 def small(folder: Path, source: str, target_s: float = 60) -> Runs:
     campaign = folder / "small.yaml"
     text = _SMALL.replace("{SOURCE}", source).replace("TARGET", str(target_s))
@@ -38,8 +46,8 @@ def small(folder: Path, source: str, target_s: float = 60) -> Runs:
     return Runs(folder, f"file://{folder}/data", {"TMPDIR": str(folder)}, campaign)
 
 
-def test_a_run_ends_with_a_database_that_can_be_read(runs: Runs):
-    output = runs.finish()
+def test_a_run_ends_with_a_database_that_can_be_read(finished: tuple[Runs, str]):
+    runs, output = finished
     assert f"coverage    {_CASES} of 109 cases" in output or f"{_CASES} of {_CASES}" in output
     for word in ("database    file://", "stack       CPU_", "efficiency", "floor"):
         assert word in output
@@ -53,8 +61,8 @@ def test_a_run_ends_with_a_database_that_can_be_read(runs: Runs):
     assert runs.wait_until_alone() == []
 
 
-def test_the_same_campaign_again_measures_nothing(runs: Runs):
-    runs.finish()
+def test_the_same_campaign_again_measures_nothing(finished: tuple[Runs, str]):
+    runs, _ = finished
     attempts = set(runs.uploaded().values())
     assert "measured and merged already" in runs.finish()
     assert set(runs.uploaded().values()) == attempts
@@ -76,16 +84,18 @@ def test_again_makes_the_next_version(runs: Runs):
     assert "no problems" in runs.command("db", "verify")
 
 
-def test_a_pulled_version_is_a_tree(runs: Runs, tmp_path: Path):
-    runs.finish()
+def test_a_pulled_version_is_a_tree(finished: tuple[Runs, str], tmp_path: Path):
+    runs, _ = finished
     runs.command("pull", str(tmp_path / "tree"))
     runs.command("pull", str(tmp_path / "tree"))  # replaces what it wrote itself
     (csv_file,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/vllm0_torch*_cann0/Sub.csv")
     assert '""";"""' in csv_file.read_text()  # two scalars, quoted as the profiler does
 
 
-def test_a_tree_with_durations_leaves_nothing_to_measure(runs: Runs, tmp_path: Path):
-    runs.finish()
+def test_a_tree_with_durations_leaves_nothing_to_measure(
+    finished: tuple[Runs, str], tmp_path: Path
+):
+    runs, _ = finished
     runs.command("pull", str(tmp_path / "tree"))
     (version,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/*")
     other = tmp_path / "other"
@@ -102,7 +112,7 @@ def test_a_tree_with_durations_leaves_nothing_to_measure(runs: Runs, tmp_path: P
 
 def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
-    runs = small(tmp_path, "{bundled: quickstart}", target_s=0.02)
+    runs = small(tmp_path, "{bundled: quickstart}", target_s=0.05)
     process = runs.start()
     deadline = time.monotonic() + 120
     while not runs.finals() and time.monotonic() < deadline:
