@@ -10,8 +10,8 @@ from pathlib import Path
 
 from collector.comm.collective import DTYPES, OPERATIONS, Collective
 from collector.comm.measured import Measured
-from collector.database.tree import write_whole
 from collector.errors import BadInput
+from collector.store.atomic import write_whole
 from collector.table import csv_rows, table_bytes
 
 KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")

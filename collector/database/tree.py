@@ -14,7 +14,6 @@ from collector.database.columns import csv_bytes, inserted, present_names
 from collector.database.layout import UNKNOWN_INPUTS, by_file, kernel_file_name
 from collector.errors import BadInput
 from collector.profiles.rows import is_utf8_row, open_rows
-from collector.store.atomic import replace, write_beside
 from collector.vocabulary import BASE_CELLS, INPUT_SHAPES
 
 Cells = Mapping[str, str]
@@ -119,11 +118,6 @@ def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
     return Upserted(
         KernelFile(file.kernel_type, columns, tuple(result)), duplicates=duplicates, **counts
     )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file by another, or make it: at any moment it is the old one or the new one."""
-    write_beside(path, data, lambda temporary: replace(temporary, path))
 
 
 def _joined(old: Cells, new: Cells) -> Cells:

@@ -19,7 +19,7 @@ from collector.database.columns import (
     profiling,
 )
 from collector.database.layout import kernel_file_name
-from collector.database.tree import Cells, KernelFile, read_kernel_file, write_whole
+from collector.database.tree import Cells, KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.attention import (
     BLOCK_TABLE_SHAPE,
@@ -33,6 +33,7 @@ from collector.singlehost.runtime_values import (
     Shape,
     read_runtime_values,
 )
+from collector.store.atomic import write_whole
 from collector.vocabulary import RUNTIME_PREFIX
 
 DUMPED = "runtime_values_dumped"

@@ -24,13 +24,13 @@ from collector.database.tree import (
     Upserted,
     read_kernel,
     upsert,
-    write_whole,
 )
 from collector.errors import BadInput
 from collector.profiles.attention import KERNEL as ATTENTION
 from collector.profiles.communication import Communication
 from collector.profiles.kernel_details import GroupBy, Profile, ProfileReport, read_profile
 from collector.record import CaseRecord
+from collector.store.atomic import write_whole
 
 COMMUNICATION_COLUMNS = (
     *("Type", "Group", "Accelerator Core", "Count", "Total Duration(us)"),

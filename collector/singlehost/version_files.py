@@ -16,8 +16,9 @@ from collector.database.columns import (
     microbench,
 )
 from collector.database.layout import by_file, kernel_files
-from collector.database.tree import Cells, KernelFiles, read_kernel, write_whole
+from collector.database.tree import Cells, KernelFiles, read_kernel
 from collector.errors import BadInput
+from collector.store.atomic import write_whole
 
 _MICROBENCH = microbench("")
 

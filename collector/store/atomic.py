@@ -43,18 +43,17 @@ def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None
     raise StoreUnavailable(f"{path}: the file is taken away as often as it is written")
 
 
-def replace(temporary: Path, path: Path) -> None:
-    """Rename, and force the name to the disk."""
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by another, or make it: at any moment it is the old one or the new one."""
+    write_beside(path, data, lambda temporary: _replace(temporary, path))
 
 
-def link_beside(path: Path, link: Callable[[Path], None], place: Callable[[Path], None]) -> None:
+def link_over(path: Path, link: Callable[[Path], None]) -> None:
     """The same with a further name of a file that is there, which `link` gives it."""
     for _ in range(_TRIES):
         temporary, _ = _beside(path, link)
         try:
-            if _is_placed(temporary, place):
+            if _is_placed(temporary, lambda temporary: _replace(temporary, path)):
                 return
         finally:  # of two names of one file a rename keeps both
             temporary.unlink(missing_ok=True)
@@ -143,6 +142,12 @@ def _write(descriptor: int, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename, and force the name to the disk."""
+    os.replace(temporary, path)
+    sync_folder(path.parent)
 
 
 def _is_placed(temporary: Path, place: Callable[[Path], None]) -> bool:

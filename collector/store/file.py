@@ -23,11 +23,11 @@ from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, 
 from collector.store.atomic import (
     claimed,
     collect,
-    link_beside,
+    link_over,
     prune,
-    replace,
     sync_folder,
     write_beside,
+    write_whole,
 )
 from collector.store.base import Info
 from collector.store.key_rules import TEMPORARY, check_key, check_prefix, parent_conflict
@@ -72,7 +72,7 @@ class FileStore:
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with _errors_told(path):
-            write_beside(path, data, lambda temporary: replace(temporary, path))
+            write_whole(path, data)
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -95,11 +95,7 @@ class FileStore:
             try:
                 if not stat.S_ISREG(origin.lstat().st_mode):
                     raise NotFound(f"{origin}: holds nothing")
-                link_beside(
-                    path,
-                    lambda temporary: self._link(origin, temporary),
-                    lambda temporary: replace(temporary, path),
-                )
+                link_over(path, lambda temporary: self._link(origin, temporary))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if origin.exists():
                     raise

@@ -13,8 +13,9 @@ from collector.database.layout import (
     version_dir,
     version_dir_name,
 )
-from collector.database.tree import KernelFile, read_kernel_file, upsert, write_whole
+from collector.database.tree import KernelFile, read_kernel_file, upsert
 from collector.errors import BadInput
+from collector.store.atomic import write_whole
 from collector.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast
