@@ -14,7 +14,6 @@ from collector.manifest import Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers
 from collector.measuring.counters import counter_groups, with_counters
-from collector.measuring.limits import LEAST_LIMIT_S, case_limit_s
 from collector.plan import Limits, MeasureSettings
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
@@ -28,6 +27,11 @@ from collector.stack import Stack
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, str], None]
+
+# A forecast may be wrong by an order of magnitude before its case is called hung, and a machine
+# that others use too is slow in bursts.
+_LIMIT_OVER_FORECAST = 30.0
+_LEAST_LIMIT_S = 60.0
 
 
 class Instrument(Protocol):
@@ -45,7 +49,7 @@ class SessionSettings:
     measure: MeasureSettings
     limits: Limits
     device: int = 0
-    least_limit_s: float = LEAST_LIMIT_S
+    least_limit_s: float = _LEAST_LIMIT_S
 
 
 class ReplayInstrument:
@@ -167,6 +171,12 @@ class ReplayInstrument:
                 self._stop.set()
 
         return tick
+
+
+def case_limit_s(predicted_s: float, limits: Limits, least_s: float = _LEAST_LIMIT_S) -> float:
+    """After how long a case counts as hung, scaled from its forecast: at least `least_s`, at most
+    what the limits allow."""
+    return min(limits.case_s, max(least_s, _LIMIT_OVER_FORECAST * predicted_s))
 
 
 def _check_runtime(measurements: Sequence[Measurement], provenance: Provenance) -> None:

@@ -9,8 +9,12 @@ import pytest
 from collector.errors import HostFault
 from collector.measurement import Measurement, Outcome, Timing
 from collector.measuring import instrument
-from collector.measuring.instrument import ReplayInstrument, SessionSettings, why_it_ended
-from collector.measuring.limits import case_limit_s
+from collector.measuring.instrument import (
+    ReplayInstrument,
+    SessionSettings,
+    case_limit_s,
+    why_it_ended,
+)
 from collector.plan import Limits, MeasureSettings
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
