@@ -5,32 +5,25 @@ It may be killed at any line, and another may go on from anywhere.
 """
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from collector import surroundings
-from collector.canonical import short_hash
 from collector.errors import BadInput, DamagedObject, OpmeterError
-from collector.stack import Stack
 from collector.store.base import Store
 from collector.store.probe import Probe, probe
-from jobs.campaign.run_options import RunOptions
-from jobs.campaign.target import resolve_stack_of
-from jobs.controller.error_frames import frames_of
+from jobs.controller.current_plan import PlanFinder
 from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.metrics import Metrics
-from jobs.controller.mounted_sources import check_sources
 from jobs.controller.observation import observe
 from jobs.controller.performer import PART_MERGED, Performer, announce
-from jobs.controller.stack_probe import stack_at_work, stack_of_workers
 from jobs.decide.actions import Finish
 from jobs.decide.capacity import room_for
 from jobs.decide.decision import decide
 from jobs.decide.desired import Desired
-from jobs.decide.live_objects import job_views, launched_by
-from jobs.decide.merge_jobs import has_merged, merging
+from jobs.decide.live_objects import launched_by
 from jobs.decide.observed import Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
@@ -44,12 +37,6 @@ from jobs.objects.applied_campaign import (
 )
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import made_of
-from jobs.objects.reruns import SERVED_BY, open_rerun, promise
-from jobs.planning.lifecycle import NewPlan
-from jobs.planning.situation import Situation, choose_step, survey
-from jobs.planning.stored_plans import read_plans
-from jobs.publishing.due_merges import own_numbers
-from jobs.publishing.next_plan import check_version, settled
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +125,8 @@ class Controller:
         # Phase 1: its store and its plan, both known after the first look.
         applied = self._asked(applied, memory)
         store = self._store(applied, memory)
-        known = self._plan(applied, store, memory)
+        finder = PlanFinder(self._cluster, applied, store, memory, self._may_act, self._folders)
+        known = finder.find()
         if known is None:
             return False
         # Phase 2: look at everything once.
@@ -184,74 +172,16 @@ class Controller:
             memory.store, memory.store_of = self._open_store(applied), store_of
         return memory.store
 
-    def _plan(self, applied: Applied, store: Store, memory: Memory) -> KnownPlan | None:
-        """The campaign's plan, made where there is none; None while its stack is being found, or
-        what older plans have committed is being merged."""
-        if memory.plan is not None and memory.made_for == applied.fingerprint:
-            return memory.plan
-        # Phase 1: which stack is it for, and what does the store hold of the campaign?
-        check_sources(applied.campaign, self._folders)
-        stack = resolve_stack_of(applied.campaign, lambda: self._stack(applied, store))
-        if stack is None:
-            return None
-        situation = survey(applied.campaign, store, stack, applied.op_mapping)
-        options = self._options(applied, situation)
-        check_version(situation, supersede_stack=False)
-        # Phase 2: go on with the newest plan, or make the next one, once older ones are merged.
-        damaged = [shard for shard, why in memory.unmerged.items() if why]
-        step = choose_step(
-            situation, again=options.again, retry_failed=options.retry_failed, damaged=damaged
-        )
-        due = own_numbers(situation, step.merge_first) if isinstance(step, NewPlan) else []
-        if due and not self._has_merged(applied, situation, due, store, memory):
-            return None
-        # Phase 3: write the plan where it is new, and say so.
-        advanced = settled(situation, step, store, options)
-        plan = advanced.plan
-        others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
-        known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
-        if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
-            memory.forget_plan()
-            announce(self._cluster, applied.object, memory, "Planned", advanced.news)
-        memory.plan, memory.made_for = known, applied.fingerprint
-        return known
 
-    def _has_merged(
-        self,
-        applied: Applied,
-        situation: Situation,
-        due: Sequence[int],
-        store: Store,
-        memory: Memory,
-    ) -> bool:
-        """Whether a Job has merged what these older plans have committed, before the next one is
-        made; where there is no such Job yet, it is created. What is committed while it runs is
-        measured anew, and published with the next plan."""
-        name = applied.campaign.name
-        jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
-        key = short_hash([name, situation.stored.last + 1, applied.fingerprint], 12)
-        if has_merged(jobs, key):
-            return True
-        known = KnownPlan(situation.plans[-1])
-        performer = Performer(self._cluster, applied, known, store, memory)
-        for action in merging(jobs, key, tuple(due), partial=True):
-            if self._may_act():
-                performer.perform(action, Observed(frozenset(), (), jobs))
-        return False
-
-    def _stack(self, applied: Applied, store: Store) -> Stack | None:
-        read = partial(read_plans, store, applied.campaign.name)
-        found = stack_at_work(self._cluster, applied, read)
-        return found or stack_of_workers(self._cluster, applied)
-
-    def _options(self, applied: Applied, situation: Situation) -> RunOptions:
-        """What is asked for beyond the campaign, and not yet served."""
-        metadata, numbers = applied.object["metadata"], [situation.stored.last]
-        notes = dict(metadata.get("annotations") or {})
-        if (promised := promise(notes, numbers)) is not None:
-            self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
-            notes[SERVED_BY] = promised
-        return open_rerun(notes, numbers)
+def frames_of(error: BaseException) -> str:
+    """What a log may tell of an error that nobody foresaw: where, and of which kind. The chain of
+    errors, the one that was raised first at the top: the frames and the kind of each. Not its
+    words: they may hold what was being read, and a file that a campaign named is nobody's to be
+    told of."""
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = f"{frames_of(earlier)}\nthen\n" if earlier else ""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{before}{frames}{type(error).__name__}"
 
 
 def is_part_merged(applied: Applied) -> bool:

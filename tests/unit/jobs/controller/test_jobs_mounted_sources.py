@@ -12,9 +12,8 @@ from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.store.probe import Probe
 from collector.vocabulary import BASE_CELLS
-from jobs.controller import controller
-from jobs.controller.controller import Controller
-from jobs.controller.error_frames import frames_of
+from jobs.controller import current_plan
+from jobs.controller.controller import Controller, frames_of
 from jobs.controller.mounted_sources import check_mounted
 from jobs.objects.applied_campaign import config_map, config_map_name
 from jobs.objects.deployment import Deployment
@@ -272,7 +271,7 @@ def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch
         except ValueError as error:
             raise LookupError(SECRET) from error
 
-    monkeypatch.setattr(controller, "survey", survey)
+    monkeypatch.setattr(current_plan, "survey", survey)
     found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
     assert found.reasons == ["Mistake"] and "LookupError" in found.words
     assert "ValueError" in found.words and "in survey" in found.words

@@ -1,0 +1,112 @@
+"""The plan that a controller works on: the newest one, or the next, made where there is none.
+
+A plan is made once its stack is known and what older plans have committed is merged. Both may take
+a Job, so that there may be no plan yet at a look.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from collector.canonical import short_hash
+from collector.stack import Stack
+from collector.store.base import Store
+from jobs.campaign.run_options import RunOptions
+from jobs.campaign.target import resolve_stack_of
+from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.mounted_sources import check_sources
+from jobs.controller.performer import Performer, announce
+from jobs.controller.stack_probe import stack_at_work, stack_of_workers
+from jobs.decide.live_objects import job_views
+from jobs.decide.merge_jobs import has_merged, merging
+from jobs.decide.observed import Observed
+from jobs.kube.cluster import Cluster
+from jobs.objects.applied_campaign import SELECTOR, Applied
+from jobs.objects.reruns import SERVED_BY, open_rerun, promise
+from jobs.planning.lifecycle import NewPlan
+from jobs.planning.situation import Situation, choose_step, survey
+from jobs.planning.stored_plans import read_plans
+from jobs.publishing.due_merges import own_numbers
+from jobs.publishing.next_plan import check_version, settled
+
+
+class PlanFinder:
+    """Finds or makes the plan of one campaign, at one look. `may_act` is asked before every act;
+    `folders` are those from which a campaign may name files."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        applied: Applied,
+        store: Store,
+        memory: Memory,
+        may_act: Callable[[], bool],
+        folders: Sequence[Path],
+    ):
+        self._cluster, self._applied = cluster, applied
+        self._store, self._memory = store, memory
+        self._may_act, self._folders = may_act, folders
+
+    def find(self) -> KnownPlan | None:
+        """The campaign's plan, looked for where the campaign has changed; None while its stack is
+        being found, or what older plans have committed is being merged."""
+        applied, memory = self._applied, self._memory
+        if memory.plan is not None and memory.made_for == applied.fingerprint:
+            return memory.plan
+        # Phase 1: which stack is it for, and what does the store hold of the campaign?
+        check_sources(applied.campaign, self._folders)
+        stack = resolve_stack_of(applied.campaign, self._stack)
+        if stack is None:
+            return None
+        situation = survey(applied.campaign, self._store, stack, applied.op_mapping)
+        options = self._options(situation)
+        check_version(situation, supersede_stack=False)
+        # Phase 2: go on with the newest plan, or make the next one, once older ones are merged.
+        damaged = [shard for shard, why in memory.unmerged.items() if why]
+        step = choose_step(
+            situation, again=options.again, retry_failed=options.retry_failed, damaged=damaged
+        )
+        due = own_numbers(situation, step.merge_first) if isinstance(step, NewPlan) else []
+        if due and not self._has_merged(situation, due):
+            return None
+        # Phase 3: write the plan where it is new, and say so.
+        advanced = settled(situation, step, self._store, options)
+        plan = advanced.plan
+        others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
+        known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
+        if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
+            memory.forget_plan()
+            announce(self._cluster, applied.object, memory, "Planned", advanced.news)
+        memory.plan, memory.made_for = known, applied.fingerprint
+        return known
+
+    def _stack(self) -> Stack | None:
+        read = partial(read_plans, self._store, self._applied.campaign.name)
+        found = stack_at_work(self._cluster, self._applied, read)
+        return found or stack_of_workers(self._cluster, self._applied)
+
+    def _options(self, situation: Situation) -> RunOptions:
+        """What is asked for beyond the campaign, and not yet served."""
+        metadata, numbers = self._applied.object["metadata"], [situation.stored.last]
+        notes = dict(metadata.get("annotations") or {})
+        if (promised := promise(notes, numbers)) is not None:
+            self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
+            notes[SERVED_BY] = promised
+        return open_rerun(notes, numbers)
+
+    def _has_merged(self, situation: Situation, due: Sequence[int]) -> bool:
+        """Whether a Job has merged what these older plans have committed, before the next one is
+        made; where there is no such Job yet, it is created. What is committed while it runs is
+        measured anew, and published with the next plan."""
+        applied, memory = self._applied, self._memory
+        name = applied.campaign.name
+        jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
+        key = short_hash([name, situation.stored.last + 1, applied.fingerprint], 12)
+        if has_merged(jobs, key):
+            return True
+        known = KnownPlan(situation.plans[-1])
+        performer = Performer(self._cluster, applied, known, self._store, memory)
+        for action in merging(jobs, key, tuple(due), partial=True):
+            if self._may_act():
+                performer.perform(action, Observed(frozenset(), (), jobs))
+        return False

@@ -1,0 +1,159 @@
+"""What a controller tells of what it cannot do, once and to the right campaign: the real
+controller on a played cluster and a real store."""
+
+import copy
+
+import pytest
+
+from collector import keys
+from jobs.controller import current_plan
+from jobs.kube.errors import cluster_error
+from jobs.objects.applied_campaign import (
+    ALLOW_MISSING,
+    PAUSED,
+    config_map,
+    config_map_name,
+)
+from jobs.planning.situation import survey
+from tests.unit.jobs.controller.played_campaign import (
+    DEPLOYMENT,
+    MAP,
+    STACK,
+    Play,
+)
+from tests.unit.jobs.fake_cluster import COMPONENT
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_damaged_database_is_announced_as_such_and_says_what_to_do():
+    play = Play().play()
+    play.store.delete(keys.commit(1))
+    play.cases += 1  # which makes the next plan
+    play.apply()
+    play.rounds(2)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Damaged"]
+    assert keys.commit(1) in event["message"] and "from a backup" in event["message"]
+    assert "BadInput" not in play.cluster.reasons()
+
+
+def test_a_merge_that_fails_is_told_once_and_tried_again_when_its_job_is_gone():
+    play = Play(cases=6)
+    play.cluster.merges_fail = "no space"
+    play.rounds(12)
+    merges = [name for name in play.cluster.created if "-merge-" in name]
+    assert len(merges) == 1
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "MergeFailed"]
+    assert "no space" in event["message"]
+    play.cluster.merges_fail = ""
+    del play.cluster.live[merges[0]]  # by its time to live
+    play.play().check_complete()
+
+
+def test_what_the_cluster_refuses_is_told_and_tried_again():
+    play = Play(cases=6)
+    play.cluster.forbidden = frozenset({"create"})
+    play.rounds(4)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Refused"]
+    assert "exceeded quota" in event["message"]
+    assert len(play.waves()) == 1
+    play.cluster.forbidden = frozenset()
+    play.play().check_complete()
+
+
+def test_a_probe_that_the_cluster_refuses_is_told_and_tried_again():
+    play = Play(cases=6, target="target: here")
+    play.cluster.stack = STACK
+    play.cluster.forbidden = frozenset({"create"})
+    play.rounds(3)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Refused"]
+    assert "exceeded quota" in event["message"]
+    play.cluster.forbidden = frozenset()
+    play.play().check_complete()
+
+
+def test_a_webhook_that_fails_is_told_though_the_server_calls_it_an_error_of_its_own():
+    play = Play(cases=6)
+    words = 'Internal error occurred: failed calling webhook "policy.example.com": EOF'
+
+    def fail(number, name):
+        if name == "create_or_adopt":
+            raise cluster_error(500, words)
+
+    play.cluster.before = fail
+    play.rounds(3)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Refused"]
+    assert words in event["message"]
+    play.cluster.before = lambda number, name: None
+    play.play().check_complete()
+
+
+def test_the_same_news_are_told_once_by_a_controller():
+    play = Play(cases=6)
+    play.cluster.worker = lambda shard, node: 43
+    play.rounds(3)
+    play.cluster.told.clear()
+    play.rounds(5)
+    assert not play.cluster.told
+
+
+def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
+    play = Play(cases=6)
+    bad = config_map("other", "campaign: other\n", {"site": "cpu"}, DEPLOYMENT)
+    play.cluster.apply(bad)
+    play.play().check_complete()
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "BadInput"]
+    assert "sources" in event["message"]
+
+
+def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
+    play = Play(cases=6)
+    other = copy.deepcopy(play.cluster.maps[MAP])
+    name = config_map_name("broken")
+    other["metadata"] |= {"name": name, "labels": {"opmeter.io/campaign": "broken"}}
+    other["data"]["campaign.yaml"] = other["data"]["campaign.yaml"].replace("small", "broken")
+    play.cluster.apply(other)
+
+    def survey_of(campaign, *more):
+        assert campaign.name == "small", "nobody foresaw it"
+        return survey(campaign, *more)
+
+    monkeypatch.setattr(current_plan, "survey", survey_of)
+    play.play().check_complete()
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Mistake"]
+    assert "nobody foresaw it" in event["message"]
+
+
+def test_of_two_config_maps_of_one_campaign_only_the_one_of_its_name_counts():
+    play = Play(cases=6)
+    other = copy.deepcopy(play.cluster.maps[MAP])
+    other["metadata"]["name"] = "the-other"
+    other["data"]["image"] = "evil/collector:1"
+    play.cluster.apply(other)
+    play.play().check_complete()
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "BadInput"]
+    assert f"the campaign 'small' is the ConfigMap {MAP}, and no other" in event["message"]
+
+
+def test_what_is_said_of_a_pod_that_is_being_made_is_passed_on():
+    play = Play(cases=24, site={"site.kueue_queue": "team"})
+    play.look()
+    (job,) = play.cluster.worker_jobs()
+    job["spec"]["suspend"] = False
+    pod = play.cluster._pod(job["metadata"]["name"], job, 0)
+    waiting = {"name": "worker", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+    play.cluster.running = [pod]
+    words = 'MountVolume.SetUp failed for volume "store" : secret "opmeter-s3" not found'
+    play.cluster.warnings[pod["metadata"]["name"]] = ["older", words]
+    play.look()
+    play.look(after_s=500.0)
+    assert "NotStarting" not in play.cluster.reasons()
+    play.look(after_s=200.0)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NotStarting"]
+    assert words in event["message"] and "create that Secret" in event["message"]
+
+
+def test_the_annotations_are_those_of_the_manual():
+    assert (PAUSED, ALLOW_MISSING) == ("opmeter.io/paused", "opmeter.io/allow-missing")
+    assert COMPONENT == "app.kubernetes.io/component"

@@ -1,0 +1,246 @@
+"""Which plan a controller works on, as inputs, stacks, images and damage come and go: the real
+controller on a played cluster and a real store."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector import keys
+from collector.database.commits import find_head
+from collector.database.query import answers, held_shards
+from collector.database.snapshot import load_state
+from collector.shard import read_shard
+from jobs.campaign.run_options import RunOptions
+from jobs.objects.reruns import rerun_annotations
+from jobs.planning.stored_plans import committed_shards, read_plans
+from jobs.publishing import due_merges
+from tests.unit.collector.database.campaign_maker import add_record
+from tests.unit.jobs.controller.played_campaign import (
+    MAP,
+    STACK,
+    Play,
+    everything_is_held,
+    merges,
+    rot,
+)
+from tests.unit.jobs.fake_cluster import RUNS
+
+pytestmark = pytest.mark.fast
+
+
+def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():
+    play = Play(target="target: here")
+    play.cluster.stack = STACK
+    play.play().check_complete()
+    assert play.plan.stack == STACK
+    assert sum(name.startswith("opmeter-probe-") for name in play.cluster.created) == 1
+
+
+def test_of_a_processor_that_is_named_the_probe_says_the_rest():
+    """Without flags, threads and allocator every worker would refuse the plan."""
+    found = replace(STACK, details=(("flags", "avx2"), ("threads", "2")))
+    play = Play(target="target: {device: CPU_test_2t, torch: 2.13.0+cpu}")
+    play.cluster.stack = found
+    play.play().check_complete()
+    assert play.plan.stack == found
+
+
+def test_another_processor_than_the_campaign_names_is_refused():
+    play = Play(target="target: {device: CPU_other_8t, torch: 2.13.0+cpu}")
+    play.cluster.stack = STACK
+    play.rounds(6)
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "BadInput"]
+    assert "CPU_other_8t" in event["message"] and "CPU_test_2t" in event["message"]
+    assert not play.cluster.worker_jobs()
+
+
+def test_other_inputs_make_another_plan_and_retire_the_jobs_of_the_last():
+    play = Play(cases=24)
+    play.rounds(2)
+    old = {job["metadata"]["name"] for job in play.cluster.worker_jobs()}
+    play.cases = 26
+    play.apply()
+    play.play()
+    assert play.plan.number == 2
+    assert old and not old & set(play.cluster.live)
+    head = load_state(play.store, find_head(play.store))
+    wanted = {("small", shard.shard_id) for shard in play.plan.shards}
+    assert wanted <= held_shards(head)
+
+
+def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made(monkeypatch):
+    def merge_here(*arguments, **options):
+        raise AssertionError("a controller merges nothing itself")
+
+    monkeypatch.setattr(due_merges, "merge", merge_here)
+    play = Play(cases=24)
+    play.rounds(2)
+    done = committed_shards(play.store, "small")
+    play.cases = 26
+    play.apply()
+    play.cluster.merges_wait = True
+    play.rounds(4)
+    assert play.plan.number == 1 and find_head(play.store) is None
+    [command] = merges(play)
+    assert command[:5] == ["opmeter", "merge", "small", "--plan", "1"]
+    assert "--allow-missing" in command
+    play.cluster.merges_wait = False
+    play.play()
+    assert play.plan.number == 2 and everything_is_held(play)
+    tried = [shard for shard, _ in play.cluster.tried]
+    assert done and len(tried) == len(set(tried))
+
+
+def test_a_merge_of_older_plans_that_fails_is_told_and_tried_again():
+    play = Play(cases=24)
+    play.rounds(2)
+    play.cases = 26
+    play.apply()
+    play.cluster.merges_fail = "no space"
+    play.rounds(6)
+    assert play.plan.number == 1 and "MergeFailed" in play.cluster.reasons()
+    [name] = [name for name in play.cluster.created if "-merge-" in name]
+    play.cluster.merges_fail = ""
+    del play.cluster.live[name]  # by its time to live
+    play.play()
+    assert play.plan.number == 2 and everything_is_held(play)
+
+
+def with_pods_at_work(cases=24):
+    """A campaign that has committed something, and whose pods run on."""
+    play = Play(cases=cases)
+    play.cluster.grace = True
+    play.rounds(2)
+    play.cluster.worker = lambda shard, node: RUNS
+    play.rounds(1)
+    assert committed_shards(play.store, "small")
+    return play
+
+
+def test_what_is_committed_in_the_grace_of_a_retired_plan_is_published():
+    play = with_pods_at_work()
+    play.cases = 26
+    play.apply()
+    play.rounds(1)
+    play.look()  # the next plan: the Job of the last is deleted, and its pods are asked to end
+    assert play.plan.number == 2 and play.cluster.going
+    before = committed_shards(play.store, "small")
+    play.cluster.worker = lambda shard, node: 0
+    play.cluster.step()
+    first = {s.shard_id for s in read_plans(play.store, "small")[0].shards}
+    assert (committed_shards(play.store, "small") - before) & first
+    play.play()
+    assert play.plan.number == 2 and everything_is_held(play)
+
+
+def test_who_ends_a_campaign_waits_for_pods_whose_job_is_gone():
+    """The next plan has nothing to measure, and a worker of the last still commits."""
+    play = with_pods_at_work()
+    done = {
+        case.record.cells["Input Shapes"]
+        for shard in committed_shards(play.store, "small")
+        for case in read_shard(play.store.get(keys.shard("small", shard)))
+    }
+    play.chosen = [n for n in range(1, 25) if add_record(64 * n).cells["Input Shapes"] in done]
+    play.apply()
+    play.rounds(1)
+    play.look()
+    assert play.plan.number == 2 and not play.plan.shards
+    assert not play.look() and not play.look() and play.cluster.going
+    play.cluster.worker = lambda shard, node: 0
+    play.play()
+    assert everything_is_held(play)
+
+
+def test_a_pod_that_never_ends_holds_no_campaign_up():
+    play = with_pods_at_work()
+    play.cases = 26
+    play.apply()
+    play.rounds(1)
+    play.look()
+    play.cluster.running += [pod for _, pod in play.cluster.going]  # of a lost node
+    play.cluster.going = []
+    stuck = [pod["metadata"]["name"] for pod in play.cluster.running]
+    play.cluster.worker = lambda shard, node: 0
+    for _ in range(100):
+        finished = play.look(after_s=60.0)
+        pods = play.cluster.running
+        play.cluster.running = [p for p in pods if p["metadata"]["name"] not in stuck]
+        play.cluster.step()
+        play.cluster.running += [p for p in pods if p["metadata"]["name"] in stuck]
+        if finished:
+            break
+    assert finished and everything_is_held(play)
+
+
+def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
+    play = Play(cases=24)
+    play.rounds(2)
+    bad = rot(play)
+    cases = {s.shard_id: s.cases for s in play.plan.shards}
+    play.play()
+    assert play.plan.number == 2 and play.plan.round == "2m1"
+    assert sum(shard.cases for shard in play.plan.shards) == cases[bad]
+    [event] = [e for e in play.cluster.told.values() if e["reason"] == "Damaged"]
+    assert bad in event["message"] and "part-" in event["message"] and event["warning"]
+    state = load_state(play.store, find_head(play.store))
+    held = {name for _, name in held_shards(state)}
+    assert held == committed_shards(play.store, "small") - {bad}
+    assert len(answers(state, STACK.version_path)) == play.cases
+    assert play.new_controller().look() == {"small": True}
+
+
+def test_a_store_that_damages_everything_ends_with_a_word_and_not_never():
+    play = Play(cases=4)
+
+    def each(play, number):
+        for info in play.store.list("campaigns/small/attempts/"):
+            if "/part-" in info.key:
+                play.store.put(info.key, b"rot")
+
+    play.play(each=each)
+    assert play.plan.number == 4 and find_head(play.store) is None
+    assert "Damaged" in play.cluster.reasons()
+
+
+def test_another_image_is_taken_up_by_the_same_plan():
+    play = Play(cases=24)
+    play.cluster.worker = lambda shard, node: 43
+    play.rounds(3)
+    assert "WrongImage" in play.cluster.reasons()
+    made = len(play.cluster.created)
+    play.rounds(3)
+    assert len(play.cluster.created) == made  # nothing is begun with the wrong image
+    play.cluster.worker = lambda shard, node: 0
+    play.apply(image="here/collector:2")
+    play.play().check_complete()
+    assert play.plan.number == 1
+
+
+def test_a_campaign_that_is_launched_again_gets_past_a_wrong_image():
+    play = Play(cases=24)
+    play.annotate(launched="monday")
+    play.cluster.worker = lambda shard, node: 43
+    play.rounds(3)
+    assert "WrongImage" in play.cluster.reasons()
+    play.cluster.worker = lambda shard, node: 0  # the tag names another image now
+    play.rounds(3)
+    assert not play.store.commits
+    play.annotate(launched="tuesday")
+    play.play().check_complete()
+    assert play.plan.number == 1
+
+
+def test_a_wish_for_another_round_is_served_once_a_token():
+    play = Play(cases=6).play()
+    said = rerun_annotations(RunOptions(again=True), "monday")
+    play.cluster.annotate_config_map(MAP, said)
+    play.play()
+    assert play.plan.number == 2 and play.plan.round == "2"
+    assert play.new_controller().look() == {"small": True}
+    play.apply(image="here/collector:2")  # says nothing new of the wish
+    play.play()
+    assert play.plan.number == 2
+    play.annotate(again="tuesday")
+    play.play()
+    assert play.plan.number == 3
