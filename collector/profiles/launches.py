@@ -24,7 +24,7 @@ from collector.vocabulary import ACCELERATOR_CORE
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One row of an op_summary. `cells` are the eight base cells as the row spells them;
     `counters` holds msprof's numbers by name, those of `N/A` left out."""
 
@@ -37,7 +37,7 @@ class Launch:
     counters: Mapping[str, float]
 
 
-def read_op_summary(path: Path) -> Iterator[Launch]:
+def read_op_summary(path: Path) -> Iterator[KernelLaunch]:
     """The launches of an op_summary or kernel_details file, in order of start.
 
     Raises BadInput, with the line, for anything that is not such a file. All launches are held
@@ -46,7 +46,7 @@ def read_op_summary(path: Path) -> Iterator[Launch]:
     yield from sorted(_launches(path), key=attrgetter("start_ns"))
 
 
-def _launches(path: Path) -> Iterator[Launch]:
+def _launches(path: Path) -> Iterator[KernelLaunch]:
     names, rows = open_rows(path)
     header = read_header(names, path=path)
     if not header.has(START):
@@ -62,8 +62,8 @@ def _launches(path: Path) -> Iterator[Launch]:
             raise BadInput(str(error), path=path, line=line) from error
 
 
-def _launch(header: Header, row: Sequence[str]) -> Launch:
-    return Launch(
+def _launch(header: Header, row: Sequence[str]) -> KernelLaunch:
+    return KernelLaunch(
         op_type=header.cell(row, TYPE).strip(),
         name=header.cell(row, NAME).strip(),
         task_type=header.cell(row, ACCELERATOR_CORE).strip(),

@@ -25,14 +25,14 @@ _T95_LARGE = 1.960
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class AcceptedRepeats:
     """The repeats that the outlier rule accepts, and their timing."""
 
     accepted_us: tuple[float, ...]
     timing: Timing
 
 
-def summarise(durations_us: Sequence[float]) -> Summary:
+def summarise(durations_us: Sequence[float]) -> AcceptedRepeats:
     """The timing of one or more repeats. The interval of a single one is the number itself."""
     accepted = accept(durations_us)
     mean = fmean(accepted)
@@ -48,7 +48,7 @@ def summarise(durations_us: Sequence[float]) -> Summary:
         p90_us=percentile(ordered, 0.9),
         spread=_spread(ordered),
     )
-    return Summary(accepted, timing)
+    return AcceptedRepeats(accepted, timing)
 
 
 def accept(durations_us: Sequence[float]) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from collector.case import Case
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.ops.floor import floor_us
-from collector.profiles.launches import Launch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.gates import doubts, implausible, no_duration
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
@@ -86,7 +86,7 @@ class _Records:
     """What was recorded of a session: its launches, and the cases they must hold. `unread` says
     why there are none where some were wanted."""
 
-    launches: Sequence[Launch]
+    launches: Sequence[KernelLaunch]
     ordinals: Sequence[int]
     is_outside: bool = False  # msprof's: the end of a broken session is missing
     unread: str = ""
@@ -114,7 +114,7 @@ class _Records:
         return self.is_outside and report.ending not in (Ending.COMPLETE, Ending.STOPPED)
 
 
-def _msprof_launches(directory: Path) -> list[Launch]:
+def _msprof_launches(directory: Path) -> list[KernelLaunch]:
     """Raises BadInput for an op_summary that cannot be understood."""
     profiles = profiles_of(directory / OUTPUT)
     files = [path for profile in profiles for path in op_summaries(profile)]
@@ -154,7 +154,7 @@ class _Answers:
 
     spec: SessionSpec
     journal: Journal
-    attributions: Mapping[int, Attribution[Launch]]
+    attributions: Mapping[int, Attribution[KernelLaunch]]
     report: SessionReport
     provenance: Provenance
     is_partial: bool
@@ -175,7 +175,9 @@ class _Answers:
             return ()
         return self._measured(entry, found)
 
-    def _measured(self, entry: CaseEntry, found: Attribution[Launch]) -> tuple[Measurement, ...]:
+    def _measured(
+        self, entry: CaseEntry, found: Attribution[KernelLaunch]
+    ) -> tuple[Measurement, ...]:
         certificate = replace(
             self._certificate(entry, Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
@@ -197,7 +199,7 @@ class _Answers:
         self,
         entry: CaseEntry,
         certificate: Measurement,
-        found: Attribution[Launch],
+        found: Attribution[KernelLaunch],
         instead: Substitution,
     ) -> tuple[Measurement, ...]:
         """The case's own answer, and what was measured of the kernel that really ran."""
@@ -217,7 +219,11 @@ class _Answers:
         return answer, self._timed(filed, ran.case, found.repeats, entry)
 
     def _timed(
-        self, certificate: Measurement, case: Case, repeats: Sequence[Launch], entry: CaseEntry
+        self,
+        certificate: Measurement,
+        case: Case,
+        repeats: Sequence[KernelLaunch],
+        entry: CaseEntry,
     ) -> Measurement:
         """The certificate with the timing of its repeats, once it has passed the gates."""
         limit_us = self.spec.limits.case_s * 1e6
@@ -256,7 +262,7 @@ class _Answers:
         )
 
 
-def _mean_counters(repeats: Iterable[Launch]) -> tuple[tuple[str, float], ...]:
+def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], ...]:
     """The mean of each counter over the repeats that have it."""
     values: dict[str, list[float]] = {}
     for launch in repeats:

@@ -43,7 +43,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class RaceResult:
     """How a writer fared: whether it was told that it won, and when, by a clock of the race."""
 
     won: bool
@@ -57,10 +57,10 @@ class Together:
         self._pool = ThreadPoolExecutor(writers)
         self._start = threading.Barrier(writers)
 
-    def race(self, write: Write, writers: int) -> list[Finish]:
-        def run(number: int) -> Finish:
+    def race(self, write: Write, writers: int) -> list[RaceResult]:
+        def run(number: int) -> RaceResult:
             self._start.wait()
-            return Finish(write(number), monotonic())
+            return RaceResult(write(number), monotonic())
 
         return list(self._pool.map(run, range(writers)))
 

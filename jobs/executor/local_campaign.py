@@ -17,7 +17,7 @@ from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.run_options import RunOptions
-from jobs.executor.local_run import LocalRun, Progress
+from jobs.executor.local_run import LocalRun, ShardProgress
 from jobs.executor.view import View
 from jobs.planning.damage import Told
 from jobs.planning.plan_making import describe_forecast
@@ -149,7 +149,7 @@ class Tally:
         self._view = view
         self._show()
 
-    def told(self, progress: Progress) -> None:
+    def told(self, progress: ShardProgress) -> None:
         self._done[progress.shard] = max(progress.done, self._done.get(progress.shard, 0))
         self._show()
 

@@ -69,7 +69,7 @@ class LocalRunFailed(OpmeterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ShardProgress:
     """Where a shard stands, as its worker last said."""
 
     shard: str
@@ -95,7 +95,7 @@ class LocalRun:
     scratch: Path
     devices: Sequence[int]
     stop: threading.Event
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[ShardProgress], None]
     on_finished: Callable[[str], None]
     single_writer: bool = False
     gives_up: bool = True
@@ -226,7 +226,7 @@ class LocalRun:
         key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
         said = read_progress(self.watched, key)
         if said is not None:
-            self.on_progress(Progress(assignment.shard, said.done, said.cases))
+            self.on_progress(ShardProgress(assignment.shard, said.done, said.cases))
 
 
 def _has_died(code: int) -> bool:

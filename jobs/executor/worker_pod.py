@@ -28,7 +28,7 @@ from collector.store.single_writer import SingleWriterStore
 from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
-from jobs.executor.local_run import LocalRun, LocalRunFailed, Progress
+from jobs.executor.local_run import LocalRun, LocalRunFailed, ShardProgress
 from jobs.executor.pod_task import PodTask, task_of
 from jobs.objects.waves import Wave, wave_from_json
 
@@ -231,7 +231,7 @@ def _devices(backend: str, count: int) -> list[int]:
     return [*order, *(index for index in range(count) if index not in order)]
 
 
-def _log_progress(progress: Progress) -> None:
+def _log_progress(progress: ShardProgress) -> None:
     logger.debug("shard %s: %d of %d", progress.shard, progress.done, progress.cases)
 
 

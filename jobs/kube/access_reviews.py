@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from jobs.kube.requests import Calls
+from jobs.kube.requests import Requests
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
 
 
 class AccessReviews:
-    """Asks, by the calls of a cluster. A permission is a verb, a group, a resource, and the name of
-    one object or nothing."""
+    """Asks, by the requests of a cluster. A permission is a verb, a group, a resource, and the name
+    of one object or nothing."""
 
-    def __init__(self, calls: Calls, namespace: str):
-        self._calls, self._namespace = calls, namespace
+    def __init__(self, requests: Requests, namespace: str):
+        self._requests, self._namespace = requests, namespace
 
     def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
         """Whether this account may do that in the namespace, to one object where it is named."""
@@ -41,7 +41,7 @@ class AccessReviews:
 
     def _allowed(self, path: str, review: dict[str, Any]) -> bool:
         body = {"apiVersion": "authorization.k8s.io/v1", **review}
-        return bool(self._calls.json("POST", path, body)["status"]["allowed"])
+        return bool(self._requests.json("POST", path, body)["status"]["allowed"])
 
     def _asked(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
         asked = {"namespace": self._namespace, "verb": verb, "group": group, "resource": resource}

@@ -12,7 +12,7 @@ from jobs.kube.connection import Client, Connection, own_client, own_namespace
 from jobs.kube.errors import ObjectConflict, ObjectMissing, unless_refused
 from jobs.kube.kueue_objects import KueueObjects
 from jobs.kube.request_budget import Budget
-from jobs.kube.requests import Body, Calls, Query
+from jobs.kube.requests import Body, Query, Requests
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 
@@ -31,11 +31,11 @@ class Cluster:
 
     def __init__(self, api: Client, namespace: str, budget: Budget | None = None):
         self.namespace = namespace
-        self._calls = Calls(Connection(api).send, budget or Budget())
+        self._requests = Requests(Connection(api).send, budget or Budget())
         self._jobs = _JOBS.format(namespace=namespace)
         self._leases = _LEASES.format(namespace=namespace)
-        self.kueue = KueueObjects(self._calls, namespace)
-        self.access = AccessReviews(self._calls, namespace)
+        self.kueue = KueueObjects(self._requests, namespace)
+        self.access = AccessReviews(self._requests, namespace)
 
     @classmethod
     def connect(cls, namespace: str | None = None) -> "Cluster":
@@ -45,15 +45,15 @@ class Cluster:
     @property
     def requests(self) -> int:
         """How many there were."""
-        return self._calls.count
+        return self._requests.count
 
     def version(self) -> str:
-        return str(self._calls.json("GET", "/version")["gitVersion"])
+        return str(self._requests.json("GET", "/version")["gitVersion"])
 
     def has_api(self, group: str) -> bool:
         """Whether the cluster serves a group, as kueue.x-k8s.io."""
         try:
-            self._calls.json("GET", f"/apis/{group}")
+            self._requests.json("GET", f"/apis/{group}")
         except ObjectMissing:
             return False
         return True
@@ -78,7 +78,7 @@ class Cluster:
     def pods_everywhere(self, fields: str) -> Iterator[Manifest]:
         """Pods of all namespaces, page by page; none where this account may not list them."""
         with unless_refused("pods of all namespaces"):
-            yield from self._calls.items("/api/v1/pods", {"fieldSelector": fields})
+            yield from self._requests.items("/api/v1/pods", {"fieldSelector": fields})
 
     def events(self, fields: str) -> list[Manifest]:
         """What the cluster says; `fields` as `involvedObject.name=NAME`."""
@@ -86,16 +86,16 @@ class Cluster:
 
     def log(self, pod: str) -> str:
         """What a pod printed."""
-        return self._calls.text("GET", f"{self._core('pods')}/{quote(pod)}/log")
+        return self._requests.text("GET", f"{self._core('pods')}/{quote(pod)}/log")
 
     def create_or_adopt(self, job: Manifest) -> bool:
         """Create a Job; one of its name that was made from the same manifest is ours. Says whether
         it is new. Raises ObjectConflict for another."""
         name = job["metadata"]["name"]
         try:
-            self._calls.json("POST", self._jobs, job, query=_STRICT)
+            self._requests.json("POST", self._jobs, job, query=_STRICT)
         except ObjectConflict as error:
-            live = self._calls.json("GET", f"{self._jobs}/{name}")
+            live = self._requests.json("GET", f"{self._jobs}/{name}")
             if not is_same(job, live):
                 raise ObjectConflict(f"Job {name} exists and is another one") from error
             return False
@@ -104,7 +104,7 @@ class Cluster:
     def dry_run(self, job: Manifest) -> Manifest:
         """What the server would make of a Job: a field it drops is a feature it lacks."""
         query = _STRICT | {"dryRun": "All"}
-        answer: Manifest = self._calls.json("POST", self._jobs, job, query=query)
+        answer: Manifest = self._requests.json("POST", self._jobs, job, query=query)
         return answer
 
     def patch_job(
@@ -129,7 +129,7 @@ class Cluster:
         """Change annotations of a ConfigMap; None takes one away."""
         body = {"metadata": {"annotations": dict(notes)}}
         path = f"{self._core('configmaps')}/{name}"
-        self._calls.json("PATCH", path, body, content_type=_MERGE)
+        self._requests.json("PATCH", path, body, content_type=_MERGE)
 
     def delete_config_map(self, name: str) -> None:
         """Delete a ConfigMap, and with it everything that it owns."""
@@ -141,42 +141,44 @@ class Cluster:
         """An Event on a campaign's ConfigMap, once for what it is about."""
         event = campaign_event(owner, reason, message, about=about, warning=warning)
         with contextlib.suppress(ObjectConflict):
-            self._calls.json("POST", self._core("events"), event)
+            self._requests.json("POST", self._core("events"), event)
 
     def lease(self, name: str) -> Manifest | None:
         try:
-            answer: Manifest = self._calls.json("GET", f"{self._leases}/{name}")
+            answer: Manifest = self._requests.json("GET", f"{self._leases}/{name}")
         except ObjectMissing:
             return None
         return answer
 
     def create_lease(self, lease: Manifest) -> Manifest:
-        answer: Manifest = self._calls.json("POST", self._leases, lease)
+        answer: Manifest = self._requests.json("POST", self._leases, lease)
         return answer
 
     def replace_lease(self, lease: Manifest) -> Manifest:
         """Raises ObjectConflict where somebody else was faster."""
         path = f"{self._leases}/{lease['metadata']['name']}"
-        answer: Manifest = self._calls.json("PUT", path, lease)
+        answer: Manifest = self._requests.json("PUT", path, lease)
         return answer
 
     def daemon_sets(self) -> list[Manifest] | None:
         """Those of all namespaces; None where this account may not list them."""
         with unless_refused("DaemonSets of all namespaces"):
-            return list(self._calls.items("/apis/apps/v1/daemonsets", {}))
+            return list(self._requests.items("/apis/apps/v1/daemonsets", {}))
         return None
 
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
         """The names of Jobs that change, for about so long, from now on; ends early where the watch
         breaks or grew too old, so that the caller looks at everything anew."""
-        now = self._calls.json("GET", self._jobs, query={"labelSelector": selector, "limit": "1"})
+        now = self._requests.json(
+            "GET", self._jobs, query={"labelSelector": selector, "limit": "1"}
+        )
         query = {
             "watch": "true",
             "timeoutSeconds": str(seconds),
             "labelSelector": selector,
             "resourceVersion": now["metadata"]["resourceVersion"],
         }
-        for event in self._calls.lines(self._jobs, query, seconds):
+        for event in self._requests.lines(self._jobs, query, seconds):
             if event.get("type") == "ERROR":
                 logger.info("the watch of Jobs ended: %s", event["object"].get("message"))
                 return
@@ -187,14 +189,14 @@ class Cluster:
 
     def _list(self, path: str, query: Query) -> list[Manifest]:
         """What is listed, by its name: a page may come twice."""
-        found = {one["metadata"]["name"]: one for one in self._calls.items(path, query)}
+        found = {one["metadata"]["name"]: one for one in self._requests.items(path, query)}
         return list(found.values())
 
     def _apply(self, path: str, body: Body) -> Manifest:
-        answer: Manifest = self._calls.json(
+        answer: Manifest = self._requests.json(
             "PATCH", path, body, query=_STRICT | {"force": "true"}, content_type=_APPLY
         )
         return answer
 
     def _delete(self, path: str) -> None:
-        self._calls.json("DELETE", path, {"propagationPolicy": "Background"})
+        self._requests.json("DELETE", path, {"propagationPolicy": "Background"})

@@ -54,7 +54,7 @@ class Send(Protocol):
     ) -> Response: ...
 
 
-class Calls:
+class Requests:
     """Requests one after another. Threads may share it; `count` is how many there were."""
 
     def __init__(

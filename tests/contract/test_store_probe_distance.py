@@ -8,7 +8,7 @@ import pytest
 from collector import surroundings
 from collector.errors import AlreadyExists
 from collector.store.memory import MemoryStore
-from collector.store.probe import Finish, Probe, Together, Write, probe
+from collector.store.probe import Probe, RaceResult, Together, Write, probe
 from collector.surroundings import Surroundings
 
 Chance = random.Random
@@ -51,11 +51,11 @@ class PlayedTogether(Together):
     def __init__(self, clock: Played):
         self._clock = clock
 
-    def race(self, write: Write, writers: int) -> list[Finish]:
+    def race(self, write: Write, writers: int) -> list[RaceResult]:
         start_s, finished = self._clock.now_s, []
         for number in range(writers):
             self._clock.now_s = start_s
-            finished.append(Finish(write(number), self._clock.now_s))
+            finished.append(RaceResult(write(number), self._clock.now_s))
         self._clock.now_s = max(finish.at_s for finish in finished)
         return finished
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.launches import Launch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from tests.npu.fakecann.calls import parse_call
 from tests.npu.fakecann.columns import GROUPS, counters
 from tests.npu.fakecann.faults import Fault, struck, write_faults
@@ -71,7 +71,7 @@ class Profiler:
         exported = self.runs()[run] / "mindstudio_profiler_output"
         return sorted(exported.glob("op_summary_*.csv"))
 
-    def launches(self, run: int = -1) -> list[Launch]:
+    def launches(self, run: int = -1) -> list[KernelLaunch]:
         return [launch for path in self.files(run) for launch in read_op_summary(path)]
 
     def types(self, run: int = -1) -> list[str]:

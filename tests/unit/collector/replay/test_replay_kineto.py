@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.profiles.launches import Launch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Attribution, Expectation, attribute
 from collector.quality.sentinels import FLUSH, SENTINEL_TYPE, TICK, Mark, Sentinel
 from collector.replay.events import SENTINEL_OPERATOR, Event
@@ -49,7 +49,9 @@ class Recording:
     def filings(self) -> dict[int, Filing]:
         return {e.ordinal: Filing(e.kernel_type, CELLS) for e in self.expectations}
 
-    def attributed(self, items: list[Recorded] | None = None) -> dict[int, Attribution[Launch]]:
+    def attributed(
+        self, items: list[Recorded] | None = None
+    ) -> dict[int, Attribution[KernelLaunch]]:
         """The whole way, with starts as the device would have told them."""
         clock, events = 1_000_000, []
         for item in self.items if items is None else items:
@@ -95,7 +97,7 @@ def recordings(draw: st.DrawFn) -> Recording:
     return Recording(tuple(items), tuple(expectations))
 
 
-def numbers(case: Attribution[Launch]) -> tuple[float, ...]:
+def numbers(case: Attribution[KernelLaunch]) -> tuple[float, ...]:
     return tuple(launch.duration_us for launch in case.repeats)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.launches import Launch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Attribution, Expectation, attribute
 from collector.quality.sentinels import Mark, sentinel_of
 from collector.replay.events import Event
@@ -49,12 +49,12 @@ def owners(events: list[Event]) -> list[tuple[int | None, Mark | None]]:
     return found
 
 
-def attributed(events: list[Event], path: Path) -> dict[int, Attribution[Launch]]:
+def attributed(events: list[Event], path: Path) -> dict[int, Attribution[KernelLaunch]]:
     write_summary(summary_rows(events, FILINGS), path)
     return attribute(list(read_op_summary(path)), EXPECTED)
 
 
-def numbers(case: Attribution[Launch]) -> tuple[object, ...]:
+def numbers(case: Attribution[KernelLaunch]) -> tuple[object, ...]:
     durations = tuple(launch.duration_us for launch in case.repeats)
     return durations, case.observed, case.companions, case.lost
 
@@ -114,8 +114,8 @@ def test_a_foreign_kernel_anywhere_moves_no_number(tmp_path):
 
 
 def _others_are_untouched(
-    before: dict[int, Attribution[Launch]],
-    after: dict[int, Attribution[Launch]],
+    before: dict[int, Attribution[KernelLaunch]],
+    after: dict[int, Attribution[KernelLaunch]],
     owner: int | None,
 ) -> None:
     for ordinal in before:
