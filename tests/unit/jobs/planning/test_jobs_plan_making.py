@@ -27,8 +27,8 @@ from jobs.planning.plan_making import (
     describe_forecast,
     inputs_hash,
     make_plan,
-    shards_a_device,
 )
+from jobs.planning.shard_cutting import shards_a_device
 
 pytestmark = pytest.mark.fast
 

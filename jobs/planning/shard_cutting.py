@@ -1,0 +1,105 @@
+"""Cases cut into shards: equal ones, and as many as keep every device busy to the end. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, fsum
+
+from collector.canonical import sha256_hex, short_hash
+from collector.plan import ShardSettings
+from collector.shard import ShardCase, write_shard
+from jobs.planning.candidates import PricedCase
+from jobs.planning.packing import pack
+
+# Shorter shards follow the devices' real speed better; below this their start-up weighs too much.
+_SHORTEST_SHARD_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class CutShard:
+    """A shard and its table. `start_s` is when its device should come to it, if every forecast
+    holds."""
+
+    shard_id: str
+    table: bytes
+    cases: int
+    predicted_s: float
+    start_s: float
+
+
+def cut_shards(
+    priced: Sequence[PricedCase],
+    settings: ShardSettings,
+    devices: int,
+    start_s: float,
+    *,
+    answers_hash: str,
+) -> list[CutShard]:
+    """The shards of all devices, in the order in which they should begin. `start_s` is what it
+    takes to start a session; `answers_hash` tells what else than its cases makes a shard's answers
+    what they are.
+
+    Handing shards out by their planned start gives every device its own ones, as long as the
+    forecasts hold; where they do not, the next free device takes over.
+    """
+    costs = [item.cost_s for item in priced]
+    groups: dict[str, list[int]] = {}
+    for index, item in enumerate(priced):
+        groups.setdefault(item.group, []).append(index)
+    count = shards_a_device(fsum(costs), devices, settings, start_s)
+    cut = []
+    for device in pack(list(groups.values()), costs, devices, count).devices:
+        members = [_in_order([priced[index] for index in shard]) for shard in device]
+        lasts = [_shard_s(shard, settings.session_s, start_s) for shard in members]
+        starts = accumulate(lasts[:-1], initial=0.0)
+        of_device = zip(members, lasts, starts, strict=True)
+        cut += [_shard(*facts, answers_hash) for facts in of_device]
+    return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
+
+
+def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:
+    """How many shards each device gets, for `total_s` of work and `start_s` to start a shard."""
+    count = max(1, ceil(total_s / (devices * settings.target_s)))
+    if settings.target_s < _SHORTEST_SHARD_S:
+        return count
+    while total_s / (devices * 2 * count) + start_s >= _SHORTEST_SHARD_S:
+        count *= 2
+    return count
+
+
+def rounded(seconds: float) -> float:
+    """To the millisecond: a forecast is no better than that, and its text stays short."""
+    return round(seconds, 3)
+
+
+def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
+    """Groups stay together, so that they set up once. The cheap ones come first: a shard that
+    is interrupted has then answered most of its cases, and a case that kills its session, which
+    is most often a large one, takes the fewest neighbours with it."""
+    costs: dict[str, list[float]] = {}
+    for item in shard:
+        costs.setdefault(item.group, []).append(item.cost_s)
+    group_cost = {group: fsum(members) for group, members in costs.items()}
+    return sorted(
+        shard,
+        key=lambda item: (
+            group_cost[item.group],
+            item.group,
+            item.cost_s,
+            item.candidate.record.case_id,
+        ),
+    )
+
+
+def _shard_s(shard: Sequence[PricedCase], session_s: float, start_s: float) -> float:
+    """The cases, and the start of every session they need."""
+    work_s = fsum(item.cost_s for item in shard)
+    return work_s + start_s * max(1, ceil(work_s / session_s))
+
+
+def _shard(
+    cases: Sequence[PricedCase], predicted_s: float, start_s: float, answers_hash: str
+) -> CutShard:
+    table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
+    shard_id = short_hash([sha256_hex(table), answers_hash])
+    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s)
