@@ -16,10 +16,11 @@ from jobs.decide.image_refusal import refusal
 from jobs.decide.job_scaling import Claim, scaling
 from jobs.decide.job_suspension import Suspension, refused_by_store, suspension
 from jobs.decide.observed import WORKER, JobView, Observed
+from jobs.decide.obsolete_jobs import obsolete, why_obsolete
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnings
-from jobs.decide.quarantine import drained, kept_indexes
+from jobs.decide.quarantine import drained, kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
-from jobs.decide.remaining_work import remaining_work
+from jobs.decide.remaining_work import left_of
 from jobs.decide.wave_choice import half_made, next_wave
 from jobs.objects.waves import parallelism
 
@@ -43,7 +44,7 @@ class _Round:
         self._jobs = [
             job
             for job in observed.jobs
-            if job.component == WORKER and not _why_obsolete(job, desired)
+            if job.component == WORKER and not why_obsolete(job, desired)
         ]
         self._live = [job for job in self._jobs if job.is_live and job.wave in observed.by_hash]
         # The nodes: which are quarantined, and which the next wave avoids as well. Where nodes may
@@ -52,13 +53,14 @@ class _Round:
         self._strikes = observed.strikes.plus(strikes(observed, self._stuck))
         self._avoid = self._strikes.quarantined([node.name for node in observed.nodes])
         self._refusal = refusal(self._jobs, observed, self._avoid)
-        self._unfit = self._avoid | self._unfit_nodes()
+        differing = self._refusal.nodes if self._refusal else frozenset()
+        self._unfit = unfit_nodes(observed, self._avoid, differing, self._stuck)
         # The indexes that nobody waits for, what is left of live Jobs, the shards that nobody can
         # finish, the Jobs to stop.
         self._lost = lost_indexes(observed) | {
             (pod.job, pod.index) for pod in self._stuck if pod.node in self._unfit
         }
-        self._remaining = remaining_work(self._live, observed, self._lost)
+        self._remaining = left_of(self._live, observed, self._lost)
         indexes = -(-len(desired.plan.shards) // desired.per_index)
         self._awaited = {job.name: self._to_await(job) for job in self._live}
         self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
@@ -73,7 +75,7 @@ class _Round:
         if self._strikes != self._observed.strikes:
             yield Remember(self._strikes)
         yield from self._warnings()
-        yield from self._obsolete()
+        yield from obsolete(self._desired, self._observed)
         retired = list(self._retired())
         yield from retired
         gone = {action.job for action in retired if isinstance(action, Delete)}
@@ -138,31 +140,6 @@ class _Round:
             wave = self._observed.by_hash[job.wave]
             if stops := suspension(job, wave, self._observed.pods_of(job), self._avoid):
                 yield job.name, stops
-
-    def _unfit_nodes(self) -> frozenset[str]:
-        """The nodes that the next wave avoids though they are not quarantined: those that found the
-        software of another image, and those where pods do not start while others of their Job run.
-        With the latter at most half of all nodes are avoided.
-
-        Example: of 4 nodes n1 is quarantined, and pods do not start on n2 and n3. The next wave
-        avoids n1 and n2.
-        """
-        differing = self._refusal.nodes if self._refusal else frozenset()
-        stuck = {pod.node for pod in self._stuck} - self._avoid - differing
-        most = len(self._observed.nodes) // 2 - len(self._avoid | differing)
-        return differing | frozenset(sorted(stuck)[: max(0, most)])
-
-    def _obsolete(self) -> Iterator[Action]:
-        """Delete Jobs that are of no more use: those of older plans, whose commits were merged
-        before this plan was made; those of another image or site than the campaign has now; and
-        those that have ended, and whose wave is not in the store."""
-        for job in self._observed.jobs:
-            if job.component != WORKER or job.deleting:
-                continue
-            if why := _why_obsolete(job, self._desired):
-                yield Delete(job.name, why)
-            elif job.state and job.wave not in self._observed.by_hash:
-                yield Delete(job.name, "its wave is not in the store")
 
     def _open(self, handled: Iterable[str] = ()) -> list[str]:
         """The shards that nobody has committed, in the plan's order."""
@@ -257,17 +234,3 @@ class _Round:
         left = max(0, desired.workers - taken)
         yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
         yield from queueing(desired, self._live, theirs)
-
-
-def _why_obsolete(job: JobView, desired: Desired) -> str:
-    """Why a Job is of no more use, whatever became of it; empty where it may be of use."""
-    if job.plan_hash != desired.plan_hash:
-        return "its plan is no longer the campaign's"
-    if job.made_of != desired.made_of:
-        return "the campaign's image, store or site has changed"
-    if desired.queue and not job.queue:
-        return "it lacks the label of the site's queue, without which nobody starts it"
-    # Its image was wrong, and whoever launched the campaign again may have mended that.
-    if job.reason == "PodFailurePolicy" and job.launched != desired.launched:
-        return "the campaign was launched again"
-    return ""

@@ -6,10 +6,10 @@ Lowering the number ends no pod that should stay: Kubernetes first ends the youn
 one that it has just put in the place of a pod that ended.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jobs.decide.actions import Delete, Scale
-from jobs.decide.observed import JobView, Observed
+from jobs.decide.observed import JobView, Observed, PodView
 from jobs.objects.waves import parallelism
 
 
@@ -29,6 +29,25 @@ def kept_indexes(
         if pod.phase == "Running" and not pod.deleting and pod.node not in avoid
     }
     return [i for i in open_indexes if i in running and taken.isdisjoint(wave.indexes[i])]
+
+
+def unfit_nodes(
+    observed: Observed,
+    avoid: Collection[str],
+    differing: Collection[str],
+    stuck: Iterable[PodView],
+) -> frozenset[str]:
+    """The nodes that the next wave keeps away from: the quarantined ones (`avoid`), those that
+    found the software of another image (`differing`), and those where pods do not start while
+    others of their Job run (`stuck`). With the latter at most half of all nodes are avoided.
+
+    Example: of 4 nodes n1 is quarantined, and pods do not start on n2 and n3. The next wave avoids
+    n1 and n2.
+    """
+    known = frozenset(avoid) | frozenset(differing)
+    more = {pod.node for pod in stuck} - known
+    most = len(observed.nodes) // 2 - len(known)
+    return known | frozenset(sorted(more)[: max(0, most)])
 
 
 def drained(job: JobView, kept: int, avoid: Collection[str]) -> Iterator[Delete | Scale]:

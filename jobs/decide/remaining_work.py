@@ -20,7 +20,7 @@ class Remaining:
     doubled_pods: int  # pods that measure what a younger wave has, too
 
 
-def remaining_work(
+def left_of(
     live: Sequence[JobView], observed: Observed, lost: Collection[tuple[str, int]]
 ) -> Mapping[str, Remaining]:
     """What is left of each live Job, by its name; `lost` are indexes that nobody waits for."""
