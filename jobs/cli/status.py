@@ -66,7 +66,7 @@ def status_verb(
 def _all(store: Store) -> None:
     from collector.database.commits import readable_log
     from jobs.planning.stored_plans import campaigns
-    from jobs.status.plan_status import Follower
+    from jobs.status.follower import Follower
     from jobs.status.status_lines import head_line
 
     follower, known = Follower(store), campaigns(store)

@@ -15,8 +15,9 @@ from jobs.objects.strikes import Strikes
 from jobs.planning.sources import completed_records
 from jobs.planning.stored_plans import stored_strikes
 from jobs.status.cluster_view import ClusterView
+from jobs.status.follower import Follower
 from jobs.status.pace import devices_measuring
-from jobs.status.plan_status import Follower, PlanStatus
+from jobs.status.plan_status import PlanStatus
 from jobs.status.status_lines import (
     efficiency_lines,
     failure_lines,

@@ -36,7 +36,7 @@ from jobs.campaign.run_options import RunOptions
 from jobs.planning.situation import survey
 from jobs.planning.stored_plans import campaigns, plan_numbers
 from jobs.publishing.next_plan import Advanced, advance
-from jobs.status.plan_status import Follower
+from jobs.status.follower import Follower
 from tests.attack.damage import DamagedStore
 
 T = TypeVar("T")

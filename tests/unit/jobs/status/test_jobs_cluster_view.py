@@ -27,7 +27,7 @@ from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning import stored_plans
 from jobs.status import picture
 from jobs.status.cluster_view import ClusterView
-from jobs.status.plan_status import Follower
+from jobs.status.follower import Follower
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

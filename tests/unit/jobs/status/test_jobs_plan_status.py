@@ -11,8 +11,9 @@ from collector.measurement import Outcome
 from collector.store.memory import MemoryStore
 from collector.surroundings import Surroundings, within
 from jobs.objects.site import load_site
+from jobs.status.follower import Follower
 from jobs.status.pace import devices_measuring
-from jobs.status.plan_status import AnswerKind, Follower, PlanStatus, ShardStatus
+from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 from jobs.status.status_lines import (
     duration,
     efficiency_lines,

@@ -1,0 +1,200 @@
+"""Looks at a campaign in its store: its plans, their commits, and their progress.
+
+What is committed never changes, so it is read once, however often somebody looks.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+from collector import keys
+from collector.database.committed import fetch
+from collector.database.plan_state import damage_in
+from collector.database.plans import Damage, MergedPlan, plan_reader
+from collector.errors import BadInput, NotFound
+from collector.manifest import NO_USAGE, Usage
+from collector.measurement import Measurement
+from collector.plan import Plan, PlannedShard
+from collector.shard import read_shard
+from collector.store.base import Store
+from collector.surroundings import side_by_side
+from collector.worker.attempt import read_part
+from collector.worker.progress import read_progress
+from jobs.planning.damage import Told, outside
+from jobs.planning.stored_plans import (
+    StoredPlans,
+    committed_shards,
+    find_plans,
+    unchanged,
+)
+from jobs.status.attempts import READERS, keys_of_attempts
+from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
+
+
+class Follower:
+    """Looks at campaigns again and again, and remembers what never changes."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._plans: dict[str, Plan | Damage] = {}
+        self._readers = cache(partial(plan_reader, store))  # of the other plans of a campaign
+        self._seen: dict[str, tuple[StoredPlans, frozenset[str]]] = {}
+        self._settled: dict[str, ShardStatus] = {}
+        self._planned: dict[str, Counter[str]] = {}
+        # Of open shards: shard -> part -> case -> how it is answered.
+        self._answered: dict[str, dict[str, dict[str, AnswerKind]]] = {}
+
+    def look(
+        self,
+        campaign: str,
+        *,
+        deep: bool = True,
+        merged: Collection[MergedPlan] = (),
+        held: Collection[str] = (),
+    ) -> list[PlanStatus]:
+        """How far each readable plan of a campaign is, oldest first. Only the newest is measured,
+        so that only its open shards are looked into; `deep` also reads its shards and parts: which
+        kernel types, how answered, in what time. `merged` and `held` are the campaign's plans and
+        shards that the database's head has."""
+        done = committed_shards(self._store, campaign)
+        there = find_plans(self._store, campaign, self._plans)
+        stored = unchanged(there, merged, lambda: held)
+        self._seen[campaign] = (stored, done)
+        plans = stored.plans
+        found = [PlanStatus(plan, tuple(_counted(plan, done))) for plan in plans[:-1]]
+        newest = [PlanStatus(plan, self._shards(plan, done, deep=deep)) for plan in plans[-1:]]
+        return found + newest
+
+    def unreadable(self, campaign: str) -> Told:
+        """What was found in the place of plans of a campaign at the last look."""
+        stored, _ = self._seen[campaign]
+        return Told.of(stored.damaged, stored.newest)
+
+    def damage(self, campaign: str, held: Collection[str]) -> Told:
+        """What was damaged at the last look of what the head does not hold."""
+        stored, done = self._seen[campaign]
+        shards = outside(reversed(stored.plans), done, held)
+        found = side_by_side(lambda one: self._done(*one).damage, list(shards), READERS)
+        return Told.of([*stored.damaged, *(d for d in found if d is not None)], stored.newest)
+
+    def _shards(self, plan: Plan, done: frozenset[str], *, deep: bool) -> tuple[ShardStatus, ...]:
+        left = [shard.shard_id for shard in plan.beyond(done)]
+        attempts = keys_of_attempts(self._store, plan.campaign, left, len({*done, *left}))
+
+        def one(shard: PlannedShard) -> ShardStatus:
+            if shard.shard_id not in done:
+                left_behind = attempts.get(shard.shard_id, [])
+                return self._open(plan.campaign, shard, left_behind, deep=deep)
+            return self._done(plan, shard) if deep else _finished(shard)
+
+        return tuple(side_by_side(one, plan.shards, READERS))
+
+    def _done(self, plan: Plan, shard: PlannedShard) -> ShardStatus:
+        if shard.shard_id not in self._settled:
+            self._settled[shard.shard_id] = self._committed(plan, shard)
+            self._answered.pop(shard.shard_id, None)
+        return self._settled[shard.shard_id]
+
+    def _committed(self, plan: Plan, shard: PlannedShard) -> ShardStatus:
+        """A shard as a merge finds it."""
+        others = self._readers(plan.campaign)
+        stored = fetch(self._store, plan, shard, with_answer=True, plan_of=others)
+        if damage := damage_in(plan, stored):
+            return replace(_finished(shard), damage=damage)
+        if stored.answer is None or stored.table is None:  # it was there a moment ago
+            return _finished(shard)
+        manifest = stored.answer.manifest
+        final = frozenset(manifest.final.values())
+        parts = (read_part(data, key=key) for key, data in stored.answer.parts)
+        counted = (m for part in parts for m in part if m.measurement_id in final)
+        planned = _kernels(stored.table, keys.shard(plan.campaign, shard.shard_id))
+        return _finished(shard, manifest.usage, planned, _answers(counted))
+
+    def _open(
+        self, campaign: str, shard: PlannedShard, attempts: Sequence[str], *, deep: bool
+    ) -> ShardStatus:
+        progress, answers = [(0, "")], dict[str, AnswerKind]()
+        for key in attempts:
+            left = keys.session_object(key, campaign, shard.shard_id)
+            if key.endswith("/progress.json"):
+                if (said := read_progress(self._store, key)) is not None:
+                    progress.append((said.done, said.case))
+            elif deep and left is not None and left.kind == "part":
+                answers |= self._answers_in(shard.shard_id, key)
+        answered, measuring = max(progress)
+        return ShardStatus(
+            shard.shard_id,
+            False,
+            max(answered, len(answers)),
+            shard.cases,
+            measuring,
+            shard.predicted_s,
+            planned=self._plan_of(campaign, shard) if deep else Counter(),
+            answers=Counter(answers.values()),
+        )
+
+    def _answers_in(self, shard: str, part: str) -> dict[str, AnswerKind]:
+        """How a part answers its cases. A part never changes."""
+        parts = self._answered.setdefault(shard, {})
+        if part not in parts:
+            parts[part] = {m.case_id: _answer(m) for m in self._part(part) if not m.is_filed}
+        return parts[part]
+
+    def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
+        """The shard's cases by kernel type."""
+        if shard.shard_id not in self._planned:
+            key = keys.shard(campaign, shard.shard_id)
+            try:
+                self._planned[shard.shard_id] = _kernels(self._store.get(key), key)
+            except (BadInput, NotFound):  # its worker says so, and then the merge
+                self._planned[shard.shard_id] = Counter()
+        return self._planned[shard.shard_id]
+
+    def _part(self, key: str) -> tuple[Measurement, ...]:
+        """Nothing where it cannot be read: it is of an open shard, and is measured again."""
+        try:
+            return read_part(self._store.get(key), key=key)
+        except (BadInput, NotFound):
+            return ()
+
+
+def _kernels(table: bytes, key: str) -> Counter[str]:
+    """The cases of a shard by kernel type."""
+    return Counter(case.record.case.kernel_type for case in read_shard(table, path=key))
+
+
+def _finished(
+    shard: PlannedShard,
+    usage: Usage = NO_USAGE,
+    planned: Counter[str] | None = None,
+    answers: Counter[AnswerKind] | None = None,
+) -> ShardStatus:
+    return ShardStatus(
+        shard.shard_id,
+        True,
+        shard.cases,
+        shard.cases,
+        "",
+        shard.predicted_s,
+        usage,
+        planned or Counter(),
+        answers or Counter(),
+    )
+
+
+def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
+    """The shards of a plan that is measured no more: committed, or not."""
+    for shard in plan.shards:
+        if shard.shard_id in done:
+            yield _finished(shard)
+        else:
+            yield ShardStatus(shard.shard_id, False, 0, shard.cases, "", shard.predicted_s)
+
+
+def _answers(measurements: Iterable[Measurement]) -> Counter[AnswerKind]:
+    return Counter(_answer(m) for m in measurements if not m.is_filed)
+
+
+def _answer(m: Measurement) -> AnswerKind:
+    return AnswerKind(m.kernel_type, m.outcome, m.reason)
