@@ -9,7 +9,8 @@ import yaml
 from collector import keys
 from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_named
-from jobs.campaign.campaign_file import BundledSource, Campaign, CasesSource
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import BundledSource, CasesSource
 from jobs.objects.applied_campaign import OP_MAPPING, SITE, SITE_YAML, config_map
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.planning.situation import op_mapping_of

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from collector.errors import BadInput
 from collector.profiles.discovery import run_folder
-from jobs.campaign.campaign_file import Campaign, ProfileSource, TreeSource
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import ProfileSource, TreeSource
 
 
 def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:

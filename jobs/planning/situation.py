@@ -14,7 +14,8 @@ from collector.plan import Plan
 from collector.profiles.small_file import read_small_file
 from collector.stack import Stack
 from collector.store.base import Store
-from jobs.campaign.campaign_file import Campaign, TreeSource
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import TreeSource
 from jobs.campaign.target import resolve_stack
 from jobs.planning.candidates import HeadAnswer
 from jobs.planning.damaged_cases import owed_cases

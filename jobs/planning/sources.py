@@ -19,14 +19,8 @@ from collector.profiles.kernel_details import Profile, read_profile
 from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
-from jobs.campaign.campaign_file import (
-    BundledSource,
-    Campaign,
-    CasesSource,
-    ProfileSource,
-    Source,
-    TreeSource,
-)
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from collector.errors import BadInput
 from collector.plan import Limits, MeasureSettings, ShardSettings
-from jobs.campaign.campaign_file import (
-    BundledSource,
-    Campaign,
-    ProfileSource,
-    Target,
-    TreeSource,
-    campaign_from_text,
-    load_campaign,
-)
+from jobs.campaign.campaign_file import Campaign, Target, campaign_from_text, load_campaign
+from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
 
 pytestmark = pytest.mark.fast
 

@@ -1,0 +1,96 @@
+"""`sources` of a campaign file: where its cases come from, by four kinds."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.campaign.document import Entry
+
+_KINDS = ("profile", "tree", "bundled", "cases")
+_KEYS = (*_KINDS, "stack", "communication_us")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSource:
+    """A folder or file that an Ascend profiler wrote. `same_stack`: the user says that it was
+    taken on the target stack, so that its own durations may stand beside the measured ones."""
+
+    path: Path
+    same_stack: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSource:
+    """A version directory of a tree."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class BundledSource:
+    """A sample that comes with the package."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CasesSource:
+    """A table of cases that lies in the store, by its hash: what was parsed elsewhere, and what
+    the profile spent in communication, which makes no cases."""
+
+    sha256: str
+    same_stack: bool
+    communication_us: float = 0.0
+
+
+Source = ProfileSource | TreeSource | BundledSource | CasesSource
+
+
+def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
+    """The sources of a list, in its order; relative paths are taken from `base`. Raises BadInput,
+    with the line, for one that cannot be meant, or that is listed twice."""
+    seen: list[Source] = []
+    for item in entry.items():
+        source = _source(item, base)
+        if any(_same_place(source, other) for other in seen):
+            raise item.refusal("this source is listed twice")
+        seen.append(source)
+    return tuple(seen)
+
+
+def _source(entry: Entry, base: Path) -> Source:
+    found = entry.fields(_KEYS)
+    kinds = [kind for kind in _KINDS if kind in found]
+    if len(kinds) != 1:
+        came = " and ".join(kinds) or "none of them"
+        raise entry.refusal(f"one of {', '.join(_KINDS)} is wanted, {came} came")
+    (kind,) = kinds
+    if "stack" in found and kind not in ("profile", "cases"):
+        raise found["stack"].refusal("only a profile says on which stack it was taken")
+    if "communication_us" in found and kind != "cases":
+        raise found["communication_us"].refusal("only of cases that were parsed elsewhere")
+    same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
+    if kind == "profile":
+        return ProfileSource(base / found[kind].text(), same_stack)
+    if kind == "cases":
+        sha256 = found[kind].text()
+        if not _SHA256.fullmatch(sha256):
+            raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
+        told = found.get("communication_us")
+        return CasesSource(sha256, same_stack, told.positive() if told else 0.0)
+    if kind == "tree":
+        return TreeSource(base / found[kind].text())
+    name = found[kind].text()
+    if not _BUNDLED.fullmatch(name):
+        raise found[kind].refusal(f"{name!r} is not the name of a bundled sample, as quickstart is")
+    return BundledSource(name)
+
+
+def _same_place(one: Source, other: Source) -> bool:
+    if isinstance(one, ProfileSource) and isinstance(other, ProfileSource):
+        return one.path == other.path
+    if isinstance(one, CasesSource) and isinstance(other, CasesSource):
+        return one.sha256 == other.sha256
+    return one == other
