@@ -118,7 +118,7 @@ def _show(name: str, site: str, deployment: Deployment, root: str | None) -> int
     from jobs.cli.opening import patient
     from jobs.controller.dry_run import first_objects
     from jobs.controller.launching import as_yaml, campaign_object, not_uploaded
-    from jobs.objects.site import load_site
+    from jobs.objects.site_profile import load_site
 
     shown = replace(deployment, namespace=deployment.namespace or "default")
     campaign, store, loaded = _opened(name, site, deployment, root)
@@ -167,7 +167,7 @@ def _opened(
     """The campaign, the store as this machine reaches it, and what its sources hold."""
     from jobs.cli.opening import open_bare, open_campaign, patient
     from jobs.objects.applied_campaign import check_parts
-    from jobs.objects.site import load_site
+    from jobs.objects.site_profile import load_site
     from jobs.planning.sources import load_sources
 
     campaign = open_campaign(name)

@@ -33,7 +33,8 @@ from jobs.kube.errors import ClusterError, ObjectMissing
 from jobs.objects.applied_campaign import SELECTOR, Applied, applied_from
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Deployment
 from jobs.objects.kueue import by_job, why_waiting
-from jobs.objects.site import Site, load_site
+from jobs.objects.site import Site
+from jobs.objects.site_profile import load_site
 
 _PATIENCE_S, _LOOK_S = 180.0, 2.0
 _ACCOUNT = "opmeter-controller"  # of manifests/base

@@ -19,7 +19,8 @@ from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
 from jobs.objects.quantities import quantity
 from jobs.objects.reruns import tokens
-from jobs.objects.site import Site, bundled_sites, load_site, site_from_text
+from jobs.objects.site import Site
+from jobs.objects.site_profile import bundled_sites, load_site, site_from_text
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
 # `site.KEY` changes one key of the profile; kustomize's components are made of such keys.

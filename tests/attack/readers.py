@@ -32,7 +32,7 @@ from collector.store.memory import MemoryStore
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
-from jobs.objects.site import site_from_text
+from jobs.objects.site_profile import site_from_text
 from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.objects.waves import Wave, wave_from_json, wave_to_json
 from tests.fixtures.profiles.variants import (

@@ -14,7 +14,7 @@ from jobs.objects.deployment import Deployment
 from jobs.objects.job_features import DEGRADED
 from jobs.objects.job_manifest import MADE_OF, SPEC_HASH, is_same, made_of, worker_job
 from jobs.objects.kueue import QUEUE
-from jobs.objects.site import load_site
+from jobs.objects.site_profile import load_site
 from jobs.objects.waves import Wave
 from tests.unit.jobs.controller.played_campaign import Play
 from tests.unit.jobs.plans import TOLD

@@ -12,7 +12,7 @@ from jobs.cli.controller import JsonFormatter
 from jobs.controller.metrics import Metrics
 from jobs.controller.work_done import WorkDone
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
-from jobs.objects.site import load_site
+from jobs.objects.site_profile import load_site
 from jobs.objects.strikes import Strike, Strikes
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
 

@@ -19,7 +19,7 @@ from jobs.doctor.cluster_checks import (
 )
 from jobs.doctor.device_plugin import check_device_plugin
 from jobs.objects.deployment import Deployment
-from jobs.objects.site import load_site
+from jobs.objects.site_profile import load_site
 
 pytestmark = pytest.mark.fast
 

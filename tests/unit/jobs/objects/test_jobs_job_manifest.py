@@ -10,7 +10,7 @@ from jobs.controller.dry_run import named_probe
 from jobs.objects.deployment import Deployment
 from jobs.objects.job_manifest import made_of, merge_job, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
-from jobs.objects.site import bundled_sites, load_site
+from jobs.objects.site_profile import bundled_sites, load_site
 from jobs.objects.waves import Wave
 from tests.unit.jobs.plans import plan_of, shards_of
 

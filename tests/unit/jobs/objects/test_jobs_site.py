@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collector.errors import BadInput
-from jobs.objects.site import bundled_sites, load_site, site_from_text
+from jobs.objects.site_profile import bundled_sites, load_site, site_from_text
 
 pytestmark = pytest.mark.fast
 

@@ -10,7 +10,7 @@ from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Outcome
 from collector.store.memory import MemoryStore
 from collector.surroundings import Surroundings, within
-from jobs.objects.site import load_site
+from jobs.objects.site_profile import load_site
 from jobs.status.follower import Follower
 from jobs.status.pace import devices_measuring
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
