@@ -13,7 +13,7 @@ from jobs.decide.observed import JobView, Observed
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ImageRefusal:
     """What workers said against their image."""
 
     jobs: tuple[JobView, ...]  # those that ended with such a worker
@@ -42,7 +42,9 @@ class Refusal:
             )
 
 
-def refusal(jobs: Sequence[JobView], observed: Observed, avoid: Collection[str]) -> Refusal | None:
+def refusal(
+    jobs: Sequence[JobView], observed: Observed, avoid: Collection[str]
+) -> ImageRefusal | None:
     """What is said by Jobs whose waves are known; of another's pods nobody knows what they found.
 
     Example: a worker on n1 ends with exit 43. Of the nodes n1 and n2 that proves nothing, and the
@@ -54,4 +56,4 @@ def refusal(jobs: Sequence[JobView], observed: Observed, avoid: Collection[str])
     names = {job.name for job in ended}
     said = {p.node for p in observed.pods if p.job in names and p.exit_code == ExitCode.IMAGE}
     others = {node.name for node in observed.nodes} - said - frozenset(avoid)
-    return Refusal(ended, frozenset(said), len(said) != 1 or not others)
+    return ImageRefusal(ended, frozenset(said), len(said) != 1 or not others)
