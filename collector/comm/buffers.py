@@ -27,12 +27,16 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank's place in the group that it works in."""
+    """A rank's place in the group that it works in: `at` in `ranks`, which are numbers of the
+    world."""
 
-    at: int  # in the group, from 0
-    size: int
-    first_rank: int  # in the world
+    ranks: tuple[int, ...]
+    at: int
     group: Any  # torch's
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
 
 
 class Buffers:
@@ -95,14 +99,26 @@ class Buffers:
             parts = self._parts()
             mine = [parts[self._member.at]] * self._member.size
             return lambda: dist.all_to_all_single(got, sent, mine, parts, group=group)
+        if self._what.operation == "send_recv":
+            return self._exchange
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent, group=group),
             "all_gather": lambda: _all_gather(got, sent, group=group),
             "reduce_scatter": lambda: _reduce_scatter(got, sent, group=group),
             "all_to_all": lambda: dist.all_to_all_single(got, sent, group=group),
-            "broadcast": lambda: dist.broadcast(sent, self._member.first_rank, group=group),
+            "broadcast": lambda: dist.broadcast(sent, self._member.ranks[0], group=group),
         }
         return calls[self._what.operation]
+
+    def _exchange(self) -> None:
+        member = self._member
+        following = member.ranks[(member.at + 1) % member.size]
+        both = [
+            dist.P2POp(dist.isend, self._sent, following, group=member.group),
+            dist.P2POp(dist.irecv, self._got, member.ranks[member.at - 1], group=member.group),
+        ]
+        for one in dist.batch_isend_irecv(both):
+            one.wait()
 
     def _expected(self, places: torch.Tensor) -> torch.Tensor:
         """What must stand in those places of the result, as whole numbers."""
@@ -119,6 +135,8 @@ class Buffers:
                 return _value(before + places % part, places // part)
             case "broadcast":
                 return _value(places, torch.tensor(0))
+            case "send_recv":
+                return _value(places, torch.tensor((at - 1) % size))
         first = at * count if self._what.operation == "reduce_scatter" else 0
         summed = sum(_value(first + places, torch.tensor(rank)) for rank in range(size))
         assert isinstance(summed, torch.Tensor)

@@ -49,6 +49,8 @@ OPERATIONS = {
             "all_to_allv", "hcom_alltoallv_.csv", _once, _once, lambda size: (size - 1) / size, True
         ),
         Operation("broadcast", "hcom_broadcast_.csv", _once, _once, lambda size: 1.0),
+        # Each rank to the next one of its group, and the last to the first.
+        Operation("send_recv", "hcom_batchSendRecv_.csv", _once, _once, lambda size: 1.0),
     )
 }
 

@@ -14,8 +14,9 @@ from collector.errors import BadInput
 
 PASS, WARN = 2.0, 4.0  # of a ratio, by the consumer's own rule
 _SHARED = ("all_gather", "reduce_scatter")
-_HCCL_ROW = re.compile(r"^\s*(\d+)\s*\|\s*([\d.]+)\s*\|\s*([\d.]+)\s*\|\s*(\w+)\s*$")
-_HCCL_FAILED = re.compile(r"rank_id\s+(\d+).*check result failed")
+_NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
+_HCCL_ROW = re.compile(rf"\s*([0-9]{{1,18}})\s*\|\s*{_NUMBER}\s*\|\s*{_NUMBER}\s*\|\s*(\w+)\s*")
+_HCCL_FAILED = re.compile(r"rank_id\s+([0-9]{1,9})\b.*check result failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,14 @@ class HcclTest:
 def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
     """BadInput where no row is found. A line about a failing rank holds a row and is none."""
     rows, failed = [], set()
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if broken := _HCCL_FAILED.search(line):
             failed.add(int(broken[1]))
-        elif found := _HCCL_ROW.match(line):
-            rows.append((int(found[1]), float(found[2])))
+        elif found := _HCCL_ROW.fullmatch(line):
+            size, took_us = int(found[1]), float(found[2])
+            if not (size and took_us):
+                raise BadInput(f"{size} bytes in {took_us:g} us cannot be", path=path, line=number)
+            rows.append((size, took_us))
     if not rows:
         raise BadInput("rows of hccl_test are wanted: size | time | bandwidth | check", path=path)
     return HcclTest(tuple(rows), tuple(sorted(failed)))

@@ -72,7 +72,7 @@ class MeasuringRank:
         return self._device.timed(_nothing if peer is None else peer.call, target.call)
 
     def _buffers(self, case: Collective, ranks: tuple[int, ...]) -> Buffers:
-        member = Member(ranks.index(self._rank), len(ranks), ranks[0], self._groups[ranks])
+        member = Member(ranks, ranks.index(self._rank), self._groups[ranks])
         return Buffers(case, member, self._device.name)
 
     def _peer(self, case: Collective, ranks: tuple[int, ...]) -> Buffers | None:

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.errors import BadInput
-from jobs.cli.comm_lines import change_line, found_lines, left_out_lines, plan_lines
+from jobs.cli.comm_lines import (
+    change_line,
+    found_lines,
+    left_out_lines,
+    plan_lines,
+    profile_lines,
+)
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.comm.bench_plan import BenchPlan
+    from collector.comm.collective import Collective
     from collector.comm.comm_table import Change
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import Found
+    from collector.comm.topology import Grid
 
 # Of the first design's options: they take words up to the next option.
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
@@ -40,6 +48,10 @@ def comm_verb(
         list[str] | None, typer.Option(help="sizes in bytes; full, quick, production  [full]")
     ] = None,
     max_bytes: Annotated[int | None, typer.Option(min=1, help="no larger sizes")] = None,
+    profiling_path: Annotated[
+        Path | None,
+        typer.Option(help="instead: the sizes and groups that a profile's step used"),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="of the tensors")] = "bfloat16",
     output_dir: Annotated[
         Path | None,
@@ -81,19 +93,24 @@ def comm_verb(
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
         raise BadInput("--output-csv is a file of one operation: --ops with one is wanted")
-    most = max(num_devices or [2])
-    local = nproc_per_node or max(1, -(-most // nnodes))
-    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
     grid = Grid(tuple(grid_shape or (48, 8, 2)))
-    cases, left_out = collectives_of(
-        operations,
-        chosen_sizes(bytes_grid or ["full"], max_bytes),
-        dtype_named(dtype),
-        num_devices or [meeting.world],
-        topology_tier or [],
-        grid=grid,
-        world=meeting.world,
-    )
+    wanted = dtype_named(dtype)
+    from_profile = _profiled(profiling_path, grid, wanted)
+    groups = num_devices or sorted({case.group_size for case in from_profile}) or [2]
+    local = nproc_per_node or max(1, -(-max(groups) // nnodes))
+    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
+    if profiling_path is None:
+        cases, left_out = collectives_of(
+            operations,
+            chosen_sizes(bytes_grid or ["full"], max_bytes),
+            wanted,
+            num_devices or [meeting.world],
+            topology_tier or [],
+            grid=grid,
+            world=meeting.world,
+        )
+    else:
+        cases, left_out = [one for one in from_profile if one.operation in operations], []
     for line in left_out_lines("not measured", left_out):
         say(line)
     if not cases:
@@ -107,6 +124,21 @@ def comm_verb(
         say("nothing is measured without --do-run")
         return 0
     return _run(plan, meeting, patience_s, output_dir, output_csv)
+
+
+def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
+    """The cases of a profile; says what all its collectives are."""
+    from collector.comm.profiled import profiled
+    from collector.profiles.transfers import find_transfers, read_transfers
+
+    if path is None:
+        return []
+    transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
+    found = profiled(transfers, grid, dtype)
+    for line in profile_lines(found):
+        say(line)
+    cases = [one.collective for one in found if one.collective is not None]
+    return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
 
 
 def _run(

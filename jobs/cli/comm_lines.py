@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collector.comm.check import Point
     from collector.comm.comm_table import Change
     from collector.comm.measured import Found
+    from collector.comm.profiled import Profiled
 
 _LISTED = 20
 
@@ -31,6 +32,20 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
             f"{counted(len(groups), 'group')}{at_once}, ranks {ranks}; "
             f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} bytes"
         )
+
+
+def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
+    """The collectives of a profile, those that took longest first, and how much of their time the
+    cases are."""
+    from collector.comm.profiled import share
+
+    for one in found:
+        what = f"about {one.collective}" if one.collective else one.reason
+        times = counted(one.count, "time")
+        yield f"{one.kernel_type} {times}, {one.total_us / 1e3:.3f} ms: {what}"
+    total_ms = sum(one.total_us for one in found) / 1e3
+    cases = counted(sum(one.collective is not None for one in found), "case")
+    yield f"{total_ms:.3f} ms of communication, {share(found):.1%} of it in {cases}"
 
 
 def found_lines(found: Found) -> Iterator[str]:

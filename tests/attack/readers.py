@@ -9,6 +9,9 @@ from pathlib import Path
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.comm.check import points_of
+from collector.comm.comm_table import read_comm_table
+from collector.comm.hccl_test import read_hccl_test
 from collector.database.commits import commit_from_json, find_head
 from collector.database.measurement_rows import check_rows
 from collector.database.op_mapping import check_op_mapping
@@ -25,6 +28,7 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
+from collector.profiles.transfers import read_transfers
 from collector.record import read_table
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
@@ -141,6 +145,15 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     )
     yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
     yield in_file("values.jsonl", _VALUES)(read_runtime_values)
+    yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(
+        lambda path: read_transfers(path.parent)
+    )
+    yield in_file("hccl/hcom_allReduce_.csv", _COMM)(
+        lambda path: points_of("all_reduce", read_comm_table(path), str(path))
+    )
+    yield in_file("hccl_test.txt", _HCCL_TEST)(
+        lambda path: read_hccl_test(path.read_text(errors="replace").splitlines(), str(path))
+    )
     yield in_file(f"pulled/{MARKER}", _MARKER)(lambda path: check_is_real(path.parent))
 
 
@@ -216,6 +229,30 @@ _VALUES = (
         }
     ).encode()
     + b"\n"
+)
+_COLLECTIVES = json.dumps(
+    {
+        "step1": {
+            "collective": {
+                "hcom_allReduce__586_0_1@17": {
+                    "Communication Time Info": {"Elapse Time(ms)": 1.5},
+                    "Communication Bandwidth Info": {
+                        "SDMA": {"Transit Size(MB)": 2.5},
+                        "RDMA": {"Transit Size(MB)": 0},
+                    },
+                }
+            }
+        }
+    }
+).encode()
+_COMM = (
+    b"message_bytes,num_devices,dtype,topology_tier,Duration(us),bandwidth_gbps,round_spread\n"
+    b"1024,16,DT_BF16,1,12.50,0.08,0.01\n2048,16,DT_BF16,1,13.00,0.16,0.02\n"
+)
+_HCCL_TEST = (
+    b"data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
+    b"8192 | 50.00 | 0.16384 | success\n"
+    b"local rank_id 3, check result failed, 32768 | 90.00 | 0.36409 | failed\n"
 )
 _MARKER = b'{"commit": 1, "content_hash": "ab", "runtime": "real", "files": {"a/Add.csv": "cd"}}'
 _LAUNCHES = (

@@ -31,7 +31,7 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
     )
     assert done.returncode == 1, done.stderr
     assert "wrong: all_gather of 1024 bytes of bfloat16" in done.stdout
-    assert done.stdout.count(": the result of rank 0, 1 is wrong") == 6
+    assert done.stdout.count(": the result of rank 0, 1 is wrong") == 7
     assert not (tmp_path / "out").exists()
     calls = Counter(call.text for call in read_calls(log) if call.kind == "HCCL")
     assert calls == dict.fromkeys(

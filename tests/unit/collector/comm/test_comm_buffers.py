@@ -13,7 +13,7 @@ SIZE = 4
 
 def buffers(operation, dtype, at):
     case = Collective(operation, 4096, dtype, SIZE, 1)
-    made = Buffers(case, Member(at, SIZE, 0, None), "cpu")
+    made = Buffers(case, Member(tuple(range(SIZE)), at, None), "cpu")
     received = made._got
     if received.data_ptr() != made._sent.data_ptr():
         received.zero_()

@@ -86,6 +86,7 @@ def test_every_rank_reads_the_plan_that_was_written():
         ("all_to_all", 1, 1, 7 / 8),
         ("all_to_allv", 1, 1, 7 / 8),
         ("broadcast", 1, 1, 1),
+        ("send_recv", 1, 1, 1),
     ],
 )
 def test_bytes_are_counted_as_the_consumer_does(operation, sent, received, crossing):

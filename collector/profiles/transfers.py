@@ -1,0 +1,113 @@
+"""What collectives of a run sent: `communication.json` and `communication_matrix.json`, which
+Ascend's profiler writes beside `kernel_details.csv`.
+
+The first has a member for each collective, `hcom_allReduce__586_0_1@<group>`, with its time and
+with what this rank sent over each kind of link, in 1e6 bytes; `Total Op Info` sums them up and is
+none. SDMA holds what went over HCCS, PCIE and SIO, too. The second names both ends of every link
+that a group's collectives used, `0-1`: so many ranks it has, at least.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.decoding import json_object
+from collector.errors import BadInput
+from collector.profiles.small_file import read_small_file
+
+_TIMES, _MATRIX = "communication.json", "communication_matrix.json"
+_MOST_BYTES = 1 << 28
+_NAME = re.compile(r"(hcom_[A-Za-z]+_)_\w+@(\w+)")
+_LINK = re.compile(r"(\d+)-(\d+)")
+_CARRIERS = ("SDMA", "RDMA")  # of other kinds SDMA is the sum
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One collective of one rank: its kernel type, its group by the profiler's name and its size
+    (None where no link tells), the bytes this rank sent to others, and how long it took, the
+    waiting for others within."""
+
+    kernel_type: str
+    group: str
+    group_size: int | None
+    sent_bytes: int
+    duration_us: float
+
+
+def find_transfers(path: Path) -> tuple[Path, ...]:
+    """The folders of runs at or below a path that tell of collectives. BadInput where none does."""
+    if path.is_file() and path.name == _TIMES:
+        return (path.parent,)
+    found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
+    if not found:
+        raise BadInput(f"no {_TIMES} in this folder or below it", path=path)
+    return tuple(found)
+
+
+def read_transfers(folder: Path) -> tuple[Transfer, ...]:
+    """The collectives of a run, in the file's order. BadInput for a file of another kind."""
+    sizes = _group_sizes(folder / _MATRIX)
+    return tuple(
+        _transfer(folder / _TIMES, name, told, sizes)
+        for name, told in _collectives(folder / _TIMES)
+        if _NAME.fullmatch(name)
+    )
+
+
+def _transfer(
+    path: Path, name: str, told: Mapping[str, object], sizes: Mapping[str, int]
+) -> Transfer:
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    kernel_type, group = found.groups()
+    times = _members(told, "Communication Time Info", path)
+    links = _members(told, "Communication Bandwidth Info", path)
+    sent = sum(_number(_members(links, one, path), "Transit Size(MB)", path) for one in _CARRIERS)
+    duration_us = 1e3 * _number(times, "Elapse Time(ms)", path)
+    return Transfer(kernel_type, group, sizes.get(group), round(sent * _MB), duration_us)
+
+
+def _group_sizes(path: Path) -> dict[str, int]:
+    """How many ranks the links of each group join; nothing where the file is not there."""
+    if not path.exists():
+        return {}
+    ranks: dict[str, set[str]] = {}
+    for name, links in _collectives(path):
+        _, _, group = name.partition("@")
+        ends = (end for link in links if (one := _LINK.fullmatch(link)) for end in one.groups())
+        ranks.setdefault(group, set()).update(ends)
+    return {group: len(ends) for group, ends in ranks.items() if len(ends) > 1}
+
+
+def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The members of every step and kind."""
+    try:
+        data = read_small_file(path, _MOST_BYTES)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
+    steps = json_object(data, what="what a profiler says of collectives", key=str(path))
+    for step in steps:
+        kinds = _members(steps, step, path)
+        for kind in kinds:
+            members = _members(kinds, kind, path)
+            for name in members:
+                yield name, _members(members, name, path)
+
+
+def _members(of: Mapping[str, object], name: str, path: Path) -> Mapping[str, object]:
+    found = of.get(name)
+    if not isinstance(found, dict):
+        raise BadInput(f"an object {name!r} is wanted", path=path)
+    return found
+
+
+def _number(of: Mapping[str, object], name: str, path: Path) -> float:
+    found = of.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise BadInput(f"a number {name!r} is wanted", path=path)
+    if not 0 <= found < 1e12:  # nor what is no number at all
+        raise BadInput(f"{name!r}: {found!r} cannot be", path=path)
+    return float(found)
