@@ -38,7 +38,7 @@ class CommTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """What writing did to a file. `twice` are keys that stood there more than once: their first row
     was changed, which is the one that the consumer takes."""
 
@@ -70,7 +70,7 @@ def read_comm_table(path: Path) -> CommTable:
     return CommTable(tuple(header), tuple(found))
 
 
-def write_measured(folder: Path, measured: Iterable[Measured]) -> list[Change]:
+def write_measured(folder: Path, measured: Iterable[Measured]) -> list[FileChange]:
     """Add or change the rows of what was measured, file by file, each at once."""
     by_file: dict[str, list[Measured]] = {}
     for one in measured:
@@ -78,7 +78,7 @@ def write_measured(folder: Path, measured: Iterable[Measured]) -> list[Change]:
     return [write_file(folder / name, rows) for name, rows in by_file.items()]
 
 
-def write_file(path: Path, measured: Sequence[Measured]) -> Change:
+def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
     """The same of one operation's file. BadInput where it holds rows of another backend."""
     table = read_comm_table(path)
     rows = [dict(row) for row in table.rows]
@@ -103,7 +103,7 @@ def write_file(path: Path, measured: Sequence[Measured]) -> Change:
         raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
-    return Change(path, len(rows) - before, changed, twice)
+    return FileChange(path, len(rows) - before, changed, twice)
 
 
 def key_cells(collective: Collective) -> Cells:

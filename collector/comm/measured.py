@@ -8,7 +8,7 @@ from statistics import median
 from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
 from collector.comm.collective import Collective
 from collector.comm.rank_files import CaseSeen
-from collector.comm.timing import CollectiveTiming, p95, relative_spread, timing
+from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
 
 # What changes how a collective runs, by the libraries' own documentation.
 _CHANGE_THE_RUN = ("HCCL_", "NCCL_", "GLOO_")
@@ -94,7 +94,7 @@ def found_of(
 
 def _of_groups(groups: Sequence[tuple[int, ...]], seen: CaseSeen) -> tuple[CollectiveTiming, ...]:
     by_rank = {one.rank: one for one in seen.ranks}
-    return tuple(timing([by_rank[rank] for rank in ranks]) for ranks in groups)
+    return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
 def _settings(environment: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ _PILOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Gathered:
     """What all ranks saw of one case: (rank, starts in us, durations in us), or why it was not run.
     `wrong` are the ranks whose result was not what it must be."""
 
@@ -49,7 +49,7 @@ class MeasuringRank:
         self._clock = Clock(control)
         self._rank = dist.get_rank()
 
-    def measure(self, case: Collective) -> Seen:
+    def measure(self, case: Collective) -> Gathered:
         """The same in every rank: what rank 0 returns is what all saw."""
         working = self._plan.groups(case)
         mine = next((ranks for ranks in working if self._rank in ranks), None)
@@ -114,15 +114,15 @@ class MeasuringRank:
 
     def _gathered(
         self, times: torch.Tensor, working: tuple[tuple[int, ...], ...], iterations: int
-    ) -> Seen:
+    ) -> Gathered:
         world = dist.get_world_size()
         found = [torch.zeros_like(times) for _ in range(world)] if self._rank == 0 else None
         dist.gather(times, found, dst=0, group=self._control)
         if found is None:
-            return Seen(())
+            return Gathered(())
         members = sorted(rank for ranks in working for rank in ranks)
         seen = {rank: found[rank].tolist() for rank in members}
-        return Seen(
+        return Gathered(
             tuple(
                 (rank, tuple(all_[:iterations]), tuple(all_[iterations:-1]))
                 for rank, all_ in seen.items()

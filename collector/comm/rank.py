@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from collector.comm.bench_plan import BACKENDS, BenchPlan
-from collector.comm.measuring_rank import MeasuringRank, Seen
+from collector.comm.measuring_rank import Gathered, MeasuringRank
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import PLAN, RESULTS, journal_name, stacks_name
 from collector.errors import BadInput
@@ -31,7 +31,7 @@ _MOST_OF_MEMORY = 0.5
 _COPIES = 3  # of a message: sent, received, and what torch makes of it on the way
 
 
-class Journal:
+class RankJournal:
     """A rank's own file; a line is there when the call returns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     stacks = (folder / stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)
-    journal = Journal(folder, rank)
+    journal = RankJournal(folder, rank)
     journal.say(process=astuple(this_process()), step="joining the others")
     plan = BenchPlan.from_json((folder / PLAN).read_text())
     device = open_rank_device(plan.backend, local)
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
             case = plan.collectives[at]
             journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
             if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
-                seen = Seen((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
+                seen = Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
             else:
                 seen = worker.measure(case)
             if results is not None:

@@ -37,7 +37,7 @@ class CollectiveTiming:
     rank_max_us: float
 
 
-def timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
+def collective_timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
     """What one group's calls took. At least one rank and one call are wanted, and of each rank as
     many."""
     starts = np.array([rank.starts_us for rank in ranks])

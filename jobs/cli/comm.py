@@ -22,7 +22,7 @@ from jobs.cli.terminal import say
 if TYPE_CHECKING:
     from collector.comm.bench_plan import BenchPlan
     from collector.comm.collective import Collective
-    from collector.comm.comm_table import Change
+    from collector.comm.comm_table import FileChange
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import Found
     from collector.comm.topology import Grid
@@ -179,7 +179,7 @@ def _run(
     return int(bool(failure or found.wrong))
 
 
-def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> list[Change]:
+def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> list[FileChange]:
     from collector.comm.comm_table import write_file, write_measured
 
     if not found.measured:

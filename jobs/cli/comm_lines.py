@@ -11,7 +11,7 @@ from collector.counting import counted
 if TYPE_CHECKING:
     from collector.comm.bench_plan import BenchPlan, LeftOut
     from collector.comm.check import Point
-    from collector.comm.comm_table import Change
+    from collector.comm.comm_table import FileChange
     from collector.comm.measured import Found
     from collector.comm.profiled import Profiled
 
@@ -78,7 +78,7 @@ def fit_lines(points: Iterable[Point]) -> Iterator[str]:
         )
 
 
-def change_line(change: Change) -> str:
+def change_line(change: FileChange) -> str:
     """What became of a file."""
     twice = f"; {change.twice} stood there more than once" if change.twice else ""
     return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"

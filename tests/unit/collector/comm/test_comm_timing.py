@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.comm.fit import fitted
-from collector.comm.timing import RankTimes, p95, relative_spread, timing
+from collector.comm.timing import RankTimes, collective_timing, p95, relative_spread
 
 
 def test_waiting_for_the_last_rank_is_no_time_of_the_collective():
     early = RankTimes(0, (0.0, 1000.0, 2000.0), (130.0, 131.0, 132.0))
     late = RankTimes(1, (100.0, 1100.0, 2100.0), (30.0, 31.0, 32.0))
-    found = timing([early, late])
+    found = collective_timing([early, late])
     assert found.duration_us == 31.0
     assert (found.min_us, found.max_us, found.iterations) == (30.0, 32.0, 3)
     assert found.skew_us == 100.0
@@ -23,7 +23,7 @@ def test_waiting_for_the_last_rank_is_no_time_of_the_collective():
 def test_a_collective_ends_with_its_last_rank():
     root = RankTimes(0, (0.0,), (5.0,))  # has sent, and is done
     leaf = RankTimes(1, (0.0,), (40.0,))
-    assert timing([root, leaf]).duration_us == 40.0
+    assert collective_timing([root, leaf]).duration_us == 40.0
 
 
 def test_spread_and_p95():
