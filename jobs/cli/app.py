@@ -60,6 +60,12 @@ VERBS: dict[str, Verb] = {
     "logs": logs_verb,
     "stack": stack_verb,
 }
+# Verbs of several words, with the one that stands alone, if any.
+GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
+    "db": (None, db.VERBS),
+    "comm": (comm_verb, {"validate": validate_verb}),
+}
+_OF_DATABASE = "Look at the versions of the database."
 
 app = typer.Typer(
     name="opmeter",
@@ -108,15 +114,16 @@ def _standing_alone(verb: Verb) -> Callable[..., None]:
     return run
 
 
-_database = typer.Typer(
-    help="Look at the versions of the database.", no_args_is_help=True, rich_markup_mode=None
-)
-_register(_database, db.VERBS)
-app.add_typer(_database, name="db")
-_comm = typer.Typer(help=comm_verb.__doc__, rich_markup_mode=None)
-_comm.callback(invoke_without_command=True)(_standing_alone(comm_verb))
-_register(_comm, {"validate": validate_verb})
-app.add_typer(_comm, name="comm")
+for _name, (_alone, _verbs) in GROUPS.items():
+    _group = typer.Typer(
+        help=_alone.__doc__ if _alone else _OF_DATABASE,
+        no_args_is_help=_alone is None,
+        rich_markup_mode=None,
+    )
+    if _alone:
+        _group.callback(invoke_without_command=True)(_standing_alone(_alone))
+    _register(_group, _verbs)
+    app.add_typer(_group, name=_name)
 _register(app, VERBS)
 
 

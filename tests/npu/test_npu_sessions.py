@@ -306,7 +306,7 @@ def test_msprof_that_will_not_start_is_told(bench, monkeypatch):
 def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
     usage = shutil.disk_usage(bench.folder)._replace(free=100 << 10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(NoSpace, match="0 MiB are free, and a session of 12 launches wants 1 MiB"):
+    with pytest.raises(NoSpace, match="0 MiB are free, and a session of 11 launches wants 1 MiB"):
         bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli import db
-from jobs.cli.app import VERBS, app
+from jobs.cli.app import GROUPS, VERBS, app
 
 pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[4]
 MODULES = sorted(path.stem for path in (ROOT / "jobs" / "cli").glob("[!_]*.py"))
 OF_PODS = {"controller", "work", "stack"}  # what manifests and Jobs call, not people
-COMMANDS = [[name] for name in VERBS] + [["db"]] + [["db", name] for name in db.VERBS]
+ALONE = {**VERBS, **{name: alone for name, (alone, _) in GROUPS.items() if alone}}
+IN_GROUPS = {(group, name): verb for group, (_, of) in GROUPS.items() for name, verb in of.items()}
+COMMANDS = {**{(name,): verb for name, verb in ALONE.items()}, **IN_GROUPS}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -23,20 +24,20 @@ def test_the_verb_of_a_module_is_registered(module):
     verb = getattr(import_module(f"jobs.cli.{module}"), f"{module}_verb", None)
     name = module.replace("_", "-")
     if verb is not None:
-        assert VERBS.get(name) is verb, f'list "{name}": {module}_verb in VERBS of jobs/cli/app.py'
+        assert ALONE.get(name) is verb, f'list "{name}": {module}_verb in VERBS of jobs/cli/app.py'
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_verb_lies_in_the_module_of_its_name(name):
     assert name.replace("-", "_") in MODULES, f"the verb {name} is wanted in a file of its name"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", [*COMMANDS, ("db",)], ids=" ".join)
 def test_every_verb_explains_itself(command):
     answer = CliRunner().invoke(app, [*command, "--help"])
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
-    verb = {**VERBS, "db": db}.get(command[0]) if len(command) == 1 else db.VERBS[command[1]]
-    assert verb.__doc__, f"{' '.join(command)}: a docstring is its help"
+    verb = COMMANDS.get(command)
+    assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"
 
 
 def test_the_readme_has_a_row_for_every_verb_of_people_and_for_no_other():
@@ -47,10 +48,10 @@ def test_the_readme_has_a_row_for_every_verb_of_people_and_for_no_other():
     for cell in cells:
         first, *others = (said.split() for said in re.findall(r"`([^`]+)`", cell))
         assert first[0] == "opmeter", cell
-        is_group = first[1] == "db"
-        named |= {("db", first[2])} if is_group else {(first[1],)}
-        named |= {("db", other[0]) if is_group else (other[0],) for other in others}
-    wanted = {(name,) for name in VERBS} | {("db", name) for name in db.VERBS}
+        group = (first[1],) if first[1] in GROUPS else ()
+        named.add((*group, *first[2:3]) if group else (first[1],))
+        named |= {(*group, other[0]) for other in others}
+    wanted = set(COMMANDS)
     missing = wanted - named - {(name,) for name in OF_PODS}
     assert not missing, "a row of README.md's table Commands is wanted, or OF_PODS here"
     assert not named - wanted, "README.md names what is no verb"
