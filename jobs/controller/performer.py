@@ -78,10 +78,10 @@ class Performer:
             case Scale(job_name, number):
                 job = _job(observed, job_name)
                 self._patch(job, number, job.suspended, _marks(job))
-            case Suspend(job_name, on, _, hold):
+            case Suspend(job_name, on, _, hold, most):
                 job = _job(observed, job_name)
                 marks = {HELD: "true" if hold else "false"} if on else _resumed(job)
-                self._patch(job, job.parallelism, on, marks)
+                self._patch(job, job.parallelism if most is None else most, on, marks)
             case Delete(job_name, _):
                 cluster.delete_job(job_name)
             case GiveUp(shard, outcome, reason):

@@ -31,6 +31,7 @@ class Suspend:
     on: bool  # False lets it go
     why: str
     hold: bool = False  # for a while, whatever the next look sees: its pods are gone then
+    most: int | None = None  # how many pods one that is let go may start; None: as many as it had
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ what is under way, commits tell what is done; so a controller may be killed at a
 again anywhere. The rules themselves stand in the modules beside this one: here is their order.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collector.counting import counted
 from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
@@ -22,7 +22,7 @@ from jobs.decide.quarantine import drained, kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
 from jobs.decide.remaining_work import left_of
 from jobs.decide.wave_choice import half_made, next_wave
-from jobs.objects.waves import parallelism
+from jobs.objects.waves import Wave, parallelism
 
 # A Job that ended well stays so long, for whoever wants to read the logs of its pods.
 _KEPT_S = 600.0
@@ -88,7 +88,7 @@ class _Round:
                 yield action
             launches = list(self._launches(done))
             yield from launches
-            yield from self._scaling(gone)
+            yield from self._scaling(gone, [launch.wave for launch in launches])
         moving = bool(launches or done or self._observed.settling)
         left = self._open(done)
         live, more = self._live, self._may_go_on()
@@ -217,18 +217,20 @@ class _Round:
         )
         yield Launch(wave, parallelism(len(wave.indexes), max(1, desired.workers - waiting)))
 
-    def _scaling(self, gone: Collection[str] = ()) -> Iterator[Action]:
+    def _scaling(
+        self, gone: Collection[str] = (), launched: Sequence[Wave] = ()
+    ) -> Iterator[Action]:
         """Suspend, let go, widen and narrow our Jobs, oldest first. Jobs that somebody else starts,
-        and those that may use a quarantined node, have their workers before that."""
+        and those that may use a quarantined node, have their workers before that. What a wave that
+        is launched in this round takes of an older Job, that Job must not start again."""
         desired, observed = self._desired, self._observed
+        remaining = left_of(self._live, observed, self._lost, launched)
         jobs = sorted(
             (job for job in self._live if job.name not in gone and not self._is_retired(job)),
             key=lambda job: observed.by_hash[job.wave].serial,
         )
         theirs = [job for job in jobs if is_others(job, desired)]
-        ours = [
-            Claim(job, self._remaining[job.name]) for job in jobs if not is_others(job, desired)
-        ]
+        ours = [Claim(job, remaining[job.name]) for job in jobs if not is_others(job, desired)]
         taken = sum(len(self._awaited[job.name]) for job in self._live if self._is_retired(job))
         taken += sum(job.parallelism for job in theirs if not job.suspended)
         left = max(0, desired.workers - taken)

@@ -56,10 +56,12 @@ def scaling(
             yield Suspend(job.name, True, why, hold=hold)
             later = "; it is tried again in a quarter of an hour" if hold else ""
             yield Announce("Suspended", f"{job.name}: {why}{later}", f"{job.name}: {why}")
-        elif not why and job.suspended:
-            yield Suspend(job.name, False, "nothing stands against it any more")
         wanted = _share(claim, left - younger)
-        if not why and not job.suspended and wanted != job.parallelism:
+        if not why and job.suspended:
+            # Narrowed by the same act: else it starts as many pods as it had.
+            most = wanted if wanted < job.parallelism else None
+            yield Suspend(job.name, False, "nothing stands against it any more", most=most)
+        elif not why and wanted != job.parallelism:
             yield Scale(job.name, wanted)
         todo = claim.left
         left -= min(len(todo.open_indexes), _share(claim, left)) + todo.doubled_pods

@@ -4,7 +4,7 @@ Shards are given to a younger wave while a node is lost or quarantined. That may
 the older Job's pods may come to them as well: nobody waits for those, but each has a device.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.decide.observed import JobView, Observed, PodView
@@ -21,10 +21,15 @@ class Remaining:
 
 
 def left_of(
-    live: Sequence[JobView], observed: Observed, lost: Collection[tuple[str, int]]
+    live: Sequence[JobView],
+    observed: Observed,
+    lost: Collection[tuple[str, int]],
+    launched: Iterable[Wave] = (),
 ) -> Mapping[str, Remaining]:
-    """What is left of each live Job, by its name; `lost` are indexes that nobody waits for."""
-    waves = sorted((observed.by_hash[job.wave] for job in live), key=lambda wave: wave.serial)
+    """What is left of each live Job, by its name; `lost` are indexes that nobody waits for, and
+    `launched` waves whose Jobs are made in this very round."""
+    known = (observed.by_hash[job.wave] for job in live)
+    waves = sorted((*known, *launched), key=lambda wave: wave.serial)
     newest = {shard: wave.serial for wave in waves for shard in wave.shards}
     return {job.name: _of(job, observed, lost, newest) for job in live}
 

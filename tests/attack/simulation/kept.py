@@ -26,5 +26,6 @@ KEPT = (
     Kept(37, (), "pods without work beside as many as there are devices: no fault"),
     Kept(293, (), "shards committed late, after their plan was retired, were published by nobody"),
     Kept(997, (), "an older wave, trusted again, had its pods on top of a younger one's"),
+    Kept(429, (), "an older wave, let go, started again what a wave of the same round had taken"),
     Kept(619, (), "a pod that measured what a younger wave had, too, was not counted"),
 )

@@ -91,8 +91,10 @@ class PlayedCluster:
                 )  # fmt: skip
             case Scale(job, number):
                 self.jobs[job] = replace(self.jobs[job], parallelism=number)
-            case Suspend(job, on, _, hold):
+            case Suspend(job, on, _, hold, most):
                 self.jobs[job] = replace(self.jobs[job], suspended=on, stopped=on, held=on and hold)
+                if most is not None:
+                    self.jobs[job] = replace(self.jobs[job], parallelism=most)
                 self.pods = [p for p in self.pods if p.job != job or p.has_ended]
             case Delete(job):
                 del self.jobs[job]
@@ -715,6 +717,22 @@ def test_pods_that_are_back_with_their_node_wait_for_those_that_took_their_place
     cluster.look()
     assert cluster.jobs[first].parallelism == 2
     cluster.play()
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_an_older_job_does_not_start_again_what_a_wave_of_this_round_takes(suspended):
+    """Its node may be back before the next look, and its lost pod be replaced."""
+    cluster, first = begun(3, workers=3)
+    lost = PodView("l", "l", first, 2, "n1", "Running", deleting=True, in_state_s=500)
+    cluster.nodes["n1"] = False
+    cluster.pods = [lost]
+    cluster.jobs[first] = replace(cluster.jobs[first], suspended=suspended)
+    assert cluster.jobs[first].parallelism == 3
+    cluster.look()
+    second = next(name for name in cluster.jobs if name != first)
+    assert cluster.jobs[second].parallelism == 1
+    assert cluster.jobs[first].parallelism == 2
+    assert not cluster.jobs[first].suspended
 
 
 def test_a_job_goes_on_before_its_share_changes():
