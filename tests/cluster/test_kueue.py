@@ -145,6 +145,8 @@ def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_u
     assert "stopped" in told and "stopPolicy" in told
     drill.opmeter("pause", drill.name, *_in(drill))
     drill.wait("what waits is taken off", lambda: not queue.jobs())
+    # A pod that is being ended may still commit what it has measured.
+    drill.wait("no pod is left", lambda: not drill.namespace.pods(WORKERS))
     before = drill.committed()
     queue.change(cpus=0.8)
     drill.look_on(15)
