@@ -14,18 +14,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.comm.bench_plan import BenchPlan
-from collector.comm.rank_files import PLAN, RESULTS, RankState, rank_states, stacks_name
+from collector.comm.rank_files import (
+    PLAN,
+    RESULTS,
+    LineCount,
+    RankState,
+    rank_states,
+    stacks_name,
+)
 from collector.errors import BadInput, OpmeterError
 from collector.replay.process import describe_end, end_group
 
 PATIENCE_S = 120.0
 _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
-_POLL_S = 0.1
+_LOOK_S = 1.0  # between looks at files: the ranks need the cores
 _STACKS_S = 2.0  # for a rank to write where it is
 _TAIL = 3  # lines of a rank's own words
 _ROOT_CAUSE = re.compile(
@@ -108,9 +115,7 @@ def checked(meeting: Rendezvous) -> Rendezvous:
         except OSError as error:
             raise BadInput(f"--master-port {meeting.master_port}: {error.strerror}") from error
         port: int = taken.getsockname()[1]
-    return Rendezvous(
-        meeting.nproc_per_node, meeting.nnodes, meeting.node_rank, meeting.master_addr, port
-    )
+    return replace(meeting, master_port=port)
 
 
 def _command(meeting: Rendezvous, folder: Path) -> list[str]:
@@ -139,12 +144,12 @@ def _watch(
 ) -> None:
     """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
     longer."""
-    steps, since = -1, time.monotonic()
+    steps, since, measured = -1, time.monotonic(), LineCount(folder / RESULTS)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_S)
+            process.wait(_LOOK_S)
         states = rank_states(folder)
-        tick(_measured(folder))
+        tick(measured.count())
         if process.returncode == 0:
             return
         if process.returncode is not None:
@@ -155,13 +160,6 @@ def _watch(
         limit_s = patience_s if len(states) == ranks else max(patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
             raise GangFailed(_hang(states, limit_s, folder))
-
-
-def _measured(folder: Path) -> int:
-    try:
-        return (folder / RESULTS).read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
 
 
 def _reason(code: int, states: list[RankState], folder: Path) -> str:

@@ -1,7 +1,6 @@
 """The files by which ranks and whoever watches them speak: a plan, journals, results, stacks."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +47,25 @@ def rank_states(folder: Path) -> list[RankState]:
 def read_results(folder: Path) -> list[CaseSeen]:
     """What rank 0 wrote of all cases; none where it never came so far."""
     path = folder / RESULTS
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = _whole_lines(path.read_bytes()) if path.exists() else []
     return [_seen(json.loads(line)) for line in lines]
+
+
+class LineCount:
+    """How many lines a file has that grows: what was counted is not read again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._lines = path, 0, 0
+
+    def count(self) -> int:
+        """The lines written to their end; 0 where there is no file."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+            self._offset += len(new)
+            self._lines += new.count(b"\n")
+        return self._lines
 
 
 def _seen(read: dict[str, object]) -> CaseSeen:
@@ -64,15 +80,13 @@ def _seen(read: dict[str, object]) -> CaseSeen:
 
 
 def _state(path: Path) -> RankState:
-    lines = list(_whole_lines(path))
-    started = lines[0].get("process") if lines else None
-    process = ProcessId(*started) if isinstance(started, list) else None
-    step = str(lines[-1].get("step", "")) if lines else ""
-    return RankState(int(path.stem.removeprefix("rank-")), process, len(lines), step)
+    lines = _whole_lines(path.read_bytes())
+    first, last = (json.loads(line) for line in (lines[0], lines[-1])) if lines else ({}, {})
+    process = ProcessId(*first["process"]) if "process" in first else None
+    rank = int(path.stem.removeprefix("rank-"))
+    return RankState(rank, process, len(lines), str(last.get("step", "")))
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, object]]:
-    """The lines that are written to their end."""
-    for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
+def _whole_lines(data: bytes) -> list[bytes]:
+    """The lines that are written to their end: whoever wrote the last one may have been killed."""
+    return data.split(b"\n")[:-1]

@@ -10,7 +10,7 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.collective import Collective
 from collector.comm.comm_table import COLUMNS, read_comm_table, write_file, write_measured
 from collector.comm.measured import found_of
-from collector.comm.rank_files import CaseSeen
+from collector.comm.rank_files import CaseSeen, LineCount, read_results
 from collector.comm.timing import RankTimes
 from collector.comm.topology import Grid
 from collector.errors import BadInput
@@ -124,6 +124,19 @@ def test_a_wrong_result_has_no_row():
     result = found_of(plan, every, {})
     assert not result.measured
     assert result.wrong[0].reason == "the result of rank 1 is wrong"
+
+
+def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
+    line = '{"round": 0, "case": 2, "ranks": [[0, [1.0], [2.0]]], "left_out": "", "wrong": []}\n'
+    results = tmp_path / "results.jsonl"
+    written = LineCount(results)
+    assert written.count() == 0
+    assert read_results(tmp_path) == []
+    results.write_text(line + line[:20])
+    assert written.count() == 1
+    assert read_results(tmp_path) == [CaseSeen(0, 2, (RankTimes(0, (1.0,), (2.0,)),), "", ())]
+    results.write_text(line + line)
+    assert written.count() == 2
 
 
 def test_what_the_ranks_left_out_is_told():
