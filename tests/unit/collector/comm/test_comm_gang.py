@@ -91,14 +91,12 @@ def test_a_rank_that_hangs_ends_the_gang_within_its_patience(tmp_path):
     assert nobody_is_left(tmp_path)
 
 
-def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
-    """Two nodes on this machine, of one rank each."""
-    folders = [tmp_path / "first", tmp_path / "second"]
+def on_two_nodes(plans, folder):
+    """Two nodes on this machine, of one rank each: what each of them said against its bench."""
+    folders = [folder / "first", folder / "second"]
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    plan = plan_of(["all_reduce"], [1024], [2], 2)
-    plans = [plan, replace(plan, rounds=2)]
     said = {}
 
     def node(at):
@@ -113,6 +111,21 @@ def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(120)
+        assert not thread.is_alive()
+    return said
+
+
+def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
+    plan = plan_of(["all_reduce"], [1024], [2], 2)
+    assert on_two_nodes([plan, plan], tmp_path) == {}
+    (one,) = found_of(plan, read_results(tmp_path / "first"), {}).measured
+    assert one.duration_us > 0
+    assert read_results(tmp_path / "second") == []
+
+
+def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
+    plan = plan_of(["all_reduce"], [1024], [2], 2)
+    said = on_two_nodes([plan, replace(plan, rounds=2)], tmp_path)
     assert sorted(said) == [0, 1]
     assert any("the nodes were started with other options" in text for text in said.values())
 
