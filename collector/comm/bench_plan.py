@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from collector.comm.collective import OPERATIONS, Collective, check
+from collector.collective import OPERATIONS, Collective, check
 from collector.comm.topology import Grid
 from collector.errors import BadInput
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collector.comm.collective import Collective, parts_v
+from collector.collective import Collective, parts_v
 
 _LOOKED_AT = 16_384
 _MODULUS = 11

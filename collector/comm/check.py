@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collector.comm.collective import OPERATIONS
+from collector.collective import OPERATIONS
 from collector.comm.comm_table import DURATION, CommTable, key_cells
 from collector.comm.fit import AlphaBeta, fitted
 from collector.comm.measured import Measured

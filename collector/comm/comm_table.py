@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.comm.collective import DTYPES, OPERATIONS, Collective
+from collector.collective import DTYPES, OPERATIONS, Collective
 from collector.comm.measured import Measured
 from collector.errors import BadInput
 from collector.store.atomic import write_whole

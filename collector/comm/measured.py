@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
-from collector.comm.collective import Collective
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collector.collective import Collective, check
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.buffers import Buffers, Member
 from collector.comm.clock import Clock
-from collector.comm.collective import Collective, check
 from collector.comm.rank_device import RankDevice
 from collector.errors import BadInput
 

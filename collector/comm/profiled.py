@@ -10,7 +10,7 @@ an AIV kernel sends is not told at all: such rows are counted, and are no cases.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from collector.comm.collective import DTYPES, OPERATIONS, Collective
+from collector.collective import DTYPES, OPERATIONS, Collective
 from collector.comm.topology import Grid
 from collector.profiles.transfers import Transfer
 

@@ -20,8 +20,8 @@ from jobs.cli.comm_lines import (
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.collective import Collective
     from collector.comm.bench_plan import BenchPlan
-    from collector.comm.collective import Collective
     from collector.comm.comm_table import FileChange
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import Found
@@ -79,8 +79,8 @@ def comm_verb(
     ] = 120.0,
 ) -> int:
     """Measure collectives, and write one CSV an operation."""
+    from collector.collective import OPERATIONS, dtype_named
     from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-    from collector.comm.collective import OPERATIONS, dtype_named
     from collector.comm.gang import Rendezvous
     from collector.comm.sizes import chosen_sizes
     from collector.comm.topology import Grid

@@ -29,8 +29,8 @@ def validate_verb(
     num_devices: Annotated[int | None, typer.Option(help="its ranks")] = None,
 ) -> int:
     """Hold hcom_*.csv against the link, against its own neighbours, and against hccl_test."""
+    from collector.collective import OPERATIONS
     from collector.comm.check import points_of, problems, series_of, tier_problems
-    from collector.comm.collective import OPERATIONS
     from collector.comm.comm_table import read_comm_table
 
     points: list[Point] = []
@@ -58,7 +58,7 @@ def _held_against(
     path: Path, operation: str | None, group_size: int | None, points: list[Point]
 ) -> list[str]:
     """Says how each row compares; those that fail, and the ranks that hccl_test found wrong."""
-    from collector.comm.collective import OPERATIONS
+    from collector.collective import OPERATIONS
     from collector.comm.hccl_test import compared, read_hccl_test, verdict
 
     if operation not in OPERATIONS or group_size is None:

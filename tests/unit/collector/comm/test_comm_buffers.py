@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
+from collector.collective import OPERATIONS, Collective
 from collector.comm.buffers import Buffers, Member
-from collector.comm.collective import OPERATIONS, Collective
 
 SIZE = 4
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from collector.collective import OPERATIONS
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-from collector.comm.collective import OPERATIONS
 from collector.comm.gang import GangFailed, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
 from collector.comm.rank_files import rank_states, read_results

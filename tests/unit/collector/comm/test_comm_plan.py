@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-from collector.comm.collective import (
+from collector.collective import (
     OPERATIONS,
     Collective,
     check,
     dtype_named,
     parts_v,
 )
+from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
 from collector.comm.topology import Grid
 from collector.errors import BadInput

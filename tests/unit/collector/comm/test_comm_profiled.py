@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.collective import Collective
 from collector.comm.profiled import profiled, share
 from collector.comm.topology import Grid
 from collector.errors import BadInput

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.collective import Collective
 from collector.comm.comm_table import COLUMNS, read_comm_table, write_file, write_measured
 from collector.comm.measured import found_of
 from collector.comm.rank_files import CaseSeen, LineCount, read_results

@@ -1,0 +1,130 @@
+"""A collective as a case like any other, and back: its row in shards, parts and the database.
+
+The kernel type is the profiler's name of it, so that rows of a profile and of a bench meet. What
+shapes cannot tell (groups, their place, how it is timed) stands in `Runtime ...` columns, which are
+part of a case's identity.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+from collector.case import Case
+from collector.collective import DTYPES, OPERATIONS, Collective, check
+from collector.errors import BadInput
+from collector.record import CaseRecord
+from collector.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
+
+_BY_KERNEL_TYPE = {one.file.removesuffix(".csv"): one for one in OPERATIONS.values()}
+_COLUMNS = tuple(
+    RUNTIME_PREFIX + name
+    for name in (
+        *("message_bytes", "num_devices", "topology_tier", "grid_shape", "concurrent_groups"),
+        *("ranks", "bench_mode"),
+    )
+)
+_ENVIRONMENT = RUNTIME_PREFIX + "environment"
+_ONE, _ALL = "1", "all"
+_MOST_RANKS = 1 << 16
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
+# Only what the libraries themselves read: a case comes from a file, and ends in a process.
+_SETTING = re.compile(r"(HCCL|NCCL|GLOO)_[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCase:
+    """A collective with what a bench needs to run it: how ranks lie (`grid`, outermost extent
+    first), how many are started, how its calls are timed, and `NAME=value ...` of what the ranks'
+    environment says besides."""
+
+    collective: Collective
+    grid: tuple[int, ...]
+    ranks: int
+    mode: str
+    environment: str = ""
+
+    def record(self) -> CaseRecord:
+        """The case as a row: one rank's tensors, flat."""
+        one, operation = self.collective, OPERATIONS[self.collective.operation]
+        _, item_bytes = DTYPES[one.dtype]
+        sent, received = one.input_bytes // item_bytes, one.output_bytes // item_bytes
+        spelling = _SPELLED[one.dtype]
+        told = ("", "", str(sent), spelling, "ND", str(received), spelling, "ND")
+        values = (
+            *(one.message_bytes, one.group_size, one.tier, " ".join(map(str, self.grid))),
+            *(_ALL if one.together else _ONE, self.ranks, self.mode),
+        )
+        extra = dict(zip(_COLUMNS, map(str, values), strict=True))
+        if self.environment:
+            extra[_ENVIRONMENT] = self.environment
+        kernel_type = operation.file.removesuffix(".csv")
+        return CaseRecord(kernel_type, dict(zip(BASE_CELLS, told, strict=True)), extra)
+
+
+def is_collective(kernel_type: str) -> bool:
+    """Whether a kernel type is that of an operation over several ranks."""
+    return kernel_type in _BY_KERNEL_TYPE
+
+
+def collective_case(case: Case) -> CollectiveCase:
+    """The collective that a case of such a kernel type asks for. BadInput, with the column, for a
+    row that does not say, or says two things."""
+    operation = _BY_KERNEL_TYPE[case.kernel_type]
+    told = dict(case.attributes)
+    if missing := [name for name in _COLUMNS if name not in told]:
+        raise BadInput(f"{missing[0]} is wanted of a collective, beside its shapes")
+    message_bytes, group_size, tier = (_whole(told, name) for name in _COLUMNS[:3])
+    together = told[_COLUMNS[4]]
+    if together not in (_ONE, _ALL):
+        raise BadInput(f"{_COLUMNS[4]}: {_ONE} or {_ALL} is wanted")
+    slots = case.inputs or ()
+    dtype = next((name for name, text in _SPELLED.items() if slots and slots[0].dtype == text), "")
+    if not dtype:
+        raise BadInput(f"a collective of {', '.join(_SPELLED.values())} is wanted")
+    found = CollectiveCase(
+        Collective(operation.name, message_bytes, dtype, group_size, tier, together == _ALL),
+        tuple(_extent(text) for text in told[_COLUMNS[3]].split(" ")),
+        _whole(told, _COLUMNS[5]),
+        told[_COLUMNS[6]],
+        checked_environment(told.get(_ENVIRONMENT, "")),
+    )
+    if not 2 <= group_size <= found.ranks <= _MOST_RANKS or tier >= len(found.grid):
+        raise BadInput(f"a group of {group_size} of {found.ranks} ranks, tier {tier}, is none")
+    check(found.collective)
+    if case != found.record().case:
+        raise BadInput("its tensors are not those of the message that its columns tell")
+    return found
+
+
+def checked_environment(text: str) -> str:
+    """`NAME=value NAME=value`, sorted by name, each once. BadInput for a variable that is not of a
+    library of collectives."""
+    settings = text.split(" ") if text else []
+    for setting in settings:
+        if not _SETTING.fullmatch(setting):
+            raise BadInput("environment: HCCL_..., NCCL_... or GLOO_..., NAME=value, is wanted")
+    names = [setting.partition("=")[0] for setting in settings]
+    if names != [name for name, _ in groupby(sorted(names))]:
+        raise BadInput("environment: its names, each once, in their order are wanted")
+    return text
+
+
+def _whole(told: dict[str, str], name: str) -> int:
+    if not _WHOLE.fullmatch(told[name]):
+        raise BadInput(f"{name}: a whole number is wanted")
+    return int(told[name])
+
+
+def _extent(text: str) -> int:
+    if not _WHOLE.fullmatch(text) or text == "0":
+        raise BadInput("Runtime grid_shape: extents such as 48 8 2 are wanted")
+    return int(text)
+
+
+def _spelling(dtype: str) -> str:
+    known = dtype_of("FLOAT16" if dtype == "float16" else DTYPES[dtype][0])
+    assert known is not None, dtype
+    return known.spelling
+
+
+_SPELLED = {dtype: _spelling(dtype) for dtype in DTYPES}
