@@ -1,0 +1,186 @@
+"""DispatchFFNCombine as plain values: what one rank gives to the operator, and back from a row.
+
+One call sends each token to the ranks of its experts, has them compute gate_up, SwiGLU and down,
+and brings the weighed sum back. A row's inputs are one rank's: `EP Size` says how many ranks there
+are, and the experts of all of them are as many times those of the weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collector.case import Case, Slot, case_from_cells, shape_text
+from collector.errors import BadInput
+from collector.vocabulary import EP_SIZE, FRACTAL_NZ, INPUT_CELLS, OUTPUT_CELLS, Dtype, dtype_of
+
+KERNEL = "DispatchFFNCombine"
+# The extension launches another kernel where the weights are not INT8.
+KERNEL_FLOATING = "DispatchFFNCombineBF16"
+_TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
+_INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
+_MIB = 1 << 20
+_BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
+_BUFFER_REST_BYTES = 10 * _MIB
+LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCall:
+    """One call, the same on each rank. `tokens` (M) are one rank's, `experts` all ranks'; each
+    token goes to `choices` (top-k) of them. `hidden` (H) is the size of a token, `intermediate`
+    that of an expert's middle, half of N. `dtype` is a token's; weights are INT8 or of that."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    choices: int
+    ep_size: int
+    is_int8: bool = True
+    dtype: str = "DT_BF16"
+
+    def __str__(self) -> str:
+        weights = "INT8" if self.is_int8 else self.dtype
+        return (
+            f"{self.tokens} tokens of {self.hidden} to {self.choices} of {self.experts} experts of "
+            f"{self.intermediate} ({weights}) on {self.ep_size} ranks"
+        )
+
+    @property
+    def kernel(self) -> str:
+        """The kernel type that the extension launches."""
+        return KERNEL if self.is_int8 else KERNEL_FLOATING
+
+    @property
+    def local_experts(self) -> int:
+        """The experts of one rank: rank r has r x local_experts and those that follow."""
+        return self.experts // self.ep_size
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """The seven inputs of one rank, in the operator's order. Scales are one number for each
+        column of each expert; an INT64 holds the bits of a FLOAT."""
+        local, wide = self.local_experts, 2 * self.intermediate
+        weight, scale = ("INT8", "INT64") if self.is_int8 else (self.dtype, "FLOAT")
+        return (
+            Slot((self.tokens, self.hidden), self.dtype, "ND"),
+            Slot((local, self.hidden, wide), weight, FRACTAL_NZ),
+            Slot((local, self.intermediate, self.hidden), weight, FRACTAL_NZ),
+            Slot((self.tokens, self.choices), "INT32", "ND"),
+            Slot((local * wide,), scale, "ND"),
+            Slot((local * self.hidden,), scale, "ND"),
+            Slot((self.tokens, self.choices), "FLOAT", "ND"),
+        )
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """The tokens again, and how many rows each expert of the rank got."""
+        return (
+            Slot((self.tokens, self.hidden), self.dtype, "ND"),
+            Slot((self.local_experts,), "INT32", "ND"),
+        )
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The cells of a row, `EP Size` among them."""
+        return {
+            **_cells(INPUT_CELLS, self.inputs),
+            **_cells(OUTPUT_CELLS, self.outputs),
+            EP_SIZE: str(self.ep_size),
+        }
+
+    @property
+    def case(self) -> Case:
+        """The case of such a row."""
+        return case_from_cells(self.kernel, self.cells)
+
+    @property
+    def buffsize_mb(self) -> int:
+        """HCCL_BUFFSIZE in MiB that the operator asks for. Its releases add 3 or 10 MiB to three
+        times the bytes of the rows that a rank sends: the larger is taken."""
+        rows_bytes = self.tokens * self.choices * self.hidden
+        return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // _MIB)
+
+    @property
+    def input_bytes(self) -> int:
+        """What the inputs of one rank hold."""
+        return sum(slot.size_bytes for slot in self.inputs)
+
+
+def check(call: ExpertCall) -> None:
+    """Raise BadInput, with the constraint that is broken, for a call that cannot be."""
+    for name in ("tokens", "hidden", "intermediate", "experts", "choices", "ep_size"):
+        if getattr(call, name) < 1:
+            raise BadInput(f"{name} {getattr(call, name)}: at least 1 is wanted")
+    if call.dtype not in _TOKENS_DTYPES:
+        raise BadInput(f"dtype {call.dtype!r}: {' or '.join(_TOKENS_DTYPES)} is wanted")
+    if call.experts % call.ep_size:
+        raise BadInput(
+            f"experts {call.experts} on ep_size {call.ep_size}: as many on each rank are wanted"
+        )
+    if call.choices > call.experts:
+        raise BadInput(f"choices {call.choices}: no more than the {call.experts} experts")
+    if call.buffsize_mb > LARGEST_BUFFSIZE_MB:
+        raise BadInput(
+            f"{call}: an HCCL_BUFFSIZE of {call.buffsize_mb} MiB is beyond {LARGEST_BUFFSIZE_MB}"
+        )
+
+
+def call_of(case: Case) -> ExpertCall:
+    """The call that a row tells of. BadInput, with the input and its constraint, for a row whose
+    tensors contradict each other, or that does not say `EP Size`."""
+    ranks = case.attribute(EP_SIZE)
+    if ranks is None or not ranks.isdecimal() or int(ranks) < 1:
+        raise BadInput(f"{case.describe()}: {EP_SIZE}, a number of ranks, is wanted")
+    slots = case.inputs or ()
+    if len(slots) != len(_INPUTS):
+        raise BadInput(f"{case.describe()}: {len(_INPUTS)} inputs are wanted, {len(slots)} came")
+    shapes = {name: slot.shape or () for name, slot in zip(_INPUTS, slots, strict=True)}
+    for name, rank in (("x", 2), ("weight1", 3), ("weight2", 3), ("expert_idx", 2)):
+        shapes[name] = _of_rank(case, name, shapes[name], rank)
+    (tokens, hidden), (local, _, wide) = shapes["x"], shapes["weight1"]
+    call = ExpertCall(
+        tokens,
+        hidden,
+        wide // 2,
+        local * int(ranks),
+        shapes["expert_idx"][1],
+        int(ranks),
+        is_int8=_dtype(case, slots[1]).spelling == "INT8",
+        dtype=_dtype(case, slots[0]).spelling,
+    )
+    check(call)
+    _check_agrees(case, call, shapes)
+    return call
+
+
+def _cells(names: tuple[str, str, str], slots: tuple[Slot, ...]) -> Mapping[str, str]:
+    shapes = ";".join(shape_text(slot.shape) for slot in slots)
+    texts = (f'"{shapes}"', ";".join(s.dtype for s in slots), ";".join(s.format for s in slots))
+    return dict(zip(names, texts, strict=True))
+
+
+def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The shape without a leading batch of 1, which some rows have."""
+    plain = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
+    if len(plain) != rank:
+        raise BadInput(f"{case.describe()}: {name} of {rank} dimensions is wanted")
+    return plain
+
+
+def _dtype(case: Case, slot: Slot) -> Dtype:
+    found = dtype_of(slot.dtype)
+    if found is None:
+        raise BadInput(f"{case.describe()}: {slot.dtype!r} is no dtype that is known here")
+    return found
+
+
+def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """All seven inputs are what the call would have; scales may be a row an expert."""
+    for name, slot in zip(_INPUTS, call.inputs, strict=True):
+        wanted, came = slot.shape or (), shapes[name]
+        by_expert = (call.local_experts, wanted[0] // call.local_experts)
+        if came != wanted and not (name.startswith("scale") and came == by_expert):
+            raise BadInput(
+                f"{case.describe()}: {name} {shape_text(came) or '()'}: {shape_text(wanted)} is "
+                "wanted by the other inputs"
+            )

@@ -1,0 +1,135 @@
+"""Which experts the tokens of each rank go to: drawn from a seed, the same on every rank.
+
+How long a call takes depends on how uneven the experts' loads are: the same shapes spread by 0.14
+to 2.1 of their mean in production. So imbalance is an axis of measuring, and what was really drawn
+is told beside the time. Loads are chosen first, in whole rows, and rows are then laid out so that
+no token meets an expert twice: the drawn imbalance is that of the loads, not an accident.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collector.comm.moe.call import ExpertCall
+from collector.errors import BadInput
+
+_HALVINGS = 24  # of an exponent between 0 and _STEEPEST
+_STEEPEST = 64.0
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """`experts`: (ranks, tokens, choices), the numbers of experts, distinct for a token. `loads`:
+    the rows that each expert gets from all ranks."""
+
+    experts: NDArray[np.int32]
+    loads: Counts
+
+    @property
+    def imbalance(self) -> float:
+        """Standard deviation of the experts' loads by their mean: 0 where all have as many rows,
+        the root of (experts - 1) where one has all."""
+        return imbalance_of(self.loads)
+
+    def rank_imbalance(self, ranks: int) -> float:
+        """The rows of the busiest rank by the mean of ranks: how much longer than an even call the
+        slowest rank computes."""
+        rows = self.loads.reshape(ranks, -1).sum(axis=1)
+        return float(rows.max() / rows.mean())
+
+
+def imbalance_of(loads: Counts) -> float:
+    """The coefficient of variation of loads; 0 of none."""
+    mean = float(loads.mean())
+    return float(loads.std() / mean) if mean else 0.0
+
+
+def balanced(call: ExpertCall, seed: int) -> Routing:
+    """Each expert gets as many rows as any other, but for a remainder of one."""
+    return skewed(call, seed, 0.0)
+
+
+def skewed(call: ExpertCall, seed: int, imbalance: float) -> Routing:
+    """Loads that fall by a power of their place, as near to the imbalance as whole rows come; which
+    expert has which load is drawn. BadInput for an imbalance that no routing of this call has."""
+    if imbalance < 0:
+        raise BadInput(f"imbalance {imbalance:g}: 0 or more is wanted")
+    low, high = 0.0, _STEEPEST
+    most = imbalance_of(_power_loads(call, high))
+    if imbalance > most:
+        raise BadInput(f"imbalance {imbalance:g}: {most:.3g} at most where {call} are sent")
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if imbalance_of(_power_loads(call, middle)) < imbalance:
+            low = middle
+        else:
+            high = middle
+    nearest = min(
+        (_power_loads(call, exponent) for exponent in (low, high, 0.0)),
+        key=lambda loads: abs(imbalance_of(loads) - imbalance),
+    )
+    random = np.random.default_rng(seed)
+    return _laid_out(call, nearest[random.permutation(call.experts)], random)
+
+
+def replayed(call: ExpertCall, seed: int, counts: Sequence[int]) -> Routing:
+    """Loads in the proportions of what experts got elsewhere, such as one layer of a served model.
+    BadInput for counts that no routing of this call can follow."""
+    if len(counts) != call.experts:
+        raise BadInput(f"counts of {len(counts)} experts: {call.experts} are wanted")
+    if any(count < 0 for count in counts) or not any(counts):
+        raise BadInput("counts of experts: 0 or more, and not all 0, are wanted")
+    loads = _whole(np.array(counts, dtype=np.float64), call)
+    return _laid_out(call, loads, np.random.default_rng(seed))
+
+
+def _rows(call: ExpertCall) -> tuple[int, int]:
+    """All rows of all ranks, and the most that one expert can get: one of each token."""
+    all_tokens = call.tokens * call.ep_size
+    return all_tokens * call.choices, all_tokens
+
+
+def _power_loads(call: ExpertCall, exponent: float) -> Counts:
+    places = np.arange(1, call.experts + 1, dtype=np.float64)
+    return _whole(np.exp(-exponent * np.log(places)), call)
+
+
+def _whole(weights: NDArray[np.float64], call: ExpertCall) -> Counts:
+    """Whole loads in the proportions of weights, none above what an expert can get; what is cut
+    off there goes to the others, and what is left of fractions to the largest of them."""
+    rows, most = _rows(call)
+    shares = np.zeros(call.experts)
+    is_open = np.ones(call.experts, dtype=bool)
+    while (left := rows - most * int((~is_open).sum())) > 0:
+        total = float(weights[is_open].sum())
+        if total > 0:
+            shares[is_open] = weights[is_open] * (left / total)
+        else:  # nothing is known of those that have to take the rest
+            shares[is_open] = left / int(is_open.sum())
+        beyond = is_open & (shares >= most)
+        if not beyond.any():
+            break
+        shares[beyond], is_open = most, is_open & ~beyond
+    shares[is_open & (shares > most)] = most
+    loads: Counts = np.floor(shares + 1e-9).astype(np.int64)
+    for at in np.argsort(loads - shares, kind="stable"):
+        if (lacking := rows - int(loads.sum())) <= 0:
+            break
+        loads[at] += min(1, lacking, most - int(loads[at]))
+    return loads
+
+
+def _laid_out(call: ExpertCall, loads: Counts, random: np.random.Generator) -> Routing:
+    """Rows of the same expert follow each other over the tokens, round and round: no expert has
+    more rows than there are tokens, so none meets a token twice."""
+    rows, tokens = _rows(call)
+    order = random.permutation(call.experts)
+    by_turn = np.repeat(order, loads[order]).astype(np.int32).reshape(call.choices, tokens)
+    experts = by_turn.T[random.permutation(tokens)]
+    return Routing(
+        np.ascontiguousarray(experts).reshape(call.ep_size, call.tokens, call.choices), loads
+    )

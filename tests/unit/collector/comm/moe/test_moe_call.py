@@ -1,0 +1,141 @@
+"""DispatchFFNCombine as values: its seven inputs, and the call back from a row."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.case import case_from_cells
+from collector.comm.moe.call import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
+from collector.errors import BadInput
+from collector.vocabulary import (
+    EP_SIZE,
+    INPUT_DTYPES,
+    INPUT_FORMATS,
+    INPUT_SHAPES,
+    OUTPUT_DTYPES,
+    OUTPUT_SHAPES,
+)
+
+pytestmark = pytest.mark.fast
+
+# DeepSeek-V3 on 16 dies, as a profile of its decode shows it.
+DEEPSEEK = ExpertCall(120, 7168, 2048, 256, 4, 16)
+
+
+def calls():
+    sizes = st.integers(1, 4096)
+    return st.builds(
+        lambda local, ranks, choices, **sizes: ExpertCall(
+            experts=local * ranks, ep_size=ranks, choices=min(choices, local * ranks), **sizes
+        ),
+        st.integers(1, 32),
+        st.integers(1, 64),
+        st.integers(1, 8),
+        tokens=sizes,
+        hidden=sizes,
+        intermediate=sizes,
+        is_int8=st.booleans(),
+        dtype=st.sampled_from(["DT_BF16", "FLOAT16"]),
+    )
+
+
+def test_a_production_call_has_the_cells_of_its_profile():
+    cells = DEEPSEEK.cells
+    assert cells[INPUT_SHAPES] == ('"120,7168;16,7168,4096;16,2048,7168;120,4;65536;114688;120,4"')
+    assert cells[INPUT_DTYPES] == "DT_BF16;INT8;INT8;INT32;INT64;INT64;FLOAT"
+    assert cells[INPUT_FORMATS] == "ND;FRACTAL_NZ;FRACTAL_NZ;ND;ND;ND;ND"
+    assert (cells[OUTPUT_SHAPES], cells[OUTPUT_DTYPES]) == ('"120,7168;16"', "DT_BF16;INT32")
+    assert cells[EP_SIZE] == "16"
+
+
+def test_weights_that_are_not_int8_are_another_kernel():
+    floating = replace(DEEPSEEK, is_int8=False)
+    assert (DEEPSEEK.kernel, floating.kernel) == (KERNEL, KERNEL_FLOATING)
+    assert floating.case.case_id != DEEPSEEK.case.case_id
+
+
+def test_another_number_of_ranks_is_another_case():
+    cells = DEEPSEEK.cells
+    assert case_from_cells(KERNEL, {**cells, EP_SIZE: "32"}).case_id != DEEPSEEK.case.case_id
+
+
+@given(calls())
+def test_a_row_tells_the_call_that_it_came_from(call):
+    check(call)
+    assert call_of(call.case) == call
+
+
+def test_a_row_may_have_a_batch_of_one_and_a_row_of_scales_an_expert():
+    cells = DEEPSEEK.cells
+    shapes = "1,120,7168;16,7168,4096;16,2048,7168;120,4;16,4096;16,7168;120,4"
+    assert call_of(case_from_cells(KERNEL, {**cells, INPUT_SHAPES: shapes})) == DEEPSEEK
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tokens": 0}, "tokens 0: at least 1"),
+        ({"ep_size": 0}, "ep_size 0: at least 1"),
+        ({"ep_size": 24}, "experts 256 on ep_size 24: as many on each rank"),
+        ({"choices": 257}, "choices 257: no more than the 256 experts"),
+        ({"dtype": "FLOAT"}, "dtype 'FLOAT': DT_BF16 or FLOAT16"),
+        ({"tokens": 1 << 20}, "an HCCL_BUFFSIZE of 86026 MiB is beyond 65535"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused_by_the_name_of_its_constraint(changed, words):
+    with pytest.raises(BadInput, match=words):
+        check(replace(DEEPSEEK, **changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({EP_SIZE: ""}, "EP Size, a number of ranks, is wanted"),
+        ({EP_SIZE: "many"}, "EP Size, a number of ranks, is wanted"),
+        (
+            {
+                INPUT_SHAPES: "120,7168;16,7168,4096",
+                INPUT_DTYPES: "DT_BF16;INT8",
+                INPUT_FORMATS: "ND;FRACTAL_NZ",
+            },
+            "7 inputs are wanted, 2 came",
+        ),
+        ({INPUT_SHAPES: "120,7168;16,7168,4096"}, "weight2 of 3 dimensions is wanted"),
+        (
+            {INPUT_SHAPES: "120;16,7168,4096;16,2048,7168;120,4;65536;114688;120,4"},
+            "x of 2 dimensions is wanted",
+        ),
+        (
+            {INPUT_SHAPES: "120,7168;16,7168,4096;16,1024,7168;120,4;65536;114688;120,4"},
+            "weight2 16,1024,7168: 16,2048,7168 is wanted",
+        ),
+        (
+            {INPUT_SHAPES: "120,7168;16,7168,4096;16,2048,7168;120,4;65536;114688;119,4"},
+            "probs 119,4: 120,4 is wanted",
+        ),
+        (
+            {INPUT_SHAPES: "120,7168;16,7168,4095;16,2047,7168;120,4;65520;114688;120,4"},
+            "weight1 16,7168,4095: 16,7168,4094 is wanted",
+        ),
+        ({INPUT_DTYPES: "DT_BF16;INT3;INT8;INT32;INT64;INT64;FLOAT"}, "'INT3' is no dtype"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, words):
+    with pytest.raises(BadInput, match=words):
+        call_of(case_from_cells(KERNEL, {**DEEPSEEK.cells, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "choices", "wanted_mb"),
+    [
+        (64, 1024, 8, 12),  # 1.5 MiB of rows, and 10
+        (120, 7168, 4, 20),
+        (1131, 7168, 8, 196),  # within HCCL's default of 200
+        (4096, 7168, 8, 682),
+    ],
+)
+def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, choices, wanted_mb):
+    call = replace(DEEPSEEK, tokens=tokens, hidden=hidden, choices=choices)
+    assert call.buffsize_mb == wanted_mb

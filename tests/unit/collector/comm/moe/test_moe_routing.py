@@ -1,0 +1,125 @@
+"""Routing: what is drawn is what was asked for, whole, and the same wherever it is drawn."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.routing import balanced, imbalance_of, replayed, skewed
+from collector.errors import BadInput
+
+pytestmark = pytest.mark.fast
+
+SEEDS = st.integers(0, 2**32)
+DEEPSEEK = ExpertCall(120, 7168, 2048, 256, 8, 16)
+
+
+@st.composite
+def calls(draw):
+    ranks, local = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    choices = draw(st.integers(1, min(8, ranks * local)))
+    return ExpertCall(draw(st.integers(1, 60)), 8, 8, ranks * local, choices, ranks)
+
+
+def is_whole(call, routing):
+    """Every token has so many distinct experts, and the loads are those of the tokens."""
+    assert routing.experts.shape == (call.ep_size, call.tokens, call.choices)
+    assert routing.experts.min() >= 0
+    ordered = np.sort(routing.experts, axis=-1)
+    assert (ordered[..., 1:] != ordered[..., :-1]).all()
+    drawn = np.bincount(routing.experts.ravel(), minlength=call.experts)
+    assert (drawn == routing.loads).all()
+    assert routing.loads.sum() == call.tokens * call.ep_size * call.choices
+
+
+@given(calls(), SEEDS)
+def test_balanced_experts_differ_by_one_row_at_most(call, seed):
+    routing = balanced(call, seed)
+    is_whole(call, routing)
+    assert routing.loads.max() - routing.loads.min() <= 1
+
+
+@given(calls(), SEEDS, st.floats(0, 3))
+def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
+    try:
+        routing = skewed(call, seed, imbalance)
+    except BadInput as error:
+        assert "at most" in str(error)
+    else:
+        is_whole(call, routing)
+
+
+@given(calls(), SEEDS, st.data())
+def test_replayed_routing_is_whole_and_a_larger_count_never_gets_fewer_rows(call, seed, data):
+    counts = data.draw(st.lists(st.integers(0, 1000), min_size=call.experts, max_size=call.experts))
+    if not any(counts):
+        counts[0] = 1
+    routing = replayed(call, seed, counts)
+    is_whole(call, routing)
+    ordered = routing.loads[np.argsort(counts, kind="stable")]
+    assert (np.diff(ordered) >= -1).all()  # of equal counts one may have the remainder
+
+
+@given(calls(), SEEDS, st.floats(0, 1))
+def test_what_was_drawn_can_be_replayed_row_for_row(call, seed, imbalance):
+    try:
+        loads = skewed(call, seed, imbalance).loads
+    except BadInput:
+        return
+    assert (replayed(call, seed + 1, [int(load) for load in loads]).loads == loads).all()
+
+
+@pytest.mark.parametrize("imbalance", [0.14, 0.3, 0.7, 1.0, 1.5, 2.1])
+@settings(max_examples=5)
+@given(seed=SEEDS)
+def test_the_spread_of_production_is_drawn_within_a_hundredth(imbalance, seed):
+    routing = skewed(DEEPSEEK, seed, imbalance)
+    is_whole(DEEPSEEK, routing)
+    assert routing.imbalance == pytest.approx(imbalance, abs=0.01)
+    assert routing.rank_imbalance(16) >= 1.0
+
+
+@given(calls(), SEEDS)
+def test_the_same_seed_is_the_same_routing_on_every_rank(call, seed):
+    one, other = balanced(call, seed), balanced(call, seed)
+    assert (one.experts == other.experts).all()
+
+
+def test_another_seed_sends_tokens_elsewhere():
+    one, other = skewed(DEEPSEEK, 1, 0.5), skewed(DEEPSEEK, 2, 0.5)
+    assert (one.experts != other.experts).any()
+    assert sorted(one.loads) == sorted(other.loads)
+
+
+def test_imbalance_is_the_spread_of_loads_by_their_mean():
+    assert imbalance_of(np.array([4, 4, 4, 4])) == 0.0
+    assert imbalance_of(np.array([8, 0, 0, 0])) == pytest.approx(3**0.5)
+    assert imbalance_of(np.array([0, 0])) == 0.0
+
+
+def test_the_busiest_rank_is_told_by_the_mean_of_ranks():
+    call = ExpertCall(4, 8, 8, 4, 1, 2)
+    routing = replayed(call, 0, [3, 3, 1, 1])
+    assert routing.rank_imbalance(2) == pytest.approx(6 / 4)
+
+
+def test_a_count_beyond_what_an_expert_can_get_goes_to_the_others():
+    call = ExpertCall(4, 8, 8, 4, 2, 1)
+    assert replayed(call, 0, [100, 1, 1, 0]).loads.tolist() == [4, 2, 2, 0]
+    assert replayed(call, 0, [100, 0, 0, 0]).loads.sum() == 8
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda: skewed(DEEPSEEK, 0, -1.0), "imbalance -1: 0 or more"),
+        (lambda: skewed(DEEPSEEK, 0, 9.0), "imbalance 9: 5.57 at most"),
+        (lambda: replayed(DEEPSEEK, 0, [1, 2]), "counts of 2 experts: 256 are wanted"),
+        (lambda: replayed(DEEPSEEK, 0, [0] * 256), "not all 0"),
+        (lambda: replayed(DEEPSEEK, 0, [-1] * 256), "0 or more"),
+    ],
+)
+def test_what_no_routing_of_the_call_can_be_is_refused(draw, words):
+    with pytest.raises(BadInput, match=words):
+        draw()
