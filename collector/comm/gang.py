@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from collector.comm.bench_plan import BenchPlan
 from collector.comm.rank_files import (
     PLAN,
     RESULTS,
@@ -61,25 +61,36 @@ class Rendezvous:
         return self.node_rank == 0
 
 
+class GangPlan(Protocol):
+    """What ranks are to do, as far as whoever starts them has to know."""
+
+    @property
+    def backend(self) -> str: ...
+
+    def to_json(self) -> str: ...
+
+
 class GangFailed(OpmeterError):
     """A bench did not come to its end; the message says which rank ended it, in what, and why."""
 
 
 def run_gang(
-    plan: BenchPlan,
+    plan: GangPlan,
     meeting: Rendezvous,
     folder: Path,
     *,
+    program: str = "collector.comm.rank",
     patience_s: float = PATIENCE_S,
     tick: Callable[[int], None] = lambda measured: None,
 ) -> None:
-    """Run a plan's ranks of this node in an empty folder; `tick` is told how many cases of all
-    rounds are measured. Raises GangFailed; BadInput where the ranks cannot meet."""
+    """Run a plan's ranks of this node in an empty folder, each the module `program`; `tick` is told
+    how many cases of all rounds are measured. Raises GangFailed; BadInput where the ranks cannot
+    meet."""
     meeting = checked(meeting)
     (folder / PLAN).write_text(plan.to_json())
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
-            _command(meeting, folder),
+            _command(meeting, folder, program),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -118,18 +129,18 @@ def checked(meeting: Rendezvous) -> Rendezvous:
     return replace(meeting, master_port=port)
 
 
-def _command(meeting: Rendezvous, folder: Path) -> list[str]:
+def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
     return [
         *(sys.executable, "-P", "-m", "collector.comm.agent", str(os.getpid())),
         *("--nnodes", str(meeting.nnodes), "--node-rank", str(meeting.node_rank)),
         *("--nproc-per-node", str(meeting.nproc_per_node), "--max-restarts", "0"),
         *("--master-addr", meeting.master_addr, "--master-port", str(meeting.master_port)),
         *("--redirects", "3", "--log-dir", str(folder / _RANK_LOGS)),
-        *("-m", "collector.comm.rank", str(folder)),
+        *("-m", program, str(folder)),
     ]
 
 
-def _threads(plan: BenchPlan, meeting: Rendezvous) -> dict[str, str]:
+def _threads(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
     """Ranks on the cpu share its cores; torchrun would say so, and give each one."""
     share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)
     return {"OMP_NUM_THREADS": str(share)} if plan.backend == "cpu" else {}

@@ -10,9 +10,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import astuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,14 +43,54 @@ class RankJournal:
         print(json.dumps(what), file=self._file, flush=True)
 
 
-def main(folder: Path) -> None:
+class RankPlan(Protocol):
+    """What ranks are to do, as far as it takes to join the others."""
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def number(self) -> int:
+        """Equal exactly where the plan is."""
+
+
+_Plan = TypeVar("_Plan", bound=RankPlan)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A rank that has joined the others. `control` is a group of all, on the host."""
+
+    rank: int
+    journal: RankJournal
+    device: RankDevice
+    control: "dist.ProcessGroup"
+
+    def memory_of_all(self) -> int:
+        """What a case may take in each rank, in bytes: by the rank that has the least."""
+        own = self.device.free_bytes()
+        if own is None:  # ranks of one machine share its memory
+            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            own = (available_memory_bytes() or 1 << 40) // ranks_here
+        least = torch.tensor([own * _MOST_OF_MEMORY], dtype=torch.float64)
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=self.control)
+        return int(least[0])
+
+
+@contextmanager
+def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Plan, Membership]]:
+    """The plan of a folder and this rank's place among the others, which have the same one. They
+    leave together."""
     die_with_parent(os.getppid())
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     stacks = (folder / stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
     journal.say(process=astuple(this_process()), step="joining the others")
-    plan = BenchPlan.from_json((folder / PLAN).read_text())
+    plan = plan_of((folder / PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
     dist.init_process_group(BACKENDS[plan.backend], timeout=patience)
@@ -56,21 +98,7 @@ def main(folder: Path) -> None:
     try:
         journal.say(step="comparing plans")
         _check_alike(plan, world, control)
-        journal.say(step="making groups")
-        groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
-        worker = MeasuringRank(plan, device, control, groups)
-        limit_bytes = _memory_of_all(device, control)
-        results = (folder / RESULTS).open("a") if rank == 0 else None
-        for round_number, at in _turns(plan):
-            case = plan.collectives[at]
-            journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
-            if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
-                seen = Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
-            else:
-                seen = worker.measure(case)
-            if results is not None:
-                line = {"round": round_number, "case": at, **seen.to_json()}
-                print(json.dumps(line), file=results, flush=True)
+        yield plan, Membership(rank, journal, device, control)
         journal.say(step="leaving")
         dist.barrier(group=control)
         journal.say(step="ended")
@@ -78,16 +106,42 @@ def main(folder: Path) -> None:
         dist.destroy_process_group()
 
 
-def _turns(plan: BenchPlan) -> Iterator[tuple[int, int]]:
+def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank: int) -> None:
+    """Have each case of each round measured, and rank 0 write what all saw as soon as it is
+    known."""
+    results = (folder / RESULTS).open("a") if rank == 0 else None
+    for round_number, at, gathered in seen:
+        if results is not None:
+            line = {"round": round_number, "case": at, **gathered.to_json()}
+            print(json.dumps(line), file=results, flush=True)
+
+
+def main(folder: Path) -> None:
+    with joined(folder, BenchPlan.from_json) as (plan, member):
+        write_results(folder, _seen(plan, member), member.rank)
+
+
+def _seen(plan: BenchPlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
+    member.journal.say(step="making groups")
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
+    worker = MeasuringRank(plan, member.device, member.control, groups)
+    limit_bytes = member.memory_of_all()
+    for round_number, at in turns(plan.rounds, len(plan.collectives)):
+        case = plan.collectives[at]
+        member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
+        if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
+            seen = Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
+        else:
+            seen = worker.measure(case)
+        yield round_number, at, seen
+
+
+def turns(rounds: int, cases: int) -> Iterator[tuple[int, int]]:
     """Round by round, so that what changes in minutes is between the rounds of a case."""
-    return (
-        (round_number, at)
-        for round_number in range(plan.rounds)
-        for at in range(len(plan.collectives))
-    )
+    return ((round_number, at) for round_number in range(rounds) for at in range(cases))
 
 
-def _check_alike(plan: BenchPlan, world: int, control: "dist.ProcessGroup") -> None:
+def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> None:
     """A first small message among all, and whether all were told the same."""
     if world != plan.world:
         raise BadInput(f"{plan.world} ranks are planned, {world} were started")
@@ -95,16 +149,6 @@ def _check_alike(plan: BenchPlan, world: int, control: "dist.ProcessGroup") -> N
     dist.all_reduce(numbers, dist.ReduceOp.MAX, group=control)
     if float(numbers[0]) != -float(numbers[1]):
         raise BadInput("the nodes were started with other options: all of them need the same")
-
-
-def _memory_of_all(device: RankDevice, control: "dist.ProcessGroup") -> int:
-    """What a case may take in each rank: by the rank that has the least."""
-    own = device.free_bytes()
-    if own is None:  # ranks of one machine share its memory
-        own = (available_memory_bytes() or 1 << 40) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    least = torch.tensor([own * _MOST_OF_MEMORY], dtype=torch.float64)
-    dist.all_reduce(least, dist.ReduceOp.MIN, group=control)
-    return int(least[0])
 
 
 if __name__ == "__main__":

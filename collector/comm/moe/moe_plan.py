@@ -1,0 +1,61 @@
+"""What a bench of DispatchFFNCombine does, decided before any rank starts."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.routing import Routing, replayed, skewed
+
+CALLS = (5, 100)  # fewest and most that are timed in a round
+
+
+@dataclass(frozen=True, slots=True)
+class MoeCase:
+    """A call and where its tokens go: with `counts` in the proportions of what each expert got
+    elsewhere, else with an `imbalance`, of which 0 is balanced."""
+
+    call: ExpertCall
+    seed: int
+    imbalance: float = 0.0
+    counts: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        how = "replayed" if self.counts else f"imbalance {self.imbalance:g}"
+        return f"{self.call}, {how}, seed {self.seed}"
+
+    def routing(self) -> Routing:
+        """Where the tokens of all ranks go; BadInput for what no routing of the call can be."""
+        if self.counts:
+            return replayed(self.call, self.seed, self.counts)
+        return skewed(self.call, self.seed, self.imbalance)
+
+
+@dataclass(frozen=True, slots=True)
+class MoePlan:
+    """`rounds` times over all cases, each with as many calls as `budget_s` pays for. All cases are
+    of `world` ranks."""
+
+    backend: str
+    world: int
+    rounds: int
+    budget_s: float
+    cases: tuple[MoeCase, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "MoePlan":
+        """The plan that `to_json` wrote, by this version of the program."""
+        read = json.loads(text)
+        cases = [{**case, "call": ExpertCall(**case["call"])} for case in read["cases"]]
+        read["cases"] = tuple(
+            MoeCase(**{**case, "counts": tuple(case["counts"])}) for case in cases
+        )
+        return cls(**read)
+
+    @property
+    def number(self) -> int:
+        """A number by which ranks see whether they were told the same."""
+        return int(hashlib.sha256(self.to_json().encode()).hexdigest()[:12], 16)

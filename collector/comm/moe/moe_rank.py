@@ -1,0 +1,96 @@
+"""One rank of a bench of DispatchFFNCombine: `python -m collector.comm.moe.moe_rank FOLDER`,
+started by torchrun.
+
+What is timed is the reference over the ranks' own collectives; its first result is held against the
+one that a process computes alone.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.clock import Clock
+from collector.comm.measuring_rank import Gathered
+from collector.comm.moe.moe_plan import CALLS, MoeCase, MoePlan
+from collector.comm.moe.reference import alone, combined, is_alike, make_experts, make_tokens
+from collector.comm.rank import Membership, joined, turns, write_results
+
+_LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
+_COPIES = 3  # of weights while they are made, and of the rows in each step
+
+
+def main(folder: Path) -> None:
+    with joined(folder, MoePlan.from_json) as (plan, member):
+        write_results(folder, _seen(plan, member), member.rank)
+
+
+def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
+    clock, limit_bytes = Clock(member.control), member.memory_of_all()
+    for round_number, at in turns(plan.rounds, len(plan.cases)):
+        case = plan.cases[at]
+        member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
+        if (wanted := _COPIES * case.call.input_bytes) > limit_bytes:
+            reason = f"{wanted >> 20} MiB are more than the {limit_bytes >> 20} a rank can have"
+            yield round_number, at, Gathered((), reason)
+        else:
+            yield round_number, at, _measured(plan, case, member, clock, not round_number)
+
+
+def _measured(
+    plan: MoePlan, case: MoeCase, member: Membership, clock: Clock, is_looked_at: bool
+) -> Gathered:
+    """The same in every rank: what rank 0 returns is what all saw."""
+    call, routing, rank = case.call, case.routing(), member.rank
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, case.seed, mine, member.device.name)
+    tokens = make_tokens(call, case.seed, rank, routing, member.device.name)
+    is_right = True
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        return combined(call, tokens, experts, dist.group.WORLD)
+
+    out, rows = run()
+    if is_looked_at:
+        is_right = is_alike(call, out.cpu(), alone(call, case.seed, rank, routing))
+        is_right &= rows.tolist() == routing.loads[mine.start : mine.stop].tolist()
+    count = _agreed(plan, member, run)
+    times = torch.zeros(2 * count + 1, dtype=torch.float64)
+    times[-1] = float(not is_right)
+    for at in range(count):
+        clock.begin_together(_LEAD_US)
+        times[at] = clock.now_us()
+        times[count + at] = member.device.timed(_nothing, run)
+    return _gathered(times, member, count)
+
+
+def _agreed(plan: MoePlan, member: Membership, run: Callable[[], object]) -> int:
+    """As many calls as the budget pays for, by the rank whose pilot took longest."""
+    began = time.perf_counter()
+    member.device.timed(_nothing, run)
+    longest = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
+    dist.all_reduce(longest, dist.ReduceOp.MAX, group=member.control)
+    fewest, most = CALLS
+    return max(fewest, min(most, int(plan.budget_s / float(longest[0]))))
+
+
+def _gathered(times: torch.Tensor, member: Membership, count: int) -> Gathered:
+    world = dist.get_world_size()
+    found = [torch.zeros_like(times) for _ in range(world)] if member.rank == 0 else None
+    dist.gather(times, found, dst=0, group=member.control)
+    seen = {rank: one.tolist() for rank, one in enumerate(found or [])}
+    return Gathered(
+        tuple((rank, tuple(of[:count]), tuple(of[count:-1])) for rank, of in seen.items()),
+        wrong=tuple(rank for rank, of in seen.items() if of[-1]),
+    )
+
+
+def _nothing() -> None:
+    return None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

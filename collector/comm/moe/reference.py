@@ -1,0 +1,182 @@
+"""What DispatchFFNCombine computes, in plain torch: over ranks, and in one process to hold it
+against.
+
+Over ranks it goes the way of the fused kernel: rows to the ranks of their experts (all_to_all_v),
+gate_up, SwiGLU and down of each expert's rows, rows back, their weighed sum. INT8 is W8A8 with a
+scale a token: a token is quantised once before it is sent, the middle once an expert. Products of
+INT8 are exact, so that both ways agree to the last bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.routing import Routing
+from collector.ops.parts.int8 import int8_product, quantise_rows
+from collector.vocabulary import dtype_of
+
+_TOKENS, _EXPERTS, _WEIGHTS = range(3)  # streams of random numbers
+_STREAM_BITS = 24  # of a rank's or an expert's number
+_INT8_WITHIN = 16  # weights, as vLLM-Ascend's own tests take them
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Some experts' weights: `gate_up` (L,H,2I), gate first, `down` (L,I,H), and FLOAT scales of
+    their columns (L,2I) and (L,H), which weights that are not INT8 do without."""
+
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    gate_up_scale: torch.Tensor
+    down_scale: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One rank's: `x` (M,H), the experts (M,K) of each and the FLOAT weights (M,K) of their
+    results."""
+
+    x: torch.Tensor
+    experts: torch.Tensor
+    weights: torch.Tensor
+
+
+def make_experts(call: ExpertCall, seed: int, numbers: Sequence[int], device: str) -> Experts:
+    """The experts of these numbers: a number has the same weights in every process."""
+    made = [_make_expert(call, _random(seed, _EXPERTS, number)) for number in numbers]
+    return Experts(*(torch.stack(parts).to(device) for parts in zip(*made, strict=True)))
+
+
+def make_tokens(call: ExpertCall, seed: int, rank: int, routing: Routing, device: str) -> Tokens:
+    """The tokens of a rank: the same in every process."""
+    x = torch.randn((call.tokens, call.hidden), generator=_random(seed, _TOKENS, rank))
+    weights = torch.rand((call.tokens, call.choices), generator=_random(seed, _WEIGHTS, rank))
+    experts = torch.from_numpy(routing.experts[rank]).long()
+    return Tokens(x.to(device, _dtype(call)), experts.to(device), weights.to(device))
+
+
+def combined(
+    call: ExpertCall, tokens: Tokens, experts: Experts, group: "dist.ProcessGroup"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's outputs, with the ranks of `group`: (M,H), and the rows (L) of its experts."""
+    chosen = tokens.experts.flatten()
+    order = chosen.argsort(stable=True)
+    ours = torch.bincount(chosen, minlength=call.experts).view(call.ep_size, -1)
+    theirs = torch.empty_like(ours)
+    dist.all_to_all_single(theirs, ours, group=group)
+    sends, gets = ours.sum(1).tolist(), theirs.sum(1).tolist()
+
+    def exchanged(rows: torch.Tensor, gets: list[int], sends: list[int]) -> torch.Tensor:
+        got = rows.new_empty((sum(gets), *rows.shape[1:]))
+        dist.all_to_all_single(got, rows.contiguous(), gets, sends, group=group)
+        return got
+
+    sent = [exchanged(part[order // call.choices], gets, sends) for part in _sent(call, tokens.x)]
+    numbers = torch.arange(call.local_experts, device=theirs.device).repeat(call.ep_size)
+    by_expert = numbers.repeat_interleave(theirs.flatten()).argsort(stable=True)
+    rows = theirs.sum(0)
+    results = tokens.x.new_empty((sum(gets), call.hidden))
+    for at, places in enumerate(by_expert.split(rows.tolist())):
+        results[places] = _one_expert(call, [part[places] for part in sent], experts, at)
+    back = tokens.x.new_empty((len(order), call.hidden))
+    back[order] = exchanged(results, sends, gets)
+    return _weighed(back.view(call.tokens, call.choices, -1), tokens.weights), rows
+
+
+def alone(call: ExpertCall, seed: int, rank: int, routing: Routing) -> torch.Tensor:
+    """The same output of a rank, computed in one process on the host: expert by expert, with no
+    exchange."""
+    tokens = make_tokens(call, seed, rank, routing, "cpu")
+    sent = _sent(call, tokens.x)
+    results = tokens.x.new_zeros((call.tokens, call.choices, call.hidden))
+    for number in tokens.experts.unique().tolist():
+        token, choice = (tokens.experts == number).nonzero(as_tuple=True)
+        expert = make_experts(call, seed, [number], "cpu")
+        results[token, choice] = _one_expert(call, [part[token] for part in sent], expert, 0)
+    return _weighed(results, tokens.weights)
+
+
+def is_alike(call: ExpertCall, got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two outputs are of the same call: INT8 to the bit, else to some roundings of the
+    dtype, since a product depends on how many rows it has."""
+    if call.is_int8:
+        return bool(torch.equal(got, wanted))
+    rounding = torch.finfo(wanted.dtype).eps
+    largest = float(wanted.float().abs().max()) if wanted.numel() else 0.0
+    return bool(
+        torch.allclose(got.float(), wanted.float(), rtol=4 * rounding, atol=2 * rounding * largest)
+    )
+
+
+def _random(seed: int, stream: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(((3 * seed + stream) << _STREAM_BITS) + number)
+
+
+def _dtype(call: ExpertCall) -> torch.dtype:
+    known = dtype_of(call.dtype)
+    assert known is not None
+    found: torch.dtype = getattr(torch, known.torch_name)
+    return found
+
+
+def _make_expert(call: ExpertCall, random: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """Weights and scales with which results are about as large as what went in."""
+    made = []
+    for shape in ((call.hidden, 2 * call.intermediate), (call.intermediate, call.hidden)):
+        scale = (torch.rand(shape[1], generator=random) + 0.5) / shape[0] ** 0.5
+        if call.is_int8:
+            weight = torch.randint(
+                -_INT8_WITHIN, _INT8_WITHIN, shape, dtype=torch.int8, generator=random
+            )
+            made.append((weight, scale / _INT8_WITHIN))
+        else:
+            weight = (torch.randn(shape, generator=random) * scale).to(_dtype(call))
+            made.append((weight, torch.ones_like(scale)))
+    (gate_up, gate_up_scale), (down, down_scale) = made
+    return gate_up, down, gate_up_scale, down_scale
+
+
+def _sent(call: ExpertCall, x: torch.Tensor) -> list[torch.Tensor]:
+    """What is sent of each token: itself, or its INT8 and their scale."""
+    return list(quantise_rows(torch, x.float())) if call.is_int8 else [x]
+
+
+def _one_expert(
+    call: ExpertCall, sent: list[torch.Tensor], experts: Experts, at: int
+) -> torch.Tensor:
+    """The rows (n,H) of one expert through gate_up, SwiGLU and down."""
+    if call.is_int8:
+        values, scale = sent
+        wide = _product(values, scale, experts.gate_up[at], experts.gate_up_scale[at])
+        middle, scale = quantise_rows(torch, _swiglu(wide))
+        return _product(middle, scale, experts.down[at], experts.down_scale[at]).to(_dtype(call))
+    (rows,) = sent
+    wide = rows.float() @ experts.gate_up[at].float()
+    rounded = _swiglu(wide).to(_dtype(call)).float()
+    return (rounded @ experts.down[at].float()).to(_dtype(call))
+
+
+def _product(
+    values: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, of_columns: torch.Tensor
+) -> torch.Tensor:
+    """Rows of INT8 with a scale each, by INT8 with one a column: FLOAT."""
+    exact: Any = int8_product(torch, values, weight)
+    wide: torch.Tensor = exact.float() * of_columns * scale.unsqueeze(-1)
+    return wide
+
+
+def _swiglu(wide: torch.Tensor) -> torch.Tensor:
+    gate, up = wide.chunk(2, -1)
+    return torch.nn.functional.silu(gate.contiguous()) * up
+
+
+def _weighed(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The sum over choices, one after the other: a reduction may take them in any order."""
+    total = torch.zeros(results.shape[0], results.shape[2], device=results.device)
+    for choice in range(results.shape[1]):
+        total += results[:, choice].float() * weights[:, choice, None]
+    return total.to(results.dtype)

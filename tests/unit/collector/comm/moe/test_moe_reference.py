@@ -1,0 +1,56 @@
+"""The reference of DispatchFFNCombine is what its formula says, and a wrong result is seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.routing import skewed
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+CALL = ExpertCall(9, 64, 48, 6, 2, 3)
+
+
+def by_formula(call, seed, rank, routing):
+    """Token by token, in float64, with no quantisation of tokens."""
+    from collector.comm.moe.reference import make_experts, make_tokens
+
+    tokens = make_tokens(call, seed, rank, routing, "cpu")
+    experts = make_experts(call, seed, range(call.experts), "cpu")
+    gate_up = experts.gate_up.double() * experts.gate_up_scale.double().unsqueeze(1)
+    down = experts.down.double() * experts.down_scale.double().unsqueeze(1)
+    out = torch.zeros(call.tokens, call.hidden, dtype=torch.float64)
+    for token in range(call.tokens):
+        for choice in range(call.choices):
+            number = int(tokens.experts[token, choice])
+            gate, up = (tokens.x[token].double() @ gate_up[number]).chunk(2)
+            result = (gate / (1 + torch.exp(-gate)) * up) @ down[number]
+            out[token] += tokens.weights[token, choice].double() * result
+    return out
+
+
+@pytest.mark.parametrize(("is_int8", "within"), [(False, 0.02), (True, 0.05)])
+def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(is_int8, within):
+    from collector.comm.moe.reference import alone
+
+    call = replace(CALL, is_int8=is_int8)
+    routing = skewed(call, 5, 0.5)
+    wanted = by_formula(call, 5, 1, routing)
+    off = (alone(call, 5, 1, routing).double() - wanted).abs().max() / wanted.abs().max()
+    assert float(off) < within
+
+
+def test_one_number_that_is_off_is_seen():
+    from collector.comm.moe.reference import alone, is_alike
+
+    for call in (CALL, replace(CALL, is_int8=False)):
+        wanted = alone(call, 5, 0, skewed(call, 5, 0.5))
+        off = wanted.clone()
+        off[3, 7] += 0.1 * wanted.abs().max()
+        assert is_alike(call, wanted.clone(), wanted)
+        assert not is_alike(call, off, wanted)
+    off = wanted.clone()
+    off[0, 0] = torch.nan
+    assert not is_alike(call, off, wanted)
