@@ -5,6 +5,7 @@ tell the difference to half of the shortest round trip (Cristian's algorithm).
 """
 
 import time
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,11 @@ class Clock:
 
     def now_us(self) -> float:
         return _own_us() - self._ahead_us
+
+    def of_wall(self, moments_ns: Iterable[int]) -> list[float]:
+        """Moments of this machine's wall clock, by which profilers tell theirs."""
+        ahead_ns = _wall_ahead_ns()
+        return [(moment - ahead_ns) / 1e3 - self._ahead_us for moment in moments_ns]
 
     def begin_together(self, after_us: float) -> None:
         """Return at the same time in all ranks, `after_us` from now by rank 0's choice."""
@@ -59,6 +65,19 @@ class Clock:
             answered = _own_us()
             found.append((answered - asked, (asked + answered) / 2 - float(message[0])))
         return min(found)[1]
+
+
+def _wall_ahead_ns() -> int:
+    """By how much the wall clock is ahead of the own one: of some readings the quickest."""
+    found = []
+    for _ in range(_ROUND_TRIPS):
+        before_ns, wall_ns, after_ns = (
+            time.perf_counter_ns(),
+            time.time_ns(),
+            time.perf_counter_ns(),
+        )
+        found.append((after_ns - before_ns, wall_ns - (before_ns + after_ns) // 2))
+    return min(found)[1]
 
 
 def _own_us() -> float:

@@ -81,14 +81,16 @@ def found_of(
     measured, left_out, wrong = [], [], []
     for at, rounds in sorted(by_case.items()):
         case = plan.collectives[at]
-        if reason := rounds[0].left_out:
-            left_out.append(LeftOut(case, reason))
-        elif ranks := sorted({rank for one in rounds for rank in one.wrong}):
+        timed = [one for one in rounds if not one.left_out]
+        if ranks := sorted({rank for one in rounds for rank in one.wrong}):
             wrong.append(LeftOut(case, f"the result of rank {', '.join(map(str, ranks))} is wrong"))
+        elif not timed:
+            left_out.append(LeftOut(case, rounds[0].left_out))
         else:
-            timings = tuple(_of_groups(plan.groups(case), one) for one in rounds)
+            groups = plan.groups(case)
+            timings = tuple(_of_groups(groups, one) for one in timed)
             backend = BACKENDS[plan.backend]
-            measured.append(Measured(case, plan.mode, backend, timings, settings))
+            measured.append(Measured(case, plan.mode_of(case), backend, timings, settings))
     return Found(tuple(measured), tuple(left_out), tuple(wrong))
 
 

@@ -1,7 +1,8 @@
 """One rank's part in measuring one case; all ranks go through the same steps, idle ones too."""
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from collector.collective import Collective, check
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.buffers import Buffers, Member
 from collector.comm.clock import Clock
+from collector.comm.kernels import Span, spans_of_calls
 from collector.comm.rank_device import RankDevice
 from collector.errors import BadInput
 
@@ -57,16 +59,37 @@ class MeasuringRank:
         peer = None if mine is None else self._peer(case, mine)
         is_right = self._first_calls(target, peer)
         iterations = self._agreed_iterations(target)
-        times = torch.zeros(2 * iterations + 1, dtype=torch.float64)
-        times[-1] = float(not is_right)
-        for at in range(iterations):
+        if self._plan.mode_of(case) is Mode.KERNEL:
+            times = self._kernel_times(case.operation, target, iterations)
+        else:
+            times = self._call_times(target, peer, iterations)
+        return self._gathered(torch.cat([times, _number(not is_right)]), working, iterations)
+
+    def _call_times(self, target: Buffers | None, peer: Buffers | None, calls: int) -> torch.Tensor:
+        """When each call began on rank 0's clock, how long each took, and how many were seen."""
+        times = torch.zeros(2 * calls + 1, dtype=torch.float64)
+        times[-1] = calls
+        for at in range(calls):
             self._clock.begin_together(_LEAD_US)
             if target is not None:
                 times[at] = self._clock.now_us()
-                times[iterations + at] = self._timed(target, peer)
+                times[calls + at] = self._timed(target, peer)
                 if peer is not None:  # the call began when its peer had ended
-                    times[at] = self._clock.now_us() - times[iterations + at]
-        return self._gathered(times, working, iterations)
+                    times[at] = self._clock.now_us() - times[calls + at]
+        return times
+
+    def _kernel_times(self, operation: str, target: Buffers | None, calls: int) -> torch.Tensor:
+        """The same of kernels. Ranks begin together once: after that a call follows the one before
+        on the device, as if each had waited for all."""
+        begin = functools.partial(self._clock.begin_together, _LEAD_US)
+        if target is None:
+            begin()
+            return torch.zeros(2 * calls + 1, dtype=torch.float64)
+        spans = self._device.kernels(operation, lambda: _one_after_another(begin, target, calls))
+        runs = spans_of_calls(spans, calls) or [Span(0, 0)] * calls
+        starts = self._clock.of_wall(run.start_ns for run in runs)
+        took = [run.duration_ns / 1e3 for run in runs]
+        return torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
 
     def _timed(self, target: Buffers, peer: Buffers | None) -> float:
         return self._device.timed(_nothing if peer is None else peer.call, target.call)
@@ -76,7 +99,7 @@ class MeasuringRank:
         return Buffers(case, member, self._device.name)
 
     def _peer(self, case: Collective, ranks: tuple[int, ...]) -> Buffers | None:
-        if self._plan.mode is not Mode.ALTERNATING:
+        if self._plan.mode_of(case) is not Mode.ALTERNATING:
             return None
         other = replace(case, operation=_PEERS.get(case.operation, _PEER_OF_OTHERS))
         try:
@@ -106,7 +129,7 @@ class MeasuringRank:
                 began = time.perf_counter()
                 self._device.timed(_nothing, target.call)
                 took_us = (time.perf_counter() - began) * 1e6
-        longest = torch.tensor([took_us], dtype=torch.float64)
+        longest = _number(took_us)
         dist.all_reduce(longest, dist.ReduceOp.MAX, group=self._control)
         fewest, most = self._plan.iterations
         paid_for = self._plan.budget_s * 1e6 / (float(longest[0]) + _LEAD_US)
@@ -122,13 +145,28 @@ class MeasuringRank:
             return Gathered(())
         members = sorted(rank for ranks in working for rank in ranks)
         seen = {rank: found[rank].tolist() for rank in members}
+        wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
+        for rank, all_ in seen.items():
+            if not all_[-2] or all_[-2] % iterations:
+                told = f"the profiler of rank {rank} tells of {all_[-2]:g} kernels"
+                return Gathered((), f"{told}, {iterations} calls were made", wrong)
         return Gathered(
             tuple(
-                (rank, tuple(all_[:iterations]), tuple(all_[iterations:-1]))
+                (rank, tuple(all_[:iterations]), tuple(all_[iterations:-2]))
                 for rank, all_ in seen.items()
             ),
-            wrong=tuple(rank for rank, all_ in seen.items() if all_[-1]),
+            wrong=wrong,
         )
+
+
+def _one_after_another(begin: Callable[[], object], target: Buffers, calls: int) -> None:
+    begin()
+    for _ in range(calls):
+        target.call()
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64)
 
 
 def _nothing() -> None:

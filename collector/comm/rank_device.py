@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from collector.comm.kernel_window import hccl_window, nccl_window
+from collector.comm.kernels import Span
 from collector.errors import BadInput, HostFault
 
 
@@ -20,6 +22,10 @@ class RankDevice(Protocol):
 
     def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
         """Run both, one after the other; how long the second took, in us."""
+
+    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
+        """Run calls of an operation and wait for them; when its kernels ran. BadInput where a call
+        runs none."""
 
 
 class HostRank:
@@ -36,6 +42,9 @@ class HostRank:
         call()
         return (time.perf_counter_ns() - began) / 1e3
 
+    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
+        raise BadInput("a cpu runs no kernels of collectives")
+
 
 class AcceleratorRank:
     """A gpu or an NPU: calls are queued, and timed by events of its own stream."""
@@ -47,6 +56,7 @@ class AcceleratorRank:
             raise BadInput(f"local rank {local_rank}: {count} {kind} devices are here")
         self._module.set_device(local_rank)
         self.name = f"{kind}:{local_rank}"
+        self._window = hccl_window if kind == "npu" else nccl_window
 
     def free_bytes(self) -> int | None:
         return int(self._module.mem_get_info()[0])
@@ -59,6 +69,9 @@ class AcceleratorRank:
         last.record()
         self._module.synchronize()
         return float(first.elapsed_time(last)) * 1e3
+
+    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
+        return self._window(operation, calls)
 
 
 def open_rank_device(backend: str, local_rank: int) -> RankDevice:

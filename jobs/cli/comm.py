@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collector.comm.measured import Found
     from collector.comm.topology import Grid
 
+_BY_CASE = "auto"
 # Of the first design's options: they take words up to the next option.
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
 
@@ -63,7 +64,7 @@ def comm_verb(
     do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
         False
     ),
-    bench_mode: Annotated[str, typer.Option(help="event or alternating")] = "event",
+    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = ("auto"),
     rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 0.2,
     backend: Annotated[str, typer.Option(help="npu (hccl), cuda (nccl) or cpu (gloo)")] = "npu",
@@ -88,8 +89,9 @@ def comm_verb(
 
     if backend not in BACKENDS:
         raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
-    if bench_mode not in list(Mode):
-        raise BadInput(f"--bench-mode {bench_mode!r}: {' or '.join(Mode)} is wanted")
+    if bench_mode not in (_BY_CASE, *Mode):
+        raise BadInput(f"--bench-mode {bench_mode!r}: {_BY_CASE}, {', '.join(Mode)} are wanted")
+    mode = None if bench_mode == _BY_CASE else Mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
         raise BadInput("--output-csv is a file of one operation: --ops with one is wanted")
@@ -115,9 +117,7 @@ def comm_verb(
         say(line)
     if not cases:
         raise BadInput("no case is left to measure")
-    plan = BenchPlan(
-        backend, grid, meeting.world, Mode(bench_mode), rounds, budget_s, (5, 100), tuple(cases)
-    )
+    plan = BenchPlan(backend, grid, meeting.world, mode, rounds, budget_s, (5, 100), tuple(cases))
     for line in plan_lines(plan):
         say(line)
     if not do_run:

@@ -19,9 +19,13 @@ _LISTED = 20
 
 
 def plan_lines(plan: BenchPlan) -> Iterator[str]:
-    """Each operation and group in a line."""
+    """Each operation, group and mode in a line."""
     for _, group in groupby(
-        plan.collectives, key=lambda one: (one.operation, one.group_size, one.tier, one.together)
+        plan.collectives,
+        key=lambda one: (
+            *(one.operation, one.group_size, one.tier, one.together),
+            plan.mode_of(one),
+        ),
     ):
         cases = list(group)
         one, groups = cases[0], plan.groups(cases[0])
@@ -30,7 +34,8 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
         yield (
             f"{one.operation} over {one.group_size} ranks of tier {one.tier}: "
             f"{counted(len(groups), 'group')}{at_once}, ranks {ranks}; "
-            f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} bytes"
+            f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} "
+            f"bytes, mode {plan.mode_of(one)}"
         )
 
 

@@ -16,13 +16,17 @@ ROOT = Path(__file__).parents[2]
 RANKS, CALLS = 2, 8  # one that is looked at, two pilots, and the fewest that are timed
 
 
+@pytest.mark.parametrize("mode", ["event", "kernel"])  # the latter in windows of the stock profiler
 def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_no_row(
-    fake: FakeCann, tmp_path: Path
+    fake: FakeCann, tmp_path: Path, mode: str
 ):
     log = tmp_path / "log"
     words = "comm --do-run --backend npu --num-devices 2 --bytes-grid 1024 --rounds 1 --budget-s 0"
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", *words.split(), "--output-dir", str(tmp_path / "out")],
+        [
+            *(sys.executable, "-m", "jobs.cli", *words.split()),
+            *("--bench-mode", mode, "--output-dir", str(tmp_path / "out")),
+        ],
         cwd=ROOT,
         env=environment(fake, log=log, devices=RANKS),
         capture_output=True,

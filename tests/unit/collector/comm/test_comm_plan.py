@@ -13,7 +13,7 @@ from collector.collective import (
     dtype_named,
     parts_v,
 )
-from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, default_mode
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
 from collector.comm.topology import Grid
 from collector.errors import BadInput
@@ -75,6 +75,36 @@ def test_every_rank_reads_the_plan_that_was_written():
     assert BenchPlan.from_json(plan.to_json()).number == plan.number
     assert plan_of(cases[:-1]).number != plan.number
     assert float(plan.number) == plan.number  # ranks compare it as a float64
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "backend", "mode"),
+    [
+        ("all_gather", 74 << 10, "npu", Mode.KERNEL),
+        ("reduce_scatter", (1 << 20) - 2, "npu", Mode.KERNEL),
+        ("all_gather", 1 << 20, "npu", Mode.ALTERNATING),
+        ("reduce_scatter", 8 << 20, "npu", Mode.ALTERNATING),
+        ("all_reduce", 128, "npu", Mode.ALTERNATING),
+        ("all_reduce", 512 << 20, "npu", Mode.ALTERNATING),
+        ("all_reduce", 128, "cuda", Mode.KERNEL),
+        ("broadcast", 1 << 20, "cuda", Mode.EVENT),
+        ("all_gather", 128, "cpu", Mode.EVENT),
+    ],
+)
+def test_a_mode_is_chosen_by_operation_size_and_backend(operation, size, backend, mode):
+    assert default_mode(operation, size, backend) is mode
+    case = Collective(operation, size, "bfloat16", 2, 2)
+    plan = BenchPlan(backend, GRID, 2, None, 2, 0.1, (5, 20), (case,))
+    assert plan.mode_of(case) is mode
+    assert BenchPlan.from_json(plan.to_json()) == plan
+    asked = BenchPlan(backend, GRID, 2, Mode.EVENT, 2, 0.1, (5, 20), (case,))
+    assert asked.mode_of(case) is Mode.EVENT
+
+
+def test_gloo_has_no_kernel_to_time():
+    case = Collective("all_reduce", 128, "bfloat16", 2, 2)
+    with pytest.raises(BadInput, match="gloo moves data on the host's threads"):
+        BenchPlan("cpu", GRID, 2, Mode.KERNEL, 2, 0.1, (5, 20), (case,))
 
 
 @pytest.mark.parametrize(

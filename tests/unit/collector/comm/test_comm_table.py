@@ -139,6 +139,13 @@ def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
     assert written.count() == 2
 
 
+def test_a_round_that_a_profiler_lost_does_not_take_the_others_with_it():
+    plan = BenchPlan("npu", Grid((48, 8, 2)), 2, Mode.KERNEL, 2, 0.1, (5, 9), (ALONE,))
+    lost = CaseSeen(0, 0, (), "the profiler of rank 1 tells of 0 kernels, 2 calls were made", ())
+    (one,) = found_of(plan, [lost, seen(0, 1, 5.0)], {}).measured
+    assert (one.mode, one.duration_us, len(one.timings)) == ("kernel", 5.0, 1)
+
+
 def test_what_the_ranks_left_out_is_told():
     plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 1, 0.1, (5, 9), (ALONE,))
     result = found_of(plan, [CaseSeen(0, 0, (), "too large", ())], {})

@@ -22,6 +22,15 @@ def test_without_do_run_the_plan_is_said():
     assert "nothing is measured without --do-run" in done.stdout
 
 
+def test_the_plan_says_how_each_size_is_timed():
+    words = "--backend npu --num-devices 2 --ops all_gather all_reduce --nproc-per-node 2"
+    done = comm(*words.split())
+    assert done.returncode == 0, done.stderr
+    assert "13 sizes, 128 to 524288 bytes, mode kernel" in done.stdout
+    assert "10 sizes, 1048576 to 536870912 bytes, mode alternating" in done.stdout
+    assert "23 sizes, 128 to 536870912 bytes, mode alternating" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -29,7 +38,8 @@ def test_without_do_run_the_plan_is_said():
             "--ops all_reduce broadcast --output-csv x.csv",
             "--output-csv is a file of one operation",
         ),
-        ("--bench-mode kernel", "event or alternating"),
+        ("--bench-mode kernel", "gloo moves data on the host's threads and runs no kernel"),
+        ("--bench-mode pipeline", "auto, event, alternating, kernel are wanted"),
         ("--backend tpu", "--backend 'tpu'"),
         ("--dtype float64", "dtype 'float64'"),
         ("--num-devices 1000", "768 ranks"),

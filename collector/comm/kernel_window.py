@@ -1,0 +1,49 @@
+"""A profiler around some calls: when their kernels ran. One window a case."""
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd.profiler import profile
+
+from collector.comm.kernels import KERNEL_DETAILS, Span, hccl_spans, nccl_spans
+from collector.replay.events import kernel_events
+
+
+def nccl_window(operation: str, calls: Callable[[], object]) -> list[Span]:
+    """By torch's own profiler; every kernel of nccl is the operation's, since nothing else runs."""
+    recorder = profile(use_device="cuda", use_kineto=True)
+    recorder.__enter__()
+    try:
+        calls()
+        torch.cuda.synchronize()
+    finally:
+        recorder.__exit__(None, None, None)
+    events = recorder.kineto_results.events()
+    return nccl_spans(kernel_events(events, torch.autograd.DeviceType.CUDA))
+
+
+def hccl_window(operation: str, calls: Callable[[], object]) -> list[Span]:
+    """By torch_npu's, whose tables are read and thrown away; no span where it wrote none.
+
+    Level1, since communication has no rows of its own below.
+    """
+    profiler: Any = importlib.import_module("torch_npu.profiler")
+    settings = profiler._ExperimentalConfig(
+        profiler_level=profiler.ProfilerLevel.Level1,
+        aic_metrics=profiler.AiCMetrics.PipeUtilization,
+        data_simplification=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="opmeter-comm-") as folder:
+        with profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
+            experimental_config=settings,
+            on_trace_ready=profiler.tensorboard_trace_handler(folder),
+        ):
+            calls()
+            getattr(torch, "npu").synchronize()  # noqa: B009  which torch_npu adds
+        tables = sorted(Path(folder).rglob(KERNEL_DETAILS))
+        return hccl_spans(tables[0], operation) if tables else []

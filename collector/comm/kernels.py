@@ -1,0 +1,78 @@
+"""Which rows of a profiler are a collective's calls, and when each of them ran."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from collector.collective import OPERATIONS
+from collector.errors import BadInput
+from collector.replay.events import Event
+from collector.table import csv_rows
+
+KERNEL_DETAILS = "kernel_details.csv"
+_NEEDED = ("Name", "Type", "Start Time(us)", "Duration(us)")
+_NCCL = re.compile(r"nccl\w*Kernel")  # ncclDevKernel_AllReduce_..., ncclSymkDevKernel_...
+# Of the same call: what its expansion runs on vector cores, within the row of the call itself.
+_AIV = "AivKernel"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """When a kernel ran, by the wall clock of its machine."""
+
+    start_ns: int
+    duration_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.duration_ns
+
+
+def nccl_spans(kernels: Iterable[Event]) -> list[Span]:
+    """Those of nccl among what ran on a gpu; of a call there may be several."""
+    found = (Span(one.start_ns, one.duration_ns) for one in kernels if _NCCL.match(one.name))
+    return sorted(found)
+
+
+def hccl_spans(path: Path, operation: str) -> list[Span]:
+    """An operation's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
+    `N/A` and on the stream that carried it, with the same start. BadInput for another file."""
+    kernel_type = OPERATIONS[operation].file.removesuffix(".csv")
+    lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+    (_, header), *rows = list(csv_rows(lines, path=path)) or [(1, [])]
+    if missing := [name for name in _NEEDED if name not in header]:
+        raise BadInput(f"a column {missing[0]} is wanted", path=path, line=1)
+    name, kind, start, duration = (header.index(one) for one in _NEEDED)
+    found: dict[int, Span] = {}
+    for line, row in rows:
+        if len(row) <= max(name, kind, start, duration):
+            continue
+        if row[kind].strip() != kernel_type or _AIV in row[name]:
+            continue
+        try:
+            span = Span(_ns(row[start]), _ns(row[duration]))
+        except (InvalidOperation, ValueError, OverflowError) as error:
+            raise BadInput(f"times are wanted: {error}", path=path, line=line) from error
+        if span.duration_ns > 0:
+            same = span.start_ns // 1000
+            found[same] = max(found.get(same, span), span, key=lambda one: one.duration_ns)
+    return sorted(found.values())
+
+
+def spans_of_calls(spans: Sequence[Span], calls: int) -> list[Span]:
+    """When each call ran, from its first kernel to its last; each has as many. None at all where
+    they cannot be told apart."""
+    if not spans or len(spans) % calls:
+        return []
+    each = len(spans) // calls
+    parts = [spans[at : at + each] for at in range(0, len(spans), each)]
+    return [
+        Span(part[0].start_ns, max(one.end_ns for one in part) - part[0].start_ns) for part in parts
+    ]
+
+
+def _ns(text: str) -> int:
+    """Of microseconds since 1970 with three decimals, which no float64 holds."""
+    return int(Decimal(text.strip()) * 1000)
