@@ -103,14 +103,19 @@ class Collective:
 def check(collective: Collective) -> None:
     """Raise BadInput for a message that cannot be sent as it is called: the label of a row would
     then lie about its bytes."""
-    element_bytes = DTYPES[collective.dtype][1]
-    parts = collective.group_size if OPERATIONS[collective.operation].is_split else 1
-    whole = element_bytes * parts
+    whole = whole_bytes(collective)
     if collective.message_bytes < whole or collective.message_bytes % whole:
-        each = f" for each of {parts} ranks" if parts > 1 else ""
+        is_split = OPERATIONS[collective.operation].is_split
+        each = f" for each of {collective.group_size} ranks" if is_split else ""
         raise BadInput(
             f"{collective}: whole elements{each} are wanted, a multiple of {whole} bytes"
         )
+
+
+def whole_bytes(collective: Collective) -> int:
+    """What a message must be a multiple of: an element, for each rank where each has its part."""
+    parts = collective.group_size if OPERATIONS[collective.operation].is_split else 1
+    return DTYPES[collective.dtype][1] * parts
 
 
 def parts_v(elements: int, ranks: int) -> tuple[int, ...]:

@@ -57,7 +57,11 @@ def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
 class BenchPlan:
     """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
     `iterations` (fewest, most). A `mode` of None is each case's own `default_mode`. BadInput for a
-    mode that the backend does not have."""
+    mode that the backend does not have.
+
+    Where time jumps between two neighbouring sizes, those between them are measured, too, until
+    neighbours differ by at most `jump_factor`; None has nobody look.
+    """
 
     backend: str
     grid: Grid
@@ -67,8 +71,11 @@ class BenchPlan:
     budget_s: float
     iterations: tuple[int, int]
     collectives: tuple[Collective, ...]
+    jump_factor: float | None = None
 
     def __post_init__(self) -> None:
+        if self.jump_factor is not None and not 1 < self.jump_factor < float("inf"):
+            raise BadInput(f"jump factor {self.jump_factor:g}: a factor above 1 is wanted")
         if self.mode is Mode.KERNEL and self.backend == "cpu":
             raise BadInput(
                 "mode kernel: gloo moves data on the host's threads and runs no kernel that could "

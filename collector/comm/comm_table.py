@@ -19,7 +19,7 @@ DURATION = "Duration(us)"
 _ALONE = (
     *(DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend", "rounds", "iterations"),
     *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
-    "environment",
+    *("environment", "jump"),
 )
 _TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
 COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
@@ -147,4 +147,5 @@ def _cells(one: Measured) -> Cells:
         "rank_max_us": f"{max(group.rank_max_us for group in groups):.2f}",
         "skew_us": f"{max(group.skew_us for group in groups):.2f}",
         "environment": one.environment,
+        "jump": one.jump,
     }

@@ -7,6 +7,7 @@ from statistics import median
 
 from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
+from collector.comm.jump_search import case_of, found_jumps
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
 
@@ -16,7 +17,8 @@ _CHANGE_THE_RUN = ("HCCL_", "NCCL_", "GLOO_")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case. `timings`: of each round, each group's. Durations are medians over the rounds of
+    """One case. `jump` says that its time differs from the next smaller size's by more than bytes
+    explain. `timings`: of each round, each group's. Durations are medians over the rounds of
     the groups' median; `slowest_us` is that of the slowest group."""
 
     collective: Collective
@@ -24,6 +26,7 @@ class Measured:
     backend: str
     timings: tuple[tuple[CollectiveTiming, ...], ...]
     environment: str
+    jump: str = ""
 
     @property
     def rounds_us(self) -> tuple[float, ...]:
@@ -74,13 +77,14 @@ def found_of(
     plan: BenchPlan, seen: Iterable[CaseSeen], environment: Mapping[str, str] = os.environ
 ) -> Found:
     """The cases of a plan from what rank 0 wrote, whole or not: a case counts from one round on."""
-    by_case: dict[int, list[CaseSeen]] = {}
+    seen = sorted(seen, key=lambda one: one.case)
+    by_case: dict[Collective, list[CaseSeen]] = {}
     for one in seen:
-        by_case.setdefault(one.case, []).append(one)
+        by_case.setdefault(case_of(plan, one), []).append(one)
+    jumps = {case: str(jump) for case, jump in found_jumps(plan, seen)}
     settings = _settings(environment)
     measured, left_out, wrong = [], [], []
-    for at, rounds in sorted(by_case.items()):
-        case = plan.collectives[at]
+    for case, rounds in by_case.items():
         timed = [one for one in rounds if not one.left_out]
         if ranks := sorted({rank for one in rounds for rank in one.wrong}):
             wrong.append(LeftOut(case, f"the result of rank {', '.join(map(str, ranks))} is wrong"))
@@ -90,7 +94,8 @@ def found_of(
             groups = plan.groups(case)
             timings = tuple(_of_groups(groups, one) for one in timed)
             backend = BACKENDS[plan.backend]
-            measured.append(Measured(case, plan.mode_of(case), backend, timings, settings))
+            mode, jump = plan.mode_of(case), jumps.get(case, "")
+            measured.append(Measured(case, mode, backend, timings, settings, jump))
     return Found(tuple(measured), tuple(left_out), tuple(wrong))
 
 

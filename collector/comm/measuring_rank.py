@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -27,14 +27,16 @@ _PILOTS = 2
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """What all ranks saw of one case: (rank, starts in us, durations in us), or why it was not run.
-    `wrong` are the ranks whose result was not what it must be."""
+    `wrong` are the ranks whose result was not what it must be, `extra` a size that no plan holds.
+    """
 
     ranks: tuple[tuple[int, tuple[float, ...], tuple[float, ...]], ...]
     left_out: str = ""
     wrong: tuple[int, ...] = ()
+    extra: Collective | None = None
 
     def to_json(self) -> dict[str, object]:
-        return {"ranks": self.ranks, "left_out": self.left_out, "wrong": self.wrong}
+        return asdict(self)
 
 
 class MeasuringRank:

@@ -12,17 +12,19 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan
+from collector.comm.jump_search import next_case, searched
 from collector.comm.measuring_rank import Gathered, MeasuringRank
 from collector.comm.rank_device import RankDevice, open_rank_device
-from collector.comm.rank_files import PLAN, RESULTS, journal_name, stacks_name
+from collector.comm.rank_files import PLAN, RESULTS, journal_name, read_results, stacks_name
 from collector.errors import BadInput
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
@@ -118,22 +120,45 @@ def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank:
 
 def main(folder: Path) -> None:
     with joined(folder, BenchPlan.from_json) as (plan, member):
-        write_results(folder, _seen(plan, member), member.rank)
+        write_results(folder, _seen(plan, member, folder), member.rank)
 
 
-def _seen(plan: BenchPlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
+def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[int, int, Gathered]]:
     member.journal.say(step="making groups")
     groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
     worker = MeasuringRank(plan, member.device, member.control, groups)
     limit_bytes = member.memory_of_all()
+
+    def measured(case: Collective, of_rounds: str) -> Gathered:
+        member.journal.say(step=f"{case} ({of_rounds} of {plan.rounds})")
+        if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
+            return Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
+        return worker.measure(case)
+
     for round_number, at in turns(plan.rounds, len(plan.collectives)):
         case = plan.collectives[at]
-        member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
-        if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
-            seen = Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
-        else:
-            seen = worker.measure(case)
-        yield round_number, at, seen
+        yield round_number, at, measured(case, f"round {round_number + 1}")
+    places = {case: at for at, case in enumerate(plan.collectives)}
+    for case in _of_jumps(plan, member, folder):
+        at = places.setdefault(case, len(places))
+        extra = case if at >= len(plan.collectives) else None
+        for number in range(plan.rounds):
+            seen = measured(case, f"for a jump, round {number + 1}")
+            yield plan.rounds + number, at, replace(seen, extra=extra)
+
+
+def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Collective]:
+    """The sizes that tell where time jumps, each by what was written of those before it. Rank 0
+    chooses: the others have not seen what all have."""
+    for one in searched(plan):
+        while True:
+            size = torch.zeros(1, dtype=torch.int64)
+            if member.rank == 0 and (wanted := next_case(plan, one, read_results(folder))):
+                size[0] = wanted.message_bytes
+            dist.broadcast(size, 0, group=member.control)
+            if not size[0]:
+                break
+            yield replace(one, message_bytes=int(size[0]))
 
 
 def turns(rounds: int, cases: int) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.collective import Collective
 from collector.comm.timing import RankTimes
 from collector.replay.process import ProcessId
 
@@ -30,13 +31,15 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class CaseSeen:
-    """What one round saw of a case of the plan, `case` by its place there."""
+    """What one round saw of a case of the plan, `case` by its place there. `extra` is a size that
+    the plan does not hold, and has a place behind them. Rounds beyond the plan's are of jumps."""
 
     round: int
     case: int
     ranks: tuple[RankTimes, ...]
     left_out: str
     wrong: tuple[int, ...]
+    extra: Collective | None = None
 
 
 def rank_states(folder: Path) -> list[RankState]:
@@ -74,8 +77,14 @@ def _seen(read: dict[str, object]) -> CaseSeen:
     times = tuple(RankTimes(rank, tuple(starts), tuple(took)) for rank, starts, took in ranks)
     wrong = read["wrong"]
     assert isinstance(wrong, list)
+    extra = read.get("extra")
     return CaseSeen(
-        int(str(read["round"])), int(str(read["case"])), times, str(read["left_out"]), tuple(wrong)
+        int(str(read["round"])),
+        int(str(read["case"])),
+        times,
+        str(read["left_out"]),
+        tuple(wrong),
+        Collective(**extra) if isinstance(extra, dict) else None,
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collector.comm.measured import Found
     from collector.comm.topology import Grid
 
-_BY_CASE = "auto"
+_BY_CASE, _JUMP_FACTOR = "auto", 1.1
 # Of the first design's options: they take words up to the next option.
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
 
@@ -64,7 +64,11 @@ def comm_verb(
     do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
         False
     ),
-    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = ("auto"),
+    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = "auto",
+    jump_factor: Annotated[
+        float | None,
+        typer.Option(help="bisect jumps to it; 0 for none  [1.1; none of gloo]"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 0.2,
     backend: Annotated[str, typer.Option(help="npu (hccl), cuda (nccl) or cpu (gloo)")] = "npu",
@@ -117,7 +121,12 @@ def comm_verb(
         say(line)
     if not cases:
         raise BadInput("no case is left to measure")
-    plan = BenchPlan(backend, grid, meeting.world, mode, rounds, budget_s, (5, 100), tuple(cases))
+    if jump_factor is None and backend != "cpu":  # where most jumps are the machine's other work
+        jump_factor = _JUMP_FACTOR
+    plan = BenchPlan(
+        *(backend, grid, meeting.world, mode, rounds, budget_s, (5, 100), tuple(cases)),
+        jump_factor=jump_factor or None,
+    )
     for line in plan_lines(plan):
         say(line)
     if not do_run:
@@ -164,7 +173,7 @@ def _run(
                     meeting,
                     folder,
                     patience_s=patience_s,
-                    tick=lambda done: view.measure(done, total),
+                    tick=lambda done: view.measure(done, max(done, total)),
                 )
             except GangFailed as error:
                 failure = str(error)

@@ -59,6 +59,7 @@ def found_lines(found: Found) -> Iterator[str]:
 
     yield from left_out_lines("not measured", found.left_out)
     yield from left_out_lines("wrong", found.wrong)
+    yield from (f"jump: {one.collective}: {one.jump}" for one in found.measured if one.jump)
     yield from fit_lines([point_of(one) for one in found.measured if not one.collective.together])
     if found.measured and len(found.measured[0].timings) > 1:
         yield (

@@ -77,6 +77,36 @@ def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp
     assert nobody_is_left(tmp_path)
 
 
+# As a library does that changes its protocol at so many bytes; read by every rank when it starts.
+SLOW_FROM_1500_BYTES = """
+import os, time
+if "RANK" in os.environ:
+    from collector.comm.buffers import Buffers
+    made = Buffers._call
+    def slow(self):
+        call = made(self)
+        if self._what.message_bytes < 1500:
+            return call
+        return lambda: (time.sleep(0.05), call())
+    Buffers._call = slow
+"""
+
+
+def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SLOW_FROM_1500_BYTES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ["PYTHONPATH"]]))
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    plan = replace(plan_of(["all_reduce"], [1024, 2048], [2], 2), jump_factor=1.1)
+    found = {one.collective.message_bytes: one for one in measured(plan, folder)}
+    located = {size for size, one in found.items() if one.jump.startswith("located")}
+    first_slow = min(size for size in found if size >= 1500)
+    assert first_slow in located
+    assert first_slow < 1.1 * max(size for size in found if size < 1500)
+
+
 def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     disturb(tmp_path, 1, signal.SIGKILL)
     with pytest.raises(GangFailed, match=r"rank 1 killed by SIGKILL .* in: all_reduce of 1024"):
