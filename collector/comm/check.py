@@ -11,6 +11,8 @@ from collector.errors import BadInput
 
 _NOISE = 0.2  # of a median, where rounds do not say more
 
+_PASS, _WARN = 2.0, 4.0  # of a ratio, by the consumer's own rule
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -28,6 +30,11 @@ class Point:
         """By more than the noise of both."""
         noise = max(_NOISE, self.spread, other.spread)
         return self.duration_us < other.duration_us * max(0.0, 1.0 - noise)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Of its row, as `comm_table.KEY` has it."""
+        return str(self.message_bytes), str(self.group_size), self.dtype, self.tier
 
     @property
     def bus_bandwidth_gbps(self) -> float:
@@ -127,6 +134,12 @@ def tier_problems(all_series: Iterable[Series]) -> list[str]:
         if farther and farther.is_faster_than(point):
             found.append(f"{point}, and tier {farther.tier} {farther.duration_us:g} us")
     return found
+
+
+def verdict(ratio: float) -> str:
+    """Of two times of one message: PASS within a factor of 2, WARN within 4, FAIL beyond."""
+    factor = max(ratio, 1 / ratio)
+    return "PASS" if factor <= _PASS else "WARN" if factor <= _WARN else "FAIL"
 
 
 def _message(point: Point) -> tuple[str, str, int, int]:

@@ -16,6 +16,8 @@ from collector.table import csv_rows, table_bytes
 
 KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")
 DURATION = "Duration(us)"
+# What a model adds to it; never part of it, and only there where a profile told it.
+OFFSET = "Offset(us)"
 _ALONE = (
     *(DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend", "rounds", "iterations"),
     *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
@@ -94,16 +96,31 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         _check_backend(rows[at], one, path)
         rows[at].update(_cells(one))
         touched.add(at)
-    columns = (*table.columns, *(name for name in COLUMNS if name not in table.columns))
-    lines = ([row.get(name, "") for name in columns] for row in rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, table_bytes(columns, lines))
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
+    _write(path, (*table.columns, *COLUMNS), rows)
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
     return FileChange(path, len(rows) - before, changed, twice)
+
+
+def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
+    """Set the column of offsets: of these keys, and of no others. How many rows have one."""
+    table = read_comm_table(path)
+    rows = [dict(row) for row in table.rows]
+    for row in rows:
+        offset_us = offsets_us.get(_key_of(row))
+        row[OFFSET] = "" if offset_us is None else f"{offset_us:.2f}"
+    _write(path, (*table.columns, OFFSET), rows)
+    return sum(1 for row in rows if row[OFFSET])
+
+
+def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]) -> None:
+    names = tuple(dict.fromkeys(columns))
+    lines = ([row.get(name, "") for name in names] for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, table_bytes(names, lines))
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
 
 
 def key_cells(collective: Collective) -> Cells:
@@ -148,4 +165,5 @@ def _cells(one: Measured) -> Cells:
         "skew_us": f"{max(group.skew_us for group in groups):.2f}",
         "environment": one.environment,
         "jump": one.jump,
+        OFFSET: "",  # of a duration that is gone
     }

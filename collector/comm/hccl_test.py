@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from collector.comm.check import Point
 from collector.errors import BadInput
 
-PASS, WARN = 2.0, 4.0  # of a ratio, by the consumer's own rule
 _SHARED = ("all_gather", "reduce_scatter")
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
 _HCCL_ROW = re.compile(rf"\s*([0-9]{{1,18}})\s*\|\s*{_NUMBER}\s*\|\s*{_NUMBER}\s*\|\s*(\w+)\s*")
@@ -72,9 +71,3 @@ def compared(
     if not found:
         raise BadInput(f"no row of {operation} over {group_size} ranks has a size of hccl_test's")
     return found
-
-
-def verdict(ratio: float) -> str:
-    """PASS within a factor of 2, WARN within 4, FAIL beyond."""
-    factor = max(ratio, 1 / ratio)
-    return "PASS" if factor <= PASS else "WARN" if factor <= WARN else "FAIL"

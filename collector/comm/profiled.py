@@ -26,6 +26,7 @@ class Profiled:
     reason: str
     count: int
     total_us: float
+    durations_us: tuple[float, ...] = ()
 
 
 def profiled(transfers: Iterable[Transfer], grid: Grid, dtype: str) -> tuple[Profiled, ...]:
@@ -35,7 +36,7 @@ def profiled(transfers: Iterable[Transfer], grid: Grid, dtype: str) -> tuple[Pro
         collective, reason = _case(one, grid, dtype)
         key = (collective, one.kernel_type, reason)
         gathered.setdefault(key, []).append(one.duration_us)
-    found = [Profiled(*key, len(times), sum(times)) for key, times in gathered.items()]
+    found = [Profiled(*key, len(all_), sum(all_), tuple(all_)) for key, all_ in gathered.items()]
     return tuple(sorted(found, key=lambda one: -one.total_us))
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collector.comm.comm_table import FileChange
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import Found
+    from collector.comm.profiled import Profiled
     from collector.comm.topology import Grid
 
 _BY_CASE, _JUMP_FACTOR = "auto", 1.1
@@ -135,15 +136,20 @@ def comm_verb(
     return _run(plan, meeting, patience_s, output_dir, output_csv)
 
 
-def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
-    """The cases of a profile; says what all its collectives are."""
+def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
+    """What collectives the runs at or below a path tell of."""
     from collector.comm.profiled import profiled
     from collector.profiles.transfers import find_transfers, read_transfers
 
+    transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
+    return profiled(transfers, grid, dtype)
+
+
+def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
+    """The cases of a profile; says what all its collectives are."""
     if path is None:
         return []
-    transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
-    found = profiled(transfers, grid, dtype)
+    found = profiled_at(path, grid, dtype)
     for line in profile_lines(found):
         say(line)
     cases = [one.collective for one in found if one.collective is not None]

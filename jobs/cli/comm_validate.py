@@ -14,6 +14,7 @@ from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.comm.check import Point
+    from collector.comm.production import Held
 
 
 def validate_verb(
@@ -27,8 +28,15 @@ def validate_verb(
     ] = None,
     op: Annotated[str | None, typer.Option(help="its operation")] = None,
     num_devices: Annotated[int | None, typer.Option(help="its ranks")] = None,
+    profiling_path: Annotated[
+        Path | None, typer.Option(help="a profile of a real step, to compare with")
+    ] = None,
+    write_offsets: Annotated[
+        bool,
+        typer.Option("--write-offsets", help="add what a real step adds, as a column Offset(us)"),
+    ] = False,
 ) -> int:
-    """Hold hcom_*.csv against the link, against its own neighbours, and against hccl_test."""
+    """Hold hcom_*.csv against the link, their neighbours, hccl_test, and a profile."""
     from collector.collective import OPERATIONS
     from collector.comm.check import points_of, problems, series_of, tier_problems
     from collector.comm.comm_table import read_comm_table
@@ -49,6 +57,10 @@ def validate_verb(
         say(f"wrong: {line}")
     if hccl_test is not None:
         found += _held_against(hccl_test, op, num_devices, points)
+    if profiling_path is not None:
+        found += _held_against_profile(profiling_path, points, folder if write_offsets else None)
+    elif write_offsets:
+        raise BadInput("--write-offsets needs the --profiling-path that tells them")
     verdict = counted(len(found), "row is", "rows are") if found else "nothing is"
     say(f"{counted(len(points), 'row')}: {verdict} wrong")
     return int(bool(found))
@@ -59,7 +71,8 @@ def _held_against(
 ) -> list[str]:
     """Says how each row compares; those that fail, and the ranks that hccl_test found wrong."""
     from collector.collective import OPERATIONS
-    from collector.comm.hccl_test import compared, read_hccl_test, verdict
+    from collector.comm.check import verdict
+    from collector.comm.hccl_test import compared, read_hccl_test
 
     if operation not in OPERATIONS or group_size is None:
         raise BadInput("--hccl-test needs its --op and --num-devices, which it does not print")
@@ -77,3 +90,44 @@ def _held_against(
         if mark == "FAIL":
             failed.append(str(one.point))
     return failed
+
+
+def _held_against_profile(path: Path, points: list[Point], tree: Path | None) -> list[str]:
+    """Says how each message of a profile compares; those that fail. Into a `tree`, where one is
+    given, goes what the network adds."""
+    from collector.comm.check import verdict
+    from collector.comm.production import held, in_network
+    from collector.comm.topology import Grid
+    from jobs.cli.comm import profiled_at
+
+    # Of both only as much is used as a row may lack: its own tier and dtype come first.
+    messages = in_network(profiled_at(path, Grid((48, 8, 2)), "bfloat16"))
+    found = [(message, held(message, points)) for message in messages]
+    failed = []
+    for message, one in found:
+        if one is None:
+            say(f"not compared: {message}; no rows of sizes around it")
+            continue
+        mark, between = verdict(one.ratio), ""
+        if not one.is_exact:
+            sizes = f"{one.below.message_bytes} and {one.above.message_bytes}"
+            between = f" (on the line between {sizes} bytes)"
+        say(f"{mark} {one.ratio:.2f} x {message}; alone {one.isolated_us:g} us{between}")
+        if mark == "FAIL":
+            failed.append(str(message))
+    if tree is not None:
+        _write_offsets(tree, [one for _, one in found if one is not None])
+    return failed
+
+
+def _write_offsets(tree: Path, found: list[Held]) -> None:
+    from collector.collective import OPERATIONS
+    from collector.comm.comm_table import OFFSET, write_offsets
+    from collector.comm.production import offsets_by_key
+
+    for operation in OPERATIONS.values():
+        path = tree / operation.file
+        offsets = offsets_by_key(operation.name, found)
+        if path.exists():
+            rows = counted(write_offsets(path, offsets), "row")
+            say(f"{path}: {OFFSET} of {rows}")

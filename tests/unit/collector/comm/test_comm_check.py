@@ -2,9 +2,16 @@
 
 import pytest
 
-from collector.comm.check import Point, points_of, problems, series_of, tier_problems
+from collector.comm.check import (
+    Point,
+    points_of,
+    problems,
+    series_of,
+    tier_problems,
+    verdict,
+)
 from collector.comm.comm_table import CommTable
-from collector.comm.hccl_test import compared, read_hccl_test, verdict
+from collector.comm.hccl_test import compared, read_hccl_test
 from collector.errors import BadInput
 
 # The layout of oam-tools' hccl_test; sizes and times are made up.

@@ -8,7 +8,13 @@ import pytest
 
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.comm_table import COLUMNS, read_comm_table, write_file, write_measured
+from collector.comm.comm_table import (
+    COLUMNS,
+    read_comm_table,
+    write_file,
+    write_measured,
+    write_offsets,
+)
 from collector.comm.measured import found_of
 from collector.comm.rank_files import CaseSeen, LineCount, read_results
 from collector.comm.timing import RankTimes
@@ -66,6 +72,16 @@ def test_measuring_again_adds_no_row(tmp_path):
     assert (change.added, change.changed) == (0, 1)
     (row,) = rows(change.path)
     assert row["Duration(us)"] == "50.00"
+
+
+def test_an_offset_goes_with_the_duration_that_it_belongs_to(tmp_path):
+    (change,) = write_measured(tmp_path, found(ALONE).measured)
+    assert "Offset(us)" not in rows(change.path)[0]
+    assert write_offsets(change.path, {("4096", "2", "DT_BF16", "2"): 3.0}) == 1
+    write_measured(tmp_path, found(TOGETHER).measured)
+    assert rows(change.path)[0]["Offset(us)"] == "3.00"
+    write_measured(tmp_path, found(ALONE, rounds_us=(50.0,)).measured)
+    assert rows(change.path)[0]["Offset(us)"] == ""
 
 
 def test_what_others_wrote_stays(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import json
 
 import pytest
 
@@ -102,3 +103,41 @@ def test_rows_are_held_against_hccl_test(tmp_path):
     lacking = comm("validate", ".", "--hccl-test", "printed.txt", cwd=tmp_path)
     assert lacking.returncode == 2
     assert "--hccl-test needs its --op and --num-devices" in lacking.stderr
+
+
+def told(ms, sent_mb):
+    links = {name: {"Transit Size(MB)": size} for name, size in (("SDMA", sent_mb), ("RDMA", 0))}
+    times = {"Elapse Time(ms)": ms}
+    return {"Communication Time Info": times, "Communication Bandwidth Info": links}
+
+
+def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
+    sent = {8192: 0.068, 12288: 0.05, 65536: 9.0}
+    step = {
+        "collective": {
+            f"hcom_allReduce__1_{at}_1@22": told(ms, size / 1e6)
+            for at, (size, ms) in enumerate(sent.items())
+        }
+    }
+    links = {"collective": {"allreduce-top1@22": {"0-1": {}}}}
+    (tmp_path / "communication.json").write_text(json.dumps({"step1": step}))
+    (tmp_path / "communication_matrix.json").write_text(json.dumps({"step1": links}))
+    header = "message_bytes,num_devices,dtype,topology_tier,Duration(us)"
+    table = tmp_path / "hcom_allReduce_.csv"
+    table.write_text(f"{header}\n8192,2,DT_BF16,2,60\n16384,2,DT_BF16,2,80\n")
+    done = comm(*["validate", ".", "--profiling-path", ".", "--write-offsets"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "PASS 0.88 x all_reduce of 8192 bytes over 2 ranks, 1 time in the profile: 68 us; " in (
+        done.stdout
+    )
+    assert any("alone 70 us (on the line between 8192 and 16384 bytes)" in line for line in lines)
+    assert any(line.startswith("not compared: all_reduce of 65536 bytes") for line in lines)
+    assert "8192,2,DT_BF16,2,60,8.00" in table.read_text().splitlines()
+    table.write_text(f"{header}\n8192,2,DT_BF16,2,9\n")
+    failed = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "FAIL 0.13 x all_reduce of 8192 bytes" in failed.stdout
+    lacking = comm("validate", ".", "--write-offsets", cwd=tmp_path)
+    assert lacking.returncode == 2
+    assert "--write-offsets needs the --profiling-path" in lacking.stderr

@@ -1,0 +1,118 @@
+"""What collectives took in a real network, held against what they take by themselves.
+
+In a network a collective's time holds waiting for ranks that come late: the same message takes
+17 us in one run and 5 ms in another. So of a message's times the middle counts, p10 to p90, by its
+median, and a row need only come within factors of it (`check.verdict`, the consumer's own rule).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from collector.collective import DTYPES, Collective
+from collector.comm.check import Point
+from collector.comm.profiled import Profiled
+
+# Seen: 1 to 16 us (Atlas A3, below 1 MB). Above that it is waiting, and below 0 another thing.
+_LARGEST_OFFSET_US = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class InNetwork:
+    """A message of a profile: how often it was sent, and what it took there."""
+
+    collective: Collective
+    count: int
+    duration_us: float
+
+    def __str__(self) -> str:
+        one, times = self.collective, "time" if self.count == 1 else "times"
+        what = f"{one.operation} of {one.message_bytes} bytes over {one.group_size} ranks"
+        return f"{what}, {self.count} {times} in the profile: {self.duration_us:g} us"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message of a profile beside what a tree says of it: of the row of its size, or of the two
+    around it by a line between them (`below`, `above`)."""
+
+    in_network: InNetwork
+    below: Point
+    above: Point
+
+    @property
+    def is_exact(self) -> bool:
+        return self.below is self.above
+
+    @property
+    def isolated_us(self) -> float:
+        if self.is_exact:
+            return self.below.duration_us
+        sizes = (self.below.message_bytes, self.above.message_bytes)
+        durations = (self.below.duration_us, self.above.duration_us)
+        return float(np.interp(self.in_network.collective.message_bytes, sizes, durations))
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 where the tree's time is longer than the network's."""
+        return self.isolated_us / self.in_network.duration_us
+
+    @property
+    def offset_us(self) -> float | None:
+        """What the network adds; None where there is no row of this size, and of a difference that
+        is none: waiting, or less than nothing."""
+        added_us = self.in_network.duration_us - self.isolated_us
+        return added_us if self.is_exact and 0 <= added_us <= _LARGEST_OFFSET_US else None
+
+
+def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
+    """The messages of a profile, by operation, group and size."""
+    messages = [
+        InNetwork(one.collective, one.count, trimmed_median(one.durations_us))
+        for one in found
+        if one.collective is not None
+    ]
+    return sorted(messages, key=lambda one: _order(one.collective))
+
+
+def trimmed_median(durations_us: Sequence[float]) -> float:
+    """The median of those from p10 to p90. At least one is wanted."""
+    low, high = np.quantile(durations_us, (0.1, 0.9))
+    return float(np.median([one for one in durations_us if low <= one <= high] or durations_us))
+
+
+def held(message: InNetwork, points: Iterable[Point]) -> Held | None:
+    """The rows that tell of a message: of its operation and group size, and of several tiers and
+    dtypes those of its own, if they are there. None where its size is beyond all of them."""
+    one = message.collective
+    alike: dict[tuple[bool, bool, str, str], list[Point]] = {}
+    for point in points:
+        if (point.operation, point.group_size) == (one.operation, one.group_size):
+            is_other = point.tier != str(one.tier), point.dtype != DTYPES[one.dtype][0]
+            alike.setdefault((*is_other, point.tier, point.dtype), []).append(point)
+    for _, rows in sorted(alike.items()):
+        rows.sort(key=lambda point: point.message_bytes)
+        around = [(row, row) for row in rows if row.message_bytes == one.message_bytes]
+        around += [
+            pair
+            for pair in pairwise(rows)
+            if pair[0].message_bytes < one.message_bytes < pair[1].message_bytes
+        ]
+        if around:
+            return Held(message, *around[0])
+    return None
+
+
+def offsets_by_key(operation: str, found: Iterable[Held]) -> dict[tuple[str, ...], float]:
+    """What the network adds to an operation's rows, by their key in its file."""
+    return {
+        one.below.key: one.offset_us
+        for one in found
+        if one.below.operation == operation and one.offset_us is not None
+    }
+
+
+def _order(one: Collective) -> tuple[str, int, int]:
+    return one.operation, one.group_size, one.message_bytes

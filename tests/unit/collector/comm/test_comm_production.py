@@ -1,0 +1,114 @@
+"""Rows of a tree beside what a real step took."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.collective import Collective
+from collector.comm.check import Point, verdict
+from collector.comm.comm_table import read_comm_table, write_offsets
+from collector.comm.production import InNetwork, held, in_network, offsets_by_key, trimmed_median
+from collector.comm.profiled import profiled
+from collector.comm.topology import Grid
+from collector.errors import BadInput
+from collector.profiles.transfers import Transfer
+
+GRID = Grid((48, 8, 2))
+
+
+def message(size, us, operation="all_gather", ranks=16):
+    return InNetwork(Collective(operation, size, "bfloat16", ranks, 1), 3, us)
+
+
+def row(size, us, operation="all_gather", ranks=16, dtype="DT_BF16", tier="1"):
+    return Point(operation, size, ranks, dtype, tier, us)
+
+
+def test_the_middle_of_a_networks_times_counts():
+    late = [17.0] * 8 + [5.0, 5600.0]
+    assert trimmed_median(late) == 17.0
+    assert trimmed_median([3.0]) == 3.0
+    assert trimmed_median([3.0, 5.0]) == 4.0  # of two nobody is in the middle
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=50))
+def test_the_middle_lies_among_the_times(times):
+    assert min(times) <= trimmed_median(times) <= max(times)
+
+
+def test_a_profiles_rows_become_messages_with_their_middle():
+    sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (10.0, 12.0, 900.0)]
+    lost = Transfer("hcom_allReduce_", "g", None, 0, 5.0)
+    (one,) = in_network(profiled([*sent, lost], GRID, "bfloat16"))
+    assert one == InNetwork(Collective("all_gather", 1024, "bfloat16", 16, 1), 3, 12.0)
+
+
+def test_a_row_of_the_size_is_compared_by_itself():
+    one = held(message(75968, 25.9), [row(65536, 9.0), row(75968, 12.5), row(131072, 20.0)])
+    assert one.is_exact
+    assert one.ratio == pytest.approx(12.5 / 25.9)
+    assert verdict(one.ratio) == "WARN"
+    assert one.offset_us == pytest.approx(13.4)
+
+
+def test_a_size_between_rows_is_on_their_line_and_has_no_offset():
+    one = held(message(1536, 12.0), [row(2048, 14.0), row(1024, 10.0), row(4096, 90.0)])
+    assert not one.is_exact
+    assert (one.below.message_bytes, one.above.message_bytes) == (1024, 2048)
+    assert one.isolated_us == pytest.approx(12.0)
+    assert one.offset_us is None
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [],
+        [row(2048, 1.0), row(4096, 2.0)],  # beyond: nothing is told of smaller sizes
+        [row(512, 1.0)],
+        [row(1024, 1.0, ranks=8)],
+        [row(1024, 1.0, operation="all_reduce")],
+    ],
+)
+def test_what_no_row_tells_is_not_compared(points):
+    assert held(message(1024, 5.0), points) is None
+
+
+def test_of_several_tiers_and_dtypes_the_messages_own_comes_first():
+    rows = [row(1024, 1.0, tier="0"), row(1024, 2.0), row(1024, 3.0, dtype="DT_FP16")]
+    assert held(message(1024, 5.0), rows).isolated_us == 2.0
+    assert held(message(1024, 5.0), rows[::2]).isolated_us == 3.0  # the tier counts more
+    assert held(message(1024, 5.0), rows[:1]).isolated_us == 1.0
+
+
+@pytest.mark.parametrize(("network_us", "offset"), [(9.0, None), (10.0, 0.0), (31.0, None)])
+def test_waiting_and_less_than_nothing_are_no_offset(network_us, offset):
+    assert held(message(1024, network_us), [row(1024, 10.0)]).offset_us == offset
+
+
+def test_offsets_are_a_column_of_their_own(tmp_path):
+    path = tmp_path / "hcom_allGather_.csv"
+    path.write_text(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us),Offset(us)\n"
+        "1024,16,DT_BF16,1,10.00,\n"
+        "2048,16,DT_BF16,1,11.00,3.00\n"
+    )
+    one = held(message(1024, 14.6), [row(1024, 10.0), row(2048, 11.0)])
+    offsets = offsets_by_key("all_gather", [one])
+    assert offsets_by_key("all_reduce", [one]) == {}
+    assert write_offsets(path, offsets) == 1
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [(found["Duration(us)"], found["Offset(us)"]) for found in rows] == [
+        ("10.00", "4.60"),
+        ("11.00", ""),  # this profile does not tell
+    ]
+    assert read_comm_table(path).columns[-1] == "Offset(us)"
+
+
+def test_offsets_go_into_tables_of_collectives_only(tmp_path):
+    path = tmp_path / "hcom_allGather_.csv"
+    path.write_text("Name,Type\n")
+    with pytest.raises(BadInput, match="message_bytes and num_devices"):
+        write_offsets(path, {})
