@@ -94,8 +94,8 @@ class BenchPlan:
 
     def all_groups(self) -> tuple[tuple[int, ...], ...]:
         """Every group that some case needs, in the order in which all ranks make them."""
-        wanted = (group for case in self.collectives for group in self.groups(case))
-        return tuple(dict.fromkeys(wanted))
+        alike = dict.fromkeys(self.groups(case) for case in self.collectives)
+        return tuple(dict.fromkeys(group for groups in alike for group in groups))
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "grid": self.grid.extents}, sort_keys=True)

@@ -8,6 +8,7 @@ of several servers, 2 for the dies of one package of `48 8 2`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from collector.errors import BadInput
@@ -46,11 +47,12 @@ class Grid:
         return tuple(reversed(found))
 
     def tier(self, ranks: Sequence[int]) -> int:
-        """The outermost place in which ranks differ; the innermost for a single rank."""
-        places = [self.coordinates(rank) for rank in ranks]
-        differing = (
-            tier for tier in range(len(self.extents)) if len({place[tier] for place in places}) > 1
-        )
+        """The outermost place in which ranks differ; the innermost for a single rank.
+
+        The lowest and the highest tell it: where they agree from the outside on, all between do.
+        """
+        ends = (self.coordinates(min(ranks)), self.coordinates(max(ranks)))
+        differing = (at for at, (low, high) in enumerate(zip(*ends, strict=True)) if low != high)
         return next(differing, self.innermost_tier)
 
     def groups(self, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
@@ -61,15 +63,7 @@ class Grid:
         as data parallel groups have: two ranks of tier 1 in `48 8 2` are 0 and 2.
         """
         self._check_group(size, tier)
-        inner, outer = prod(self.extents[tier + 1 :]), prod(self.extents[tier:])
-        stride = 1 if size > inner or size == 1 else inner
-        found = (
-            tuple(range(first + at, first + at + size * stride, stride))
-            for start in range(0, min(world, self.size), outer)
-            for first in _blocks(start, start + outer, size * stride)
-            for at in range(stride)
-        )
-        return tuple(ranks for ranks in found if ranks[-1] < world and self.tier(ranks) == tier)
+        return _groups(self, size, tier, world)
 
     def natural_tier(self, size: int) -> int:
         """The tier of the first `size` ranks."""
@@ -84,6 +78,19 @@ class Grid:
         most = outer if size > inner else outer // inner
         if not 1 <= size <= most or (size == 1 and tier != self.innermost_tier):
             raise BadInput(f"no group of {size} ranks is of tier {tier} in the grid {self}")
+
+
+@lru_cache(maxsize=1024)  # every size and round of an operation asks for the same ones
+def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
+    inner, outer = prod(grid.extents[tier + 1 :]), prod(grid.extents[tier:])
+    stride = 1 if size > inner or size == 1 else inner
+    found = (
+        tuple(range(first + at, first + at + size * stride, stride))
+        for start in range(0, min(world, grid.size), outer)
+        for first in _blocks(start, start + outer, size * stride)
+        for at in range(stride)
+    )
+    return tuple(ranks for ranks in found if ranks[-1] < world and grid.tier(ranks) == tier)
 
 
 def _blocks(start: int, end: int, width: int) -> Iterator[int]:

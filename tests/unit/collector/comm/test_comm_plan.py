@@ -14,6 +14,7 @@ from collector.collective import (
     parts_v,
 )
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, default_mode
+from collector.comm.comm_table import key_cells
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
 from collector.comm.topology import Grid
 from collector.errors import BadInput
@@ -142,6 +143,26 @@ def test_uneven_parts_make_the_whole(elements, ranks):
     assert len(parts) == ranks
     assert min(parts) >= 0
     assert all(first <= second for first, second in pairwise(parts))
+
+
+def test_the_worked_examples_of_the_first_design():
+    hidden = Collective("all_reduce", 144 * 5120 * 2, "bfloat16", 2, 2)
+    assert list(key_cells(hidden).values()) == ["1474560", "2", "DT_BF16", "2"]
+    huge = Collective("all_gather", 512 << 20, "bfloat16", 768, 0)
+    assert huge.output_bytes == 384 << 30  # which no die holds: a rank leaves it out by its memory
+    with pytest.raises(BadInput, match="for each of 384 ranks"):  # 768 bytes would be sent
+        check(Collective("all_to_all", 128, "bfloat16", 384, 0))
+    production = SIZE_GRIDS["production"]
+    assert len(production) == 36
+    assert {19008, 41943040, 272, 3670016} <= set(production)
+    assert SIZE_GRIDS["quick"] == (1024, 65536, 1048576, 16777216, 268435456)
+
+
+def test_every_node_of_a_super_pod_is_asked_for_the_same_groups():
+    sizes = (32, 64, 128, 256, 384, 512, 768)
+    cases, left_out = planned(["all_reduce"], [1024], sizes, tiers=[0], world=64)
+    assert sorted({case.group_size for case in cases}) == [32, 64]
+    assert sorted({one.collective.group_size for one in left_out}) == [128, 256, 384, 512, 768]
 
 
 def test_sizes_are_chosen_by_name_and_number():

@@ -28,6 +28,9 @@ A3, A2 = Grid((48, 8, 2)), Grid((128, 8))
         (Grid((2, 8, 2)), range(16), 1),
         (Grid((2, 8, 2)), range(32), 0),
         (Grid((8,)), range(3), 0),
+        (A3, [16, 3, 17], 0),  # in any order
+        (A3, [3, 2], 2),
+        (A3, range(5, 16), 1),
     ],
 )
 def test_the_tier_is_the_outermost_place_in_which_ranks_differ(grid, ranks, tier):
@@ -109,6 +112,15 @@ def test_groups_are_of_one_tier_and_share_no_rank(extents, size, tier, world):
     if world >= grid.size:
         assert found
         assert found[0][0] == 0
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
+def test_the_tier_is_where_any_two_ranks_differ(extents, data):
+    grid = Grid(tuple(extents))
+    ranks = data.draw(st.lists(st.integers(0, grid.size - 1), min_size=1, max_size=20))
+    places = list(zip(*map(grid.coordinates, ranks), strict=True))
+    differing = [tier for tier, all_ in enumerate(places) if len(set(all_)) > 1]
+    assert grid.tier(ranks) == (differing[0] if differing else grid.innermost_tier)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
