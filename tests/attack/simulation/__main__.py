@@ -1,13 +1,14 @@
 """`python -m tests.attack.simulation --seed N [--trace]`: play one seed again, exactly."""
 
 import argparse
+import gc
 import hashlib
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 
@@ -15,12 +16,26 @@ import pyarrow as pa
 
 from tests.attack.simulation.mutants import MUTANTS, planted
 from tests.attack.simulation.play import play
+from tests.attack.simulation.remembered import remembered
+
+_COLLECTED_EVERY = 25  # plays: each leaves half a megabyte of circles
 
 
 def _tracer(options: argparse.Namespace, digest: "hashlib._Hash") -> Callable[[str], None] | None:
     if options.trace:
         return print
     return (lambda line: digest.update(line.encode())) if options.digest else None
+
+
+def _collecting(seeds: Sequence[int]) -> Iterator[int]:
+    """The seeds; objects that hold each other are looked for between plays, and not a thousand
+    times in each: a tenth of the time."""
+    gc.freeze()
+    gc.disable()
+    for number, seed in enumerate(seeds, 1):
+        yield seed
+        if number % _COLLECTED_EVERY == 0:
+            gc.collect()
 
 
 def main() -> int:
@@ -41,10 +56,10 @@ def main() -> int:
         seeds += range(int(first), int(end))
     pa.set_cpu_count(1)  # its threads are nobody's here, and gain nothing with tables so small
     failed, totals = 0, Counter()
-    for seed in seeds:
+    for seed in _collecting(seeds):
         began = time.monotonic()
         digest = hashlib.sha256()
-        with planted(options.mutant) if options.mutant else nullcontext():
+        with remembered(), planted(options.mutant) if options.mutant else nullcontext():
             played = play(seed, _tracer(options, digest), options.fault)
         failed += bool(played.broken)
         totals.update(steps=played.steps, calls=played.calls, commits=played.commits)

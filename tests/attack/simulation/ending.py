@@ -1,5 +1,8 @@
 """What must hold when all is said and done."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import pyarrow.compute as pc
 
 from collector.database.commits import find_head
@@ -9,6 +12,7 @@ from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import verify
 from collector.database.view import content_hash
+from collector.surroundings import Surroundings, within
 from jobs.planning.stored_plans import plan_numbers
 from tests.attack.simulation.device import STACK
 from tests.attack.simulation.peek import stored
@@ -16,9 +20,23 @@ from tests.attack.simulation.stage import Stage
 from tests.attack.simulation.world import Violation
 
 
+class _Alone(Surroundings):
+    """Nobody waits for this store, so that threads that read it would only be begun and ended."""
+
+    def side_by_side(
+        self, call: Callable[[Any], Any], items: Iterable[Any], threads: int
+    ) -> list[Any]:
+        return [call(item) for item in items]
+
+
 def check_end(stage: Stage) -> None:
     """Every wanted case has its answer, the database is what its log says, and would be the same
     if all of it were merged anew in another order. Raises Violation."""
+    with within(_Alone()):
+        _check(stage)
+
+
+def _check(stage: Stage) -> None:
     store = stored(stage.depot.objects)
     rotten = stage.promises.rotten
     problems = [p for p in verify(store) if not any(key in str(p) for key in rotten)]

@@ -1,0 +1,33 @@
+"""What follows from its bytes alone is worked out once: in a play the same plan, part and campaign
+are read hundreds of times, by every process, and half of its time went there.
+
+Each of these gives a value that nobody can change, or its own error anew. The bytes still come from
+the played store at every read, and are compared with their hashes there.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import Any
+from unittest.mock import patch
+
+from collector.database import commits, plan_state, plans
+from jobs.campaign import document
+
+_OF_BYTES: tuple[tuple[Any, str], ...] = (
+    (commits, "commit_from_json"),
+    (document, "read_node"),
+    (plan_state, "rows_of_part"),
+    (plans, "plan_from_json"),
+)
+_MOST = 512  # values of each, of some kilobytes
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Let what is played remember them."""
+    with ExitStack() as patches:
+        for where, name in _OF_BYTES:
+            known = lru_cache(_MOST)(getattr(where, name))
+            patches.enter_context(patch.object(where, name, known))
+        yield
