@@ -75,12 +75,17 @@ class PlannedSource:
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
     """A shard and its forecast; its cases lie under the shard's key, in order, in a table of this
-    hash."""
+    hash. One of several `ranks` is a gang: all of them run at once, or none."""
 
     shard_id: str
     cases: int
     predicted_s: float
     sha256: str
+    ranks: int = 1
+
+    @property
+    def is_gang(self) -> bool:
+        return self.ranks > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,17 @@ class Plan:
         return tuple(shard for shard in self.shards if shard.shard_id not in known)
 
 
+def devices_for(ranks: int, backend: str) -> int:
+    """How many devices so many ranks take: those of a cpu share its cores."""
+    return 1 if backend == "cpu" else ranks
+
+
 def plan_to_json(plan: Plan) -> bytes:
     value = asdict(plan)
     value["stack"] = plan.stack.as_json()
+    for shard in value["shards"]:
+        if shard["ranks"] == 1:  # as it was spelled before there were gangs
+            del shard["ranks"]
     return readable_json(value)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collector.case import Case
-from collector.errors import CaseRejected
+from collector.collective_case import collective_case, is_collective
+from collector.errors import BadInput, CaseRejected
 from collector.measurement import Outcome
 from collector.ops.spec import OpSpec
 
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 REFUSED = "the operator refuses it"
+NO_COLLECTIVE = "it does not tell a collective"
 
 # What a mistake in an operator's declaration raises, on shapes that it did not foresee.
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -35,6 +37,8 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     """Why a case needs no device to be answered; None where it can be measured. It is not answered
     for a mistake in a declaration: the session, which has a fence around each case, meets that
     again, and what becomes of it is the outcome of that one case."""
+    if is_collective(case.kernel_type):
+        return _collective_refusal(case)
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
@@ -48,4 +52,13 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
         return Refusal(Outcome.REJECTED, REFUSED, str(error))
     except UNFORESEEN as error:
         logger.warning("%s cannot be checked: %r", case.describe(), error)
+    return None
+
+
+def _collective_refusal(case: Case) -> Refusal | None:
+    """Collectives have no declaration: what can be run is what the bench knows by name."""
+    try:
+        collective_case(case)
+    except BadInput as error:
+        return Refusal(Outcome.REJECTED, NO_COLLECTIVE, str(error))
     return None

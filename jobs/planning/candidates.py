@@ -11,12 +11,13 @@ from difflib import get_close_matches
 from math import fsum
 from sys import intern
 
+from collector.collective_case import collective_case, is_collective
 from collector.errors import BadInput
 from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource
 from collector.record import CaseRecord, ProfileStatistics
-from jobs.planning.forecast import ANSWER_S, Peaks, predict
+from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective
 from jobs.planning.weight import Weight, weigh
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
@@ -50,12 +51,13 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class PricedCase:
     """A candidate with its forecast. `refusal` says why no device will run it; then it is
-    answered at once, and alone in its group."""
+    answered at once, and alone in its group. One of several `ranks` needs them all at once."""
 
     candidate: Candidate
     cost_s: float
     group: str
     refusal: str | None
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +120,34 @@ def price(
 ) -> PricedCase:
     """The forecast of one candidate; never more than the limit after which it is given up."""
     case = candidate.record.case
-    op = find(case.kernel_type)
-    no = refusal(case, find, backend)
-    if op is None or no is not None:
-        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
+    no = refusal(case, find, backend)
+    if no is None and is_collective(case.kernel_type):
+        return _collective(candidate, peaks, measure, limits, last_us)
+    op = find(case.kernel_type)
+    if op is None or no is not None:
+        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
     try:
         cost_s = predict(case, op, peaks, measure, last_us).total_s
         group = intern(f"{case.kernel_type}|{op.group(case)}")
     except UNFORESEEN:
         cost_s, group = measure.budget_s, candidate.record.case_id
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None)
+
+
+def _collective(
+    candidate: Candidate,
+    peaks: Peaks,
+    measure: MeasureSettings,
+    limits: Limits,
+    last_us: float | None,
+) -> PricedCase:
+    """Those that share ranks, their places and their environment share a start of the ranks."""
+    told = collective_case(candidate.record.case)
+    cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
+    group = f"{told.grid}|{told.mode}|{told.environment}"
+    return PricedCase(candidate, min(cost_s, limits.case_s), group, None, told.ranks)
 
 
 def unsupported(priced: Iterable[PricedCase]) -> tuple[Unsupported, ...]:

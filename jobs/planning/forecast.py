@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collector.case import Case
+from collector.collective import Collective
 from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
 from collector.ops.spec import OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
@@ -21,6 +22,12 @@ ANSWER_S = 0.001
 FLUSH_BYTES = 256 * 2**20
 # Random numbers cost several passes over what they fill.
 _PASSES_TO_FILL = 8
+# A collective: a message's way through the links of a group takes this share of the memory's rate,
+# each call is begun together, and a case makes its tensors on every rank.
+_LINK_SHARE = 0.02
+_BEGIN_TOGETHER_S = 1e-3
+_COLLECTIVE_S = 0.1
+GANG_START_S = 20.0  # ranks that import torch at once, and their groups
 _MICRO = 1e-6
 
 # float32 operations of one thread in one cycle, fused multiply-adds counted twice, with one unit.
@@ -82,6 +89,18 @@ def predict(
     fill_s = sum(slot.size_bytes for slot in case.inputs or ()) / peaks.fill_bytes_per_s
     once_s = launches * (launch_s + between_s) + fill_s + CASE_OVERHEAD_S
     return Prediction(launch_s, once_s * len(measure.aic_metrics))
+
+
+def predict_collective(
+    one: Collective, peaks: Peaks, measure: MeasureSettings, last_us: float | None
+) -> Prediction:
+    """The same of a collective: a ring's bytes over links, and a launch for each rank's step."""
+    steps_s = one.group_size * peaks.launch_s
+    launch_s = (
+        last_us * _MICRO if last_us else steps_s + one.bus_bytes / (peaks.bytes_per_s * _LINK_SHARE)
+    )
+    launches = WARM_UPS + measure.repeats_of(launch_s + _BEGIN_TOGETHER_S)
+    return Prediction(launch_s, launches * (launch_s + _BEGIN_TOGETHER_S) + _COLLECTIVE_S)
 
 
 def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:

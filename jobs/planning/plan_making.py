@@ -10,13 +10,15 @@ from math import fsum
 
 from collector.canonical import sha256_hex, short_hash
 from collector.counting import counted
+from collector.errors import BadInput
 from collector.ops.refusals import FindOperator
-from collector.plan import Forecast, Plan, PlannedShard, PlannedSource
+from collector.plan import Forecast, Plan, PlannedShard, PlannedSource, devices_for
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning.candidates import (
     Candidate,
     HeadAnswer,
+    PricedCase,
     SourceRecords,
     Unsupported,
     distinct_cases,
@@ -76,6 +78,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         )
         for candidate in chosen
     ]
+    _check_ranks(priced, campaign)
     shards = cut_shards(
         priced,
         campaign.shards,
@@ -87,9 +90,11 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
         answered=len(candidates) - len(chosen),
-        device_s=rounded(fsum(shard.predicted_s for shard in shards)),
+        device_s=rounded(
+            fsum(s.predicted_s * devices_for(s.ranks, campaign.backend) for s in shards)
+        ),
         wall_s=rounded(max((s.start_s + s.predicted_s for s in shards), default=0.0)),
-        floor_s=rounded(_floor_s([item.cost_s for item in priced], campaign.devices)),
+        floor_s=rounded(_floor_s(priced, campaign)),
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
@@ -155,9 +160,10 @@ def _answers_hash(request: PlanRequest) -> str:
     )
 
 
-def _floor_s(costs: Sequence[float], devices: int) -> float:
+def _floor_s(priced: Sequence[PricedCase], campaign: Campaign) -> float:
     """No packing is faster: the mean over the devices, or the one case that takes longest."""
-    return max(fsum(costs) / devices, max(costs, default=0.0))
+    work_s = fsum(item.cost_s * devices_for(item.ranks, campaign.backend) for item in priced)
+    return max(work_s / campaign.devices, max((item.cost_s for item in priced), default=0.0))
 
 
 def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) -> Plan:
@@ -181,9 +187,20 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
         op_mapping=request.op_mapping,
         forecast=forecast,
         shards=tuple(
-            PlannedShard(s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table)) for s in shards
+            PlannedShard(s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table), s.ranks)
+            for s in shards
         ),
     )
+
+
+def _check_ranks(priced: Sequence[PricedCase], campaign: Campaign) -> None:
+    """Raise BadInput where a gang could never be whole."""
+    widest = max(priced, key=lambda item: item.ranks, default=None)
+    if widest is not None and devices_for(widest.ranks, campaign.backend) > campaign.devices:
+        raise BadInput(
+            f"{widest.candidate.record.kernel_type} over {widest.ranks} ranks needs as many "
+            f"devices, and campaign {campaign.name} has {campaign.devices}"
+        )
 
 
 def _duration(seconds: float) -> str:

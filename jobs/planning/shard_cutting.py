@@ -1,4 +1,8 @@
-"""Cases cut into shards: equal ones, and as many as keep every device busy to the end. Pure."""
+"""Cases cut into shards: equal ones, and as many as keep every device busy to the end. Pure.
+
+Gangs come first, those of most ranks before the others: while no device has work of its own yet,
+none has to wait until the others of its gang are free.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +13,8 @@ from collector.canonical import sha256_hex, short_hash
 from collector.plan import ShardSettings
 from collector.shard import ShardCase, write_shard
 from jobs.planning.candidates import PricedCase
-from jobs.planning.packing import pack
+from jobs.planning.forecast import GANG_START_S
+from jobs.planning.packing import longest_first, pack
 
 # Shorter shards follow the devices' real speed better; below this their start-up weighs too much.
 _SHORTEST_SHARD_S = 180.0
@@ -17,7 +22,7 @@ _SHORTEST_SHARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class CutShard:
-    """A shard and its table. `start_s` is when its device should come to it, if every forecast
+    """A shard and its table. `start_s` is when its devices should come to it, if every forecast
     holds."""
 
     shard_id: str
@@ -25,6 +30,7 @@ class CutShard:
     cases: int
     predicted_s: float
     start_s: float
+    ranks: int = 1
 
 
 def cut_shards(
@@ -35,9 +41,43 @@ def cut_shards(
     *,
     answers_hash: str,
 ) -> list[CutShard]:
-    """The shards of all devices, in the order in which they should begin. `start_s` is what it
-    takes to start a session; `answers_hash` tells what else than its cases makes a shard's answers
-    what they are.
+    """All shards in the order in which they should begin. `start_s` is what it takes to start a
+    session; `answers_hash` tells what else than its cases makes a shard's answers what they are."""
+    gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, answers_hash)
+    begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
+    singles = [item for item in priced if item.ranks == 1]
+    return gangs + _cut_singles(singles, settings, devices, start_s, begin_s, answers_hash)
+
+
+def cut_gangs(
+    priced: Sequence[PricedCase], settings: ShardSettings, answers_hash: str
+) -> list[CutShard]:
+    """The gangs, one after the other: none is measured beside another one. Cases of one shard share
+    their number of ranks."""
+    by_ranks: dict[int, list[PricedCase]] = {}
+    for item in priced:
+        by_ranks.setdefault(item.ranks, []).append(item)
+    cut: list[CutShard] = []
+    begin_s = 0.0
+    for ranks, items in sorted(by_ranks.items(), reverse=True):
+        costs = [item.cost_s for item in items]
+        for dealt in longest_first(costs, ceil(fsum(costs) / settings.target_s)):
+            members = _in_order([items[at] for at in dealt])
+            lasts_s = _shard_s(members, settings.session_s, GANG_START_S)
+            cut.append(_shard(members, lasts_s, begin_s, answers_hash, ranks))
+            begin_s += lasts_s
+    return cut
+
+
+def _cut_singles(
+    priced: Sequence[PricedCase],
+    settings: ShardSettings,
+    devices: int,
+    start_s: float,
+    begin_s: float,
+    answers_hash: str,
+) -> list[CutShard]:
+    """The shards of single devices, from `begin_s` on.
 
     Handing shards out by their planned start gives every device its own ones, as long as the
     forecasts hold; where they do not, the next free device takes over.
@@ -51,7 +91,7 @@ def cut_shards(
     for device in pack(list(groups.values()), costs, devices, count).devices:
         members = [_in_order([priced[index] for index in shard]) for shard in device]
         lasts = [_shard_s(shard, settings.session_s, start_s) for shard in members]
-        starts = accumulate(lasts[:-1], initial=0.0)
+        starts = accumulate(lasts[:-1], initial=begin_s)
         of_device = zip(members, lasts, starts, strict=True)
         cut += [_shard(*facts, answers_hash) for facts in of_device]
     return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
@@ -98,8 +138,12 @@ def _shard_s(shard: Sequence[PricedCase], session_s: float, start_s: float) -> f
 
 
 def _shard(
-    cases: Sequence[PricedCase], predicted_s: float, start_s: float, answers_hash: str
+    cases: Sequence[PricedCase],
+    predicted_s: float,
+    start_s: float,
+    answers_hash: str,
+    ranks: int = 1,
 ) -> CutShard:
     table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
     shard_id = short_hash([sha256_hex(table), answers_hash])
-    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s)
+    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s, ranks)
