@@ -13,6 +13,7 @@ from collector.case import Case
 from collector.collective import DTYPES, OPERATIONS, Collective, check
 from collector.errors import BadInput
 from collector.record import CaseRecord
+from collector.topology import Grid
 from collector.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
 
 _BY_KERNEL_TYPE = {one.file.removesuffix(".csv"): one for one in OPERATIONS.values()}
@@ -26,6 +27,7 @@ _COLUMNS = tuple(
 _ENVIRONMENT = RUNTIME_PREFIX + "environment"
 _ONE, _ALL = "1", "all"
 _MOST_RANKS = 1 << 16
+_EXTENT = re.compile(r"[1-9][0-9]{0,4}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 # Only what the libraries themselves read: a case comes from a file, and ends in a process.
 _SETTING = re.compile(r"(HCCL|NCCL|GLOO)_[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}")
@@ -33,12 +35,11 @@ _SETTING = re.compile(r"(HCCL|NCCL|GLOO)_[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,2
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCase:
-    """A collective with what a bench needs to run it: how ranks lie (`grid`, outermost extent
-    first), how many are started, how its calls are timed, and `NAME=value ...` of what the ranks'
-    environment says besides."""
+    """A collective with what a bench needs to run it: how ranks lie, how many are started, how its
+    calls are timed, and `NAME=value ...` of what the ranks' environment says besides."""
 
     collective: Collective
-    grid: tuple[int, ...]
+    grid: Grid
     ranks: int
     mode: str
     environment: str = ""
@@ -51,7 +52,7 @@ class CollectiveCase:
         spelling = _SPELLED[one.dtype]
         told = ("", "", str(sent), spelling, "ND", str(received), spelling, "ND")
         values = (
-            *(one.message_bytes, one.group_size, one.tier, " ".join(map(str, self.grid))),
+            *(one.message_bytes, one.group_size, one.tier, self.grid),
             *(_ALL if one.together else _ONE, self.ranks, self.mode),
         )
         extra = dict(zip(_COLUMNS, map(str, values), strict=True))
@@ -83,13 +84,19 @@ def collective_case(case: Case) -> CollectiveCase:
         raise BadInput(f"a collective of {', '.join(_SPELLED.values())} is wanted")
     found = CollectiveCase(
         Collective(operation.name, message_bytes, dtype, group_size, tier, together == _ALL),
-        tuple(_extent(text) for text in told[_COLUMNS[3]].split(" ")),
+        Grid(tuple(_extent(text) for text in told[_COLUMNS[3]].split(" "))),
         _whole(told, _COLUMNS[5]),
         told[_COLUMNS[6]],
         checked_environment(told.get(_ENVIRONMENT, "")),
     )
-    if not 2 <= group_size <= found.ranks <= _MOST_RANKS or tier >= len(found.grid):
-        raise BadInput(f"a group of {group_size} of {found.ranks} ranks, tier {tier}, is none")
+    if found.grid.size > _MOST_RANKS:
+        raise BadInput(f"the grid {found.grid} has room for more than {_MOST_RANKS} ranks")
+    there = found.grid.has_group(group_size, tier, found.ranks)
+    if not 2 <= group_size <= found.ranks <= found.grid.size or not there:
+        raise BadInput(
+            f"no group of {group_size} ranks of tier {tier} is among {found.ranks} ranks in the "
+            f"grid {found.grid}"
+        )
     check(found.collective)
     if case != found.record().case:
         raise BadInput("its tensors are not those of the message that its columns tell")
@@ -116,8 +123,8 @@ def _whole(told: dict[str, str], name: str) -> int:
 
 
 def _extent(text: str) -> int:
-    if not _WHOLE.fullmatch(text) or text == "0":
-        raise BadInput("Runtime grid_shape: extents such as 48 8 2 are wanted")
+    if not _EXTENT.fullmatch(text):
+        raise BadInput(f"{_COLUMNS[3]}: extents such as 48 8 2 are wanted")
     return int(text)
 
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from collector.collective import OPERATIONS, Collective, check
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 BACKENDS = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
 

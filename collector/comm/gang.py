@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from collector.comm.rank_files import (
@@ -35,6 +36,7 @@ _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _LOOK_S = 1.0  # between looks at files: the ranks need the cores
 _STACKS_S = 2.0  # for a rank to write where it is
 _TAIL = 3  # lines of a rank's own words
+_AS_HERE: Mapping[str, str] = MappingProxyType({})
 _ROOT_CAUSE = re.compile(
     r"Root Cause.*?rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL
 )
@@ -82,10 +84,11 @@ def run_gang(
     program: str = "collector.comm.rank",
     patience_s: float = PATIENCE_S,
     tick: Callable[[int], None] = lambda measured: None,
+    environment: Mapping[str, str] = _AS_HERE,
 ) -> None:
     """Run a plan's ranks of this node in an empty folder, each the module `program`; `tick` is told
-    how many cases of all rounds are measured. Raises GangFailed; BadInput where the ranks cannot
-    meet."""
+    how many cases of all rounds are measured, and may raise GangFailed to end them. `environment`
+    is what the ranks' says besides. Raises GangFailed; BadInput where the ranks cannot meet."""
     meeting = checked(meeting)
     (folder / PLAN).write_text(plan.to_json())
     with (folder / _LOG).open("wb") as log:
@@ -94,7 +97,12 @@ def run_gang(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **_threads(plan, meeting)},
+            env={
+                **os.environ,
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                **_threads(plan, meeting),
+                **environment,
+            },
             start_new_session=True,
         )
     try:

@@ -82,7 +82,7 @@ def found_of(
     for one in seen:
         by_case.setdefault(case_of(plan, one), []).append(one)
     jumps = {case: str(jump) for case, jump in found_jumps(plan, seen)}
-    settings = _settings(environment)
+    settings = ";".join(settings_of(environment))
     measured, left_out, wrong = [], [], []
     for case, rounds in by_case.items():
         timed = [one for one in rounds if not one.left_out]
@@ -104,7 +104,7 @@ def _of_groups(groups: Sequence[tuple[int, ...]], seen: CaseSeen) -> tuple[Colle
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
-def _settings(environment: Mapping[str, str]) -> str:
-    """`NAME=value;...` of what changes how a collective runs."""
+def settings_of(environment: Mapping[str, str]) -> list[str]:
+    """`NAME=value` of each variable that changes how a collective runs, by name."""
     names = sorted(name for name in environment if name.startswith(_CHANGE_THE_RUN))
-    return ";".join(f"{name}={environment[name]}" for name in names)
+    return [f"{name}={environment[name]}" for name in names]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collector.collective import DTYPES, OPERATIONS, Collective
-from collector.comm.topology import Grid
 from collector.profiles.transfers import Transfer
+from collector.topology import Grid
 
 _BY_KERNEL_TYPE = {one.file.removesuffix(".csv"): one.name for one in OPERATIONS.values()}
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,21 @@ class CollectiveTiming:
     rank_max_us: float
 
 
+def call_durations_us(ranks: Sequence[RankTimes]) -> NDArray[np.float64]:
+    """What each call of one group took, from its last arrival to its last end. At least one rank
+    and one call are wanted, and of each rank as many."""
+    starts = np.array([rank.starts_us for rank in ranks])
+    own = np.array([rank.durations_us for rank in ranks])
+    durations: NDArray[np.float64] = (starts + own).max(axis=0) - starts.max(axis=0)
+    return durations
+
+
 def collective_timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
-    """What one group's calls took. At least one rank and one call are wanted, and of each rank as
-    many."""
+    """What one group's calls took."""
     starts = np.array([rank.starts_us for rank in ranks])
     own = np.array([rank.durations_us for rank in ranks])
     last_arrivals = starts.max(axis=0)
-    durations = (starts + own).max(axis=0) - last_arrivals
+    durations = call_durations_us(ranks)
     rank_medians = np.median(own, axis=1)
     return CollectiveTiming(
         duration_us=float(np.median(durations)),

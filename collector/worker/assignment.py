@@ -14,7 +14,7 @@ from collector.database.sealed import read_sealed
 from collector.errors import AlreadyExists, BadInput, StoreError
 from collector.measurement import Outcome
 from collector.ops.registry import find
-from collector.plan import Plan
+from collector.plan import Plan, PlannedShard
 from collector.shard import ShardCase, read_shard
 from collector.stack import Stack
 from collector.store.base import Store
@@ -71,7 +71,8 @@ def work(
     """
     plan = _read_plan(store, assignment)
     machine = machine or ThisMachine()
-    cases = _read_cases(store, plan, assignment.shard)
+    planned = next(shard for shard in plan.shards if shard.shard_id == assignment.shard)
+    cases = _read_cases(store, plan, planned)
     if cases is None:
         _commit_nothing(store, assignment, plan, machine.node)
         return True
@@ -82,10 +83,15 @@ def work(
     log = scratch / LOG
     named = (assignment.campaign, assignment.shard, assignment.attempt)
     progress = ProgressObject(watched, *named, every_s=progress_s)
+    hears = progress.measured
+    if planned.is_gang:
+        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears)
+    else:
+        instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
     with progress:
         return complete(
             _answers(store, assignment, plan, cases, machine.node, log=log, serial=serial),
-            machine.instrument(plan, assignment.device, scratch, stop, progress.measured),
+            instrument,
             find=find,
             backend=plan.backend,
             session_s=plan.shard_settings.session_s,
@@ -97,7 +103,8 @@ def work(
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
     plan, node = _read_plan(store, assignment), ThisMachine().node
-    cases = _read_cases(store, plan, assignment.shard)
+    planned = next(shard for shard in plan.shards if shard.shard_id == assignment.shard)
+    cases = _read_cases(store, plan, planned)
     if cases is None:
         _commit_nothing(store, assignment, plan, node)
     else:
@@ -156,13 +163,13 @@ def _read_plan(store: Store, assignment: Assignment) -> Plan:
     return plan
 
 
-def _read_cases(store: Store, plan: Plan, shard: str) -> list[ShardCase] | None:
+def _read_cases(store: Store, plan: Plan, planned: PlannedShard) -> list[ShardCase] | None:
     """The cases of a shard, in order; None where their table is not the one that the plan was
     made with: no worker on any node has a better one."""
-    key, plan_key = keys.shard(plan.campaign, shard), keys.plan(plan.campaign, plan.number)
-    (sha256,) = {s.sha256 for s in plan.shards if s.shard_id == shard}
+    key = keys.shard(plan.campaign, planned.shard_id)
+    plan_key = keys.plan(plan.campaign, plan.number)
     try:
-        return read_shard(read_sealed(store, key, sha256, named_by=plan_key), path=key)
+        return read_shard(read_sealed(store, key, planned.sha256, named_by=plan_key), path=key)
     except BadInput as error:
         logger.warning("nobody can measure this shard: %s", error)
         return None

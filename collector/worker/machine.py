@@ -17,6 +17,7 @@ from collector.measuring.instrument import (
 )
 from collector.plan import Plan
 from collector.stack import Stack
+from collector.worker.gang_instrument import GangInstrument
 
 
 class Machine(Protocol):
@@ -45,6 +46,16 @@ class Machine(Protocol):
     ) -> Instrument:
         """What measures on the device; it may write below `scratch`."""
 
+    def gang(
+        self,
+        plan: Plan,
+        ranks: int,
+        scratch: Path,
+        stop: threading.Event,
+        on_progress: OnProgress,
+    ) -> Instrument:
+        """The same of as many ranks at once, on the first devices or on the cores of a cpu."""
+
 
 class ThisMachine:
     """The one that this process runs on."""
@@ -72,6 +83,17 @@ class ThisMachine:
     ) -> Instrument:
         settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits, device)
         return ReplayInstrument(settings, scratch, stop, on_progress)
+
+    def gang(
+        self,
+        plan: Plan,
+        ranks: int,
+        scratch: Path,
+        stop: threading.Event,
+        on_progress: OnProgress,
+    ) -> Instrument:
+        settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits)
+        return GangInstrument(settings, ranks, scratch, stop, on_progress)
 
 
 def this_node(environment: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import Found
     from collector.comm.profiled import Profiled
-    from collector.comm.topology import Grid
+    from collector.topology import Grid
 
 _BY_CASE, _JUMP_FACTOR = "auto", 1.1
 # Of the first design's options: they take words up to the next option.
@@ -89,8 +89,8 @@ def comm_verb(
     from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
     from collector.comm.gang import Rendezvous
     from collector.comm.sizes import chosen_sizes
-    from collector.comm.topology import Grid
     from collector.stack import BACKENDS
+    from collector.topology import Grid
 
     if backend not in BACKENDS:
         raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")

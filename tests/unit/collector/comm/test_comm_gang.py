@@ -14,8 +14,8 @@ from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
 from collector.comm.rank_files import rank_states, read_results
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 pytestmark = pytest.mark.slow
 

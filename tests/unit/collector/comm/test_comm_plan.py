@@ -16,8 +16,8 @@ from collector.collective import (
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, default_mode
 from collector.comm.comm_table import key_cells
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 GRID = Grid((48, 8, 2))
 

@@ -7,9 +7,9 @@ import pytest
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.profiled import profiled, share
-from collector.comm.topology import Grid
 from collector.errors import BadInput
 from collector.profiles.transfers import Transfer, find_transfers, read_transfers
+from collector.topology import Grid
 
 GRID = Grid((48, 8, 2))
 

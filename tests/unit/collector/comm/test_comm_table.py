@@ -18,8 +18,8 @@ from collector.comm.comm_table import (
 from collector.comm.measured import found_of
 from collector.comm.rank_files import CaseSeen, LineCount, read_results
 from collector.comm.timing import RankTimes
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 ALONE = Collective("all_reduce", 4096, "bfloat16", 2, 2)
 TOGETHER = replace(ALONE, together=True)

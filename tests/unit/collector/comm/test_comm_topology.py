@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 A3, A2 = Grid((48, 8, 2)), Grid((128, 8))
 

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
@@ -12,6 +12,7 @@ from collector.collective_case import (
 )
 from collector.errors import BadInput
 from collector.record import CaseRecord, read_table, write_table
+from collector.topology import Grid
 
 pytestmark = pytest.mark.fast
 
@@ -20,16 +21,19 @@ SETTINGS = ("", "HCCL_ALGO=level0:NA;level1:H-D_R", "HCCL_ALGO=a HCCL_OP_EXPANSI
 
 @st.composite
 def asked(draw: st.DrawFn) -> CollectiveCase:
-    size = draw(st.integers(2, 32))
+    grid = Grid(tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))))
+    assume(grid.size > 1)
+    size = draw(st.integers(2, min(32, grid.size)))
+    tier = draw(st.sampled_from(range(len(grid.extents))))
+    ranks = draw(st.integers(size, grid.size))
+    assume(grid.has_group(size, tier, ranks))
     dtype = draw(st.sampled_from(sorted(DTYPES)))
     message_bytes = draw(st.integers(1, 1 << 20)) * size * DTYPES[dtype][1]
-    grid = tuple(draw(st.lists(st.integers(1, 64), min_size=1, max_size=4)))
-    tier = draw(st.integers(0, len(grid) - 1))
     operation = draw(st.sampled_from(sorted(OPERATIONS)))
     return CollectiveCase(
         Collective(operation, message_bytes, dtype, size, tier, draw(st.booleans())),
         grid,
-        draw(st.integers(size, 768)),
+        ranks,
         draw(st.sampled_from(["event", "alternating", "kernel"])),
         draw(st.sampled_from(SETTINGS)),
     )
@@ -49,7 +53,7 @@ def test_what_differs_is_another_case(one: CollectiveCase, other: CollectiveCase
 
 def changed(**cells: str) -> CaseRecord:
     record = CollectiveCase(
-        Collective("all_reduce", 4096, "bfloat16", 2, 1), (2, 2), 4, "event"
+        Collective("all_reduce", 4096, "bfloat16", 2, 1), Grid((2, 2)), 4, "event"
     ).record()
     named = {f"Runtime {name}": text for name, text in cells.items()}
     return CaseRecord(record.kernel_type, record.cells, {**record.extra, **named})
@@ -60,9 +64,10 @@ def changed(**cells: str) -> CaseRecord:
     [
         ({"num_devices": ""}, "Runtime num_devices is wanted"),
         ({"num_devices": "two"}, "Runtime num_devices: a whole number"),
-        ({"num_devices": "8"}, "a group of 8 of 4 ranks"),
-        ({"ranks": "9999999"}, "a group of 2 of 9999999 ranks"),
-        ({"topology_tier": "2"}, "tier 2, is none"),
+        ({"num_devices": "8"}, "no group of 8 ranks of tier 1 is among 4"),
+        ({"ranks": "9999999"}, "among 9999999 ranks"),
+        ({"topology_tier": "2"}, "ranks of tier 2"),
+        ({"grid_shape": "90000 90000"}, "more than 65536 ranks"),
         ({"grid_shape": "2 0"}, "extents such as 48 8 2"),
         ({"concurrent_groups": "some"}, "1 or all is wanted"),
         ({"message_bytes": "8192"}, "not those of the message"),

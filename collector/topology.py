@@ -65,6 +65,13 @@ class Grid:
         self._check_group(size, tier)
         return _groups(self, size, tier, world)
 
+    def has_group(self, size: int, tier: int, world: int) -> bool:
+        """Whether `groups` would find any; no group is of a tier that the grid does not have."""
+        try:
+            return bool(self.groups(size, tier, min(world, self.size)))
+        except BadInput:
+            return False
+
     def natural_tier(self, size: int) -> int:
         """The tier of the first `size` ranks."""
         if not 1 <= size <= self.size:

@@ -1,0 +1,125 @@
+"""From what the ranks of a gang saw of each case to its certificate. Pure."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from collector.comm.bench_plan import BenchPlan
+from collector.comm.measured import settings_of
+from collector.comm.rank_files import CaseSeen
+from collector.comm.timing import (
+    CollectiveTiming,
+    call_durations_us,
+    collective_timing,
+    relative_spread,
+)
+from collector.measurement import Measurement, Outcome, Provenance
+from collector.ops.floor import floor_us
+from collector.plan import Limits
+from collector.quality.gates import doubts, implausible, no_duration
+from collector.quality.statistics import summarise
+from collector.record import CaseRecord
+from collector.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class GangSession:
+    """A bench and what its cases are to the plan: `records` in the order of its collectives."""
+
+    plan: BenchPlan
+    records: tuple[CaseRecord, ...]
+    provenance: Provenance
+    stack: Stack
+    limits: Limits
+    started_at: str
+    ended_at: str
+
+
+def certificates(
+    session: GangSession,
+    seen: Sequence[CaseSeen],
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[Measurement, ...]:
+    """A measurement of each case that at least one round has seen."""
+    rounds: dict[int, list[CaseSeen]] = {}
+    for one in seen:
+        rounds.setdefault(one.case, []).append(one)
+    return tuple(_certificate(session, at, found, environment) for at, found in rounds.items())
+
+
+def _certificate(
+    session: GangSession, at: int, seen: Sequence[CaseSeen], environment: Mapping[str, str]
+) -> Measurement:
+    record = session.records[at]
+    made = Measurement(
+        record.case_id,
+        record.case.kernel_type,
+        Outcome.OK,
+        "",
+        session.provenance,
+        started_at=session.started_at,
+        ended_at=session.ended_at,
+    )
+    if reason := next((one.left_out for one in seen if one.left_out), ""):
+        return replace(made, outcome=Outcome.OOM, reason=reason)
+    groups = session.plan.groups(session.plan.collectives[at])
+    calls_us = [us for one in seen for us in _calls_us(one, groups)]
+    made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
+    limit_us = session.limits.case_s * 1e6
+    if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
+        return replace(made, outcome=Outcome.IMPLAUSIBLE, reason=fault)
+    found = summarise(calls_us)
+    least_us = floor_us(record.case, session.stack)
+    fault = implausible(found.timing.mean_us, floor_us=least_us, limit_us=limit_us)
+    wrong = sorted({rank for one in seen for rank in one.wrong})
+    doubt = f"the result of rank {', '.join(map(str, wrong))} is wrong" if wrong else ""
+    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if doubt else Outcome.OK
+    return replace(
+        made,
+        outcome=outcome,
+        reason=fault or doubt,
+        n_accepted=len(found.accepted_us),
+        timing=found.timing,
+        counters=_counters([_of_groups(one, groups) for one in seen]),
+        warnings=(
+            *doubts(found.timing, len(found.accepted_us)),
+            *_of_rounds(len(seen), session.plan.rounds),
+            *(f"set where it ran: {one}" for one in settings_of(environment)),
+        ),
+    )
+
+
+def _calls_us(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> list[float]:
+    """What each call took: of several groups at once, the median over them."""
+    by_rank = {one.rank: one for one in seen.ranks}
+    own = [call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups]
+    return [float(us) for us in np.median(np.array(own), axis=0)]
+
+
+def _of_groups(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> tuple[CollectiveTiming, ...]:
+    by_rank = {one.rank: one for one in seen.ranks}
+    return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
+
+
+def _counters(rounds: Sequence[tuple[CollectiveTiming, ...]]) -> tuple[tuple[str, float], ...]:
+    """What a row of a collective tells besides, by the columns of its file."""
+    every = [group for groups in rounds for group in groups]
+    medians_us = [median(group.duration_us for group in groups) for groups in rounds]
+    slowest_us = median(max(group.duration_us for group in groups) for groups in rounds)
+    return (
+        ("rounds", float(len(rounds))),
+        ("round_spread", relative_spread(medians_us)),
+        ("max_us", max(group.max_us for group in every)),
+        ("rank_min_us", min(group.rank_min_us for group in every)),
+        ("rank_max_us", max(group.rank_max_us for group in every)),
+        ("skew_us", max(group.skew_us for group in every)),
+        ("concurrent_groups", float(len(rounds[0]))),
+        ("concurrent_slowest_us", slowest_us),
+    )
+
+
+def _of_rounds(found: int, planned: int) -> tuple[str, ...]:
+    return (f"{found} of {planned} rounds",) if found < planned else ()

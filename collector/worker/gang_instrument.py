@@ -1,0 +1,153 @@
+"""The instrument of a gang: its session is a bench of several ranks on this machine.
+
+What the ranks saw of every call is the raw record; the certificate of a case is made of it. Cases
+that need their ranks in another place, mode or environment are another session's.
+"""
+
+import csv
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from collector import surroundings
+from collector.collective_case import CollectiveCase, collective_case
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.gang import GangFailed, Rendezvous, run_gang
+from collector.comm.rank_files import CaseSeen, read_results
+from collector.errors import BadInput
+from collector.manifest import Usage
+from collector.measurement import Measurement, Provenance
+from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
+from collector.plan import MeasureSettings
+from collector.shard import ShardCase
+from collector.worker.gang_certificates import GangSession, certificates
+
+ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
+_RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
+
+
+class GangInstrument:
+    """Measures cases of `ranks` ranks; whatever ended a session, what was measured is answered."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        ranks: int,
+        scratch: Path,
+        stop: threading.Event,
+        on_progress: OnProgress,
+    ):
+        self._settings, self._ranks, self._scratch = settings, ranks, scratch
+        self._stop, self._on_progress = stop, on_progress
+
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+        """One start of the ranks, for the cases that can share it with the first one."""
+        told = [(case, collective_case(case.record.case)) for case in cases]
+        shared = [pair for pair in told if _start_of(pair[1]) == _start_of(told[0][1])]
+        plan = self._plan([collective for _, collective in shared])
+        folder = self._scratch / f"gang_{provenance.session}"
+        folder.mkdir(parents=True)
+        began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
+        reason = self._run(plan, [case for case, _ in shared], told[0][1].environment, folder)
+        seen = read_results(folder)
+        session = GangSession(
+            plan,
+            tuple(case.record for case, _ in shared),
+            provenance,
+            self._settings.stack,
+            self._settings.limits,
+            began_at,
+            surroundings.utc_now().isoformat(),
+        )
+        measurements = certificates(session, seen)
+        return SessionAnswers(
+            measurements,
+            (_raw_records(folder, seen, session),) if measurements else (),
+            _usage(seen, measurements, surroundings.monotonic() - began_s),
+            began=bool(seen) or _has_begun(folder),
+            reason=reason,
+        )
+
+    def _plan(self, asked: Sequence[CollectiveCase]) -> BenchPlan:
+        measure, first = self._settings.measure, asked[0]
+        return BenchPlan(
+            self._settings.backend,
+            first.grid,
+            self._ranks,
+            Mode(first.mode),
+            ROUNDS,
+            measure.budget_s / ROUNDS,
+            calls_a_round(measure),
+            tuple(one.collective for one in asked),
+        )
+
+    def _run(
+        self, plan: BenchPlan, cases: Sequence[ShardCase], environment: str, folder: Path
+    ) -> str:
+        """Why the ranks ended before their time; empty where they did not."""
+
+        def tick(measured: int) -> None:
+            if self._stop.is_set():
+                raise GangFailed("the gang was told to stop")
+            through = min(measured, len(cases) - 1)
+            self._on_progress(min(measured, len(cases)), cases[through].record.case.describe())
+
+        longest_s = max(case.predicted_s for case in cases)
+        try:
+            run_gang(
+                plan,
+                Rendezvous(self._ranks),
+                folder,
+                patience_s=case_limit_s(longest_s, self._settings.limits),
+                tick=tick,
+                environment=dict(one.split("=", 1) for one in environment.split()),
+            )
+        except (GangFailed, BadInput) as error:
+            return str(error)
+        return ""
+
+
+def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
+    """The fewest and the most calls of a case in one round, so that all rounds together have what
+    the plan's settings say."""
+    fewest = measure.repeat_count or measure.min_repeats
+    return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
+
+
+def _start_of(one: CollectiveCase) -> tuple[object, ...]:
+    return one.grid, one.mode, one.environment
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a rank came as far as a case: it names it, and its round."""
+    return any("(round " in path.read_text() for path in folder.glob("rank-*.jsonl"))
+
+
+def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:
+    """The ranks' time in calls, by the longest of each; what it takes to start them is not told
+    apart."""
+    spent_us = [[sum(rank.durations_us) for rank in one.ranks] for one in seen]
+    busy_us = sum(max(ranks, default=0.0) for ranks in spent_us)
+    useful_us = sum(m.timing.mean_us * m.n_accepted for m in measured if m.timing is not None)
+    return Usage(busy_us, min(useful_us, busy_us), wall_s, 0.0)
+
+
+def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -> RawRecords:
+    """What the ranks saw as a table, a row a call; and what they and torchrun said."""
+    summary, journal = folder / "op_summary.csv", folder / "journal.jsonl"
+    with summary.open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(_RAW_COLUMNS)
+        for one in seen:
+            case_id = session.records[one.case].case_id
+            for rank in one.ranks:
+                calls = zip(rank.starts_us, rank.durations_us, strict=True)
+                for at, (start_us, duration_us) in enumerate(calls):
+                    rows.writerow([case_id, one.round, rank.rank, at, start_us, duration_us])
+    with journal.open("w") as out:
+        for path in sorted([*folder.glob("rank-*.jsonl"), folder / "torchrun.log"]):
+            for line in path.read_text(errors="replace").splitlines():
+                print(json.dumps({"file": path.name, "line": line}), file=out)
+    return RawRecords(summary, journal)
