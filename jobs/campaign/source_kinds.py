@@ -1,12 +1,13 @@
-"""`sources` of a campaign file: where its cases come from, by four kinds."""
+"""`sources` of a campaign file: where its cases come from, by five kinds."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.campaign.collectives import CollectivesSource, read_collectives
 from jobs.campaign.document import Entry
 
-_KINDS = ("profile", "tree", "bundled", "cases")
+_KINDS = ("profile", "tree", "bundled", "cases", "collectives")
 _KEYS = (*_KINDS, "stack", "communication_us")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -45,7 +46,7 @@ class CasesSource:
     communication_us: float = 0.0
 
 
-Source = ProfileSource | TreeSource | BundledSource | CasesSource
+Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesSource
 
 
 def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
@@ -80,6 +81,8 @@ def _source(entry: Entry, base: Path) -> Source:
             raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
         told = found.get("communication_us")
         return CasesSource(sha256, same_stack, told.positive() if told else 0.0)
+    if kind == "collectives":
+        return read_collectives(found[kind])
     if kind == "tree":
         return TreeSource(base / found[kind].text())
     name = found[kind].text()

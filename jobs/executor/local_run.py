@@ -1,7 +1,9 @@
 """The embedded executor: the same workers as in a cluster, as processes of this machine.
 
-Each device gets one worker at a time and one shard a worker. The parent decides who does which
-shard; a shard that nobody can finish is committed by the parent, its missing cases `crashed`.
+Each device gets one worker at a time and one shard a worker. A gang has all devices: gangs come
+first, one after the other, since what they measure is the way between devices. The parent decides
+who does which shard; a shard that nobody can finish is committed by the parent, its missing cases
+`crashed`.
 """
 
 import logging
@@ -109,19 +111,27 @@ class LocalRun:
 
         Raises LocalRunFailed, the first, where a worker blames the machine or the store.
         """
+        of_gangs = {shard.shard_id for shard in self.plan.shards if shard.is_gang}
+        failures: list[OpmeterError] = []
+        self._serve_all([s for s in shards if s in of_gangs], self.devices[:1], failures)
+        self._serve_all([s for s in shards if s not in of_gangs], self.devices, failures)
+        if failures:
+            raise failures[0]
+
+    def _serve_all(
+        self, shards: Sequence[str], devices: Sequence[int], failures: list[OpmeterError]
+    ) -> None:
+        """Have shards done on devices, each by the first that is free."""
         todo: queue.SimpleQueue[str] = queue.SimpleQueue()
         for shard in shards:
             todo.put(shard)
-        failures: list[OpmeterError] = []
         threads = [
             surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
-            for device in self.devices
+            for device in devices[: len(shards)]
         ]
         for thread in threads:
             while thread.is_alive():
                 thread.join(_LOOK_S)
-        if failures:
-            raise failures[0]
 
     def _serve(
         self, device: int, todo: "queue.SimpleQueue[str]", failures: list[OpmeterError]

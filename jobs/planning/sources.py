@@ -1,6 +1,7 @@
 """The sources of a campaign as tables of cases, with what was seen in reading them."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.collectives import CollectivesSource
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
+from jobs.planning.collective_sources import collective_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             return _loaded("tree", read_tree(path), same_stack=False)
         case ProfileSource(path, same_stack):
             return _profile("profile", read_profile([path]), same_stack=same_stack)
+        case CollectivesSource():
+            return _collectives(source)
         case CasesSource():
             return _stored(source, campaign, store)
         case BundledSource(name):
@@ -54,6 +59,16 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
 def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
     communication_us = round(fsum(entry.total_us for entry in profile.communication), 3)
     return _loaded(name, profile.records, same_stack=same_stack, communication_us=communication_us)
+
+
+def _collectives(source: CollectivesSource) -> LoadedSource:
+    records, left_out = collective_records(source)
+    reasons = Counter(one.reason for one in left_out)
+    told = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(reasons.items()))
+    if not records:
+        raise BadInput(f"sources: no collective is left to measure; {told}")
+    name = f"collectives ({told})" if told else "collectives"
+    return _loaded(name, records, same_stack=False)
 
 
 def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSource:

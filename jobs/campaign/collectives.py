@@ -1,0 +1,91 @@
+"""`collectives` of a campaign's sources: which operations over which ranks, by sizes and groups."""
+
+import re
+from dataclasses import dataclass
+
+from collector.collective import OPERATIONS, dtype_named
+from collector.collective_case import checked_environment
+from collector.errors import BadInput
+from collector.topology import Grid
+from jobs.campaign.document import Entry
+
+MODES = ("event", "alternating")
+_KEYS = (
+    *("operations", "bytes", "max_bytes", "dtype", "groups", "ranks", "grid", "tiers"),
+    *("mode", "environment"),
+)
+_SIZE = re.compile(r"[a-z]+|[1-9][0-9]{0,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesSource:
+    """All combinations of operations, sizes and groups. `ranks` are started at once; a tier of
+    several groups among them is measured with one alone, and with all at once."""
+
+    operations: tuple[str, ...]
+    sizes: tuple[str, ...]  # bytes, or the names of grids of sizes
+    max_bytes: int | None
+    dtype: str
+    groups: tuple[int, ...]
+    ranks: int
+    grid: Grid
+    tiers: tuple[int, ...]  # none: of the nearest ranks
+    mode: str
+    environment: str
+
+
+def read_collectives(entry: Entry) -> CollectivesSource:
+    """The source of a mapping. Raises BadInput, with the line, for what cannot be meant."""
+    found = entry.fields(_KEYS, required=("groups",))
+    groups = tuple(item.integer(2) for item in found["groups"].items())
+    if not groups:
+        raise found["groups"].refusal("sizes of groups such as [2, 8] are wanted")
+    ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
+    if ranks < max(groups):
+        raise found["ranks"].refusal(f"a group of {max(groups)} is not among {ranks} ranks")
+    return CollectivesSource(
+        operations=_operations(found.get("operations")),
+        sizes=_sizes(found["bytes"]) if "bytes" in found else ("full",),
+        max_bytes=found["max_bytes"].integer(1) if "max_bytes" in found else None,
+        dtype=_dtype(found["dtype"]) if "dtype" in found else "bfloat16",
+        groups=groups,
+        ranks=ranks,
+        grid=_grid(found["grid"]) if "grid" in found else Grid((48, 8, 2)),
+        tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
+        mode=found["mode"].choice(MODES) if "mode" in found else MODES[0],
+        environment=_environment(found["environment"]) if "environment" in found else "",
+    )
+
+
+def _operations(entry: Entry | None) -> tuple[str, ...]:
+    if entry is None or (not entry.is_list and entry.text() == "all"):
+        return tuple(OPERATIONS)
+    entry.distinct_texts()
+    return tuple(item.choice(tuple(OPERATIONS)) for item in entry.items())
+
+
+def _sizes(entry: Entry) -> tuple[str, ...]:
+    items = entry.items() if entry.is_list else [entry]
+    for item in items:
+        if not _SIZE.fullmatch(item.text()):
+            raise item.refusal("bytes or the name of a grid of sizes is wanted")
+    return tuple(item.text() for item in items)
+
+
+def _dtype(entry: Entry) -> str:
+    try:
+        return dtype_named(entry.text())
+    except BadInput as error:
+        raise entry.refusal(str(error)) from error
+
+
+def _grid(entry: Entry) -> Grid:
+    return Grid(tuple(item.integer(1) for item in entry.items()))
+
+
+def _environment(entry: Entry) -> str:
+    settings = sorted(f"{name}={value.text()}" for name, value in entry.mapping().items())
+    try:
+        return checked_environment(" ".join(settings))
+    except BadInput as error:
+        raise entry.refusal(str(error)) from error
