@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collector.collective import OPERATIONS
-from collector.comm.comm_table import DURATION, CommTable, key_cells
+from collector.collective_row import DURATION, key_cells
+from collector.comm.comm_table import CommTable
 from collector.comm.fit import AlphaBeta, fitted
 from collector.comm.measured import Measured
 from collector.errors import BadInput

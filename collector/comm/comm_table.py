@@ -1,33 +1,20 @@
-"""`hcom_allReduce_.csv` and its like: rows of collectives in a tree, changed by key.
-
-The first six columns are the consumer's, in its order; it reads by name and ignores the others.
-`Duration(us)` is what was measured: nothing is added to it.
-"""
+"""`hcom_allReduce_.csv` and its like: rows of collectives in a tree, changed by key."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.collective import DTYPES, OPERATIONS, Collective
+from collector.collective import OPERATIONS
+from collector.collective_row import COLUMNS, KEY, Cells, CollectiveFacts, fact_cells, key_cells
 from collector.comm.measured import Measured
 from collector.errors import BadInput
 from collector.store.atomic import write_whole
 from collector.table import csv_rows, table_bytes
 
-KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")
-DURATION = "Duration(us)"
-# What a model adds to it; never part of it, and only there where a profile told it.
+# What a model adds to a duration; never part of it, and only there where a profile told it.
 OFFSET = "Offset(us)"
-_ALONE = (
-    *(DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend", "rounds", "iterations"),
-    *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
-    *("environment", "jump"),
-)
-_TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
-COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
 _NEEDED = KEY[:2]  # by the consumer, too
 
-Cells = dict[str, str]
 Key = tuple[str, ...]
 
 
@@ -94,7 +81,9 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         if at == len(rows):
             rows.append(key)
         _check_backend(rows[at], one, path)
-        rows[at].update(_cells(one))
+        rows[at].update(fact_cells(one.collective, _facts(one)))
+        if not one.collective.together:
+            rows[at][OFFSET] = ""  # of a duration that is gone
         touched.add(at)
     _write(path, (*table.columns, *COLUMNS), rows)
     changed = len({at for at in touched if at < before})
@@ -123,13 +112,6 @@ def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]
         raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
 
 
-def key_cells(collective: Collective) -> Cells:
-    """What tells a row from others, as it stands in a file."""
-    dtype, _ = DTYPES[collective.dtype]
-    values = (collective.message_bytes, collective.group_size, dtype, collective.tier)
-    return dict(zip(KEY, map(str, values), strict=True))
-
-
 def _key_of(row: Mapping[str, str]) -> Key:
     return tuple(row.get(name, "").strip() for name in KEY)
 
@@ -140,30 +122,23 @@ def _check_backend(row: Mapping[str, str], one: Measured, path: Path) -> None:
         raise BadInput(f"its rows are of {there}, these are of {one.backend}", path=path)
 
 
-def _cells(one: Measured) -> Cells:
+def _facts(one: Measured) -> CollectiveFacts:
     groups = one.all_groups()
-    if one.collective.together:
-        return {
-            "concurrent_groups": str(len(one.timings[0])),
-            "concurrent_us": f"{one.duration_us:.2f}",
-            "concurrent_slowest_us": f"{one.slowest_us:.2f}",
-        }
-    return {
-        DURATION: f"{one.duration_us:.2f}",
-        "bandwidth_gbps": f"{one.bandwidth_gbps:.2f}",
-        "bus_bandwidth_gbps": f"{one.bus_bandwidth_gbps:.2f}",
-        "mode": one.mode,
-        "backend": one.backend,
-        "rounds": str(len(one.timings)),
-        "iterations": str(sum(group.iterations for group in groups)),
-        "round_spread": f"{one.spread:.4f}",
-        "min_us": f"{min(group.min_us for group in groups):.2f}",
-        "p90_us": f"{max(group.p90_us for group in groups):.2f}",
-        "max_us": f"{max(group.max_us for group in groups):.2f}",
-        "rank_min_us": f"{min(group.rank_min_us for group in groups):.2f}",
-        "rank_max_us": f"{max(group.rank_max_us for group in groups):.2f}",
-        "skew_us": f"{max(group.skew_us for group in groups):.2f}",
-        "environment": one.environment,
-        "jump": one.jump,
-        OFFSET: "",  # of a duration that is gone
-    }
+    return CollectiveFacts(
+        duration_us=one.duration_us,
+        mode=one.mode,
+        backend=one.backend,
+        rounds=len(one.timings),
+        iterations=sum(group.iterations for group in groups),
+        round_spread=one.spread,
+        min_us=min(group.min_us for group in groups),
+        p90_us=max(group.p90_us for group in groups),
+        max_us=max(group.max_us for group in groups),
+        rank_min_us=min(group.rank_min_us for group in groups),
+        rank_max_us=max(group.rank_max_us for group in groups),
+        skew_us=max(group.skew_us for group in groups),
+        environment=one.environment,
+        jump=one.jump,
+        groups=len(one.timings[0]),
+        slowest_us=one.slowest_us,
+    )

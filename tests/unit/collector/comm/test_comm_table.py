@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from collector.collective import Collective
+from collector.collective_row import COLUMNS
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.comm_table import (
-    COLUMNS,
     read_comm_table,
     write_file,
     write_measured,
