@@ -25,6 +25,7 @@ _COLUMNS = tuple(
     )
 )
 _ENVIRONMENT = RUNTIME_PREFIX + "environment"
+MODES = ("kernel", "event", "alternating")  # how calls are timed
 _ONE, _ALL = "1", "all"
 _MOST_RANKS = 1 << 16
 _EXTENT = re.compile(r"[1-9][0-9]{0,4}")
@@ -75,6 +76,8 @@ def collective_case(case: Case) -> CollectiveCase:
     if missing := [name for name in _COLUMNS if name not in told]:
         raise BadInput(f"{missing[0]} is wanted of a collective, beside its shapes")
     message_bytes, group_size, tier = (_whole(told, name) for name in _COLUMNS[:3])
+    if told[_COLUMNS[6]] not in MODES:
+        raise BadInput(f"{_COLUMNS[6]}: {', '.join(MODES)} is wanted")
     together = told[_COLUMNS[4]]
     if together not in (_ONE, _ALL):
         raise BadInput(f"{_COLUMNS[4]}: {_ONE} or {_ALL} is wanted")

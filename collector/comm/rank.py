@@ -24,7 +24,14 @@ from collector.comm.bench_plan import BACKENDS, BenchPlan
 from collector.comm.jump_search import next_case, searched
 from collector.comm.measuring_rank import Gathered, MeasuringRank
 from collector.comm.rank_device import RankDevice, open_rank_device
-from collector.comm.rank_files import PLAN, RESULTS, journal_name, read_results, stacks_name
+from collector.comm.rank_files import (
+    PLAN,
+    RESULTS,
+    TOO_LARGE,
+    journal_name,
+    read_results,
+    stacks_name,
+)
 from collector.errors import BadInput
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
@@ -132,7 +139,7 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
     def measured(case: Collective, of_rounds: str) -> Gathered:
         member.journal.say(step=f"{case} ({of_rounds} of {plan.rounds})")
         if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
-            return Gathered((), f"too large for the {limit_bytes >> 20} MiB a rank can have")
+            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have")
         return worker.measure(case)
 
     for round_number, at in turns(plan.rounds, len(plan.collectives)):

@@ -9,6 +9,7 @@ from collector.comm.timing import RankTimes
 from collector.replay.process import ProcessId
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
+TOO_LARGE = "too large for the"  # how the reason of a case begins that no rank has the memory for
 
 
 def journal_name(rank: int) -> str:

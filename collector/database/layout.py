@@ -1,4 +1,5 @@
-"""Where things lie in a tree: `{device}/vllm_ascend/{version}/{KernelType}.csv`.
+"""Where things lie in a tree: `{device}/vllm_ascend/{version}/{KernelType}.csv`, and beside it
+collectives in `{device}/hccl/v{cann}/`.
 
 Every part that comes from data is checked before it becomes part of a path.
 
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from collector.case import normal_kernel_type
+from collector.collective_case import is_collective
 from collector.stack import Stack, version_name
 from collector.vocabulary import INPUT_SHAPES
 
 Row = TypeVar("Row", bound=Mapping[str, str])
 
 UNKNOWN_INPUTS = "unknown_inputs"
+OTHER_SETTINGS = "other_settings"  # of collectives
 OP_MAPPING = "op_mapping.yaml"
 COMMUNICATION_REPORT = "reports/communication.csv"
 
@@ -44,6 +47,27 @@ def version_dir(root: Path, device: str, vllm: str, torch: str, cann: str) -> Pa
     """The folder of a version below a tree's root. BadInput for a device that is no name."""
     named = Stack(device=device, torch=torch)  # which checks the device
     return root / named.device / "vllm_ascend" / version_dir_name(vllm, torch, cann)
+
+
+def collective_folder(version_path: str) -> str:
+    """Where the collectives of a version directory lie, as consumers have it: by the library that
+    ran them. `{device}/hccl/v8.5` of CANN 8.5; of devices without CANN by torch, which brings the
+    library along."""
+    device, _, name = version_path.partition("/")
+    name = name.rpartition("/")[2]
+    software, _, cann = name.rpartition("_cann")
+    torch = software.rpartition("_torch")[2]
+    if device.startswith("CPU_"):
+        return f"{device}/gloo/v{torch}"
+    return f"{device}/nccl/v{torch}" if cann == "0" else f"{device}/hccl/v{cann}"
+
+
+def is_collective_file(path: str, version_path: str) -> bool:
+    """Whether a path is that of collectives of a version directory."""
+    folder, _, name = path.removesuffix(".csv").rpartition("/")
+    where = folder.removesuffix(f"/{OTHER_SETTINGS}")
+    is_csv = path.endswith(".csv")
+    return is_csv and is_collective(name) and where == collective_folder(version_path)
 
 
 def kernel_file_name(kernel_type: str) -> str:

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.canonical import sha256_hex
-from collector.database.layout import OP_MAPPING, kernel_file_name
+from collector.collective_case import is_collective
+from collector.database.layout import (
+    OP_MAPPING,
+    OTHER_SETTINGS,
+    UNKNOWN_INPUTS,
+    collective_folder,
+    kernel_file_name,
+)
 from collector.database.row_sets import differing, distinct, identities, is_among
 from collector.database.state import TEXT, State
 from collector.database.view import render
@@ -44,8 +51,11 @@ def shown_after(before: Shown | None, state: State, measurements: Mapping[str, p
     added = [table for key, table in measurements.items() if key not in before.measurements]
     touched = _touched(before.state, state, added)
     both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
+    touched = _with_shared_files(both, touched)
     gone = {
-        _file(*pair) for pair in distinct(both.filter(is_among(both, _KERNEL, touched)), _KERNEL)
+        file
+        for pair in distinct(both.filter(is_among(both, _KERNEL, touched)), _KERNEL)
+        for file in _files(*pair)
     }
     kept = {
         path: file
@@ -90,5 +100,28 @@ def _rendered(state: State) -> dict[str, ShownFile]:
     return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
 
 
-def _file(path: str, kernel: str) -> str:
-    return f"{path}/{kernel_file_name(kernel)}"
+def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
+    """The same with the other version directories whose collectives stand in one file with those
+    of a touched one."""
+    pairs = distinct(kernels.filter(is_among(kernels, _KERNEL, touched)), _KERNEL)
+    files = {_collectives(*pair) for pair in pairs if is_collective(pair[1])}
+    if not files:
+        return touched
+    every = distinct(kernels, _KERNEL)
+    shared = [pair for pair in every if is_collective(pair[1]) and _collectives(*pair) in files]
+    columns = dict(zip(_KERNEL, map(list, zip(*{*pairs, *shared}, strict=True)), strict=True))
+    return identities(pa.table({name: pa.array(columns[name], TEXT) for name in _KERNEL}), _KERNEL)
+
+
+def _files(path: str, kernel: str) -> list[str]:
+    """The files in which the rows of a kernel type may stand."""
+    name = kernel_file_name(kernel)
+    places = [path, f"{path}/{UNKNOWN_INPUTS}"]
+    if is_collective(kernel):
+        folder = collective_folder(path)
+        places += [folder, f"{folder}/{OTHER_SETTINGS}"]
+    return [f"{place}/{name}" for place in places]
+
+
+def _collectives(path: str, kernel: str) -> str:
+    return f"{collective_folder(path)}/{kernel_file_name(kernel)}"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from collector import keys
 from collector.canonical import canonical_json, readable_json
-from collector.database.layout import OP_MAPPING, is_kernel_file_name
+from collector.database.layout import OP_MAPPING, is_collective_file, is_kernel_file_name
 from collector.database.plans import MergedPlan
 from collector.database.state import Rank, Ranked, Version
 from collector.decoding import decode_object
@@ -118,7 +118,10 @@ def _contradiction(stored: _StoredManifest) -> str | None:
 
 
 def _is_shown(path: str, stored: _StoredManifest) -> bool:
-    """Whether a path is that of a kernel type's CSV in a version directory."""
+    """Whether a path is that of a kernel type's CSV in a version directory, or of its
+    collectives."""
+    if any(is_collective_file(path, folder) for folder in stored.versions):
+        return True
     folders = (folder for folder in stored.versions if path.startswith(f"{folder}/"))
     return any(is_kernel_file_name(path.removeprefix(f"{folder}/")) for folder in folders)
 

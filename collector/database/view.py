@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.canonical import canonical_json, sha256_hex
+from collector.database.collective_view import collective_tables, told_by
 from collector.database.columns import (
     AVERAGE_DURATION,
     DATABASE_COLUMNS,
@@ -51,13 +52,15 @@ def render(
     files: dict[str, ViewFile] = {}
     for path, version in sorted(state.versions.items()):
         for kernel, rows in _kernels(state, path, cache):
-            shown = [row for row in rows if row.get(AVERAGE_DURATION) or not prune_empty]
-            for name, own in by_file(kernel, shown).items():
-                columns = database_columns(set().union(*own))
-                files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, own), len(own))
+            own = [row for row in rows if told_by(kernel, row) is None]
+            shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
+            for name, found in by_file(kernel, shown).items():
+                columns = database_columns(set().union(*found))
+                files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
             files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
-    return files
+    tables = collective_tables(state, cache=cache, prune_empty=prune_empty)
+    return files | {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
 
 
 def content_hash(state: State, files: Mapping[str, ViewFile] | None = None) -> str:

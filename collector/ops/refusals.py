@@ -16,6 +16,7 @@ NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 REFUSED = "the operator refuses it"
 NO_COLLECTIVE = "it does not tell a collective"
+NO_KERNEL = "mode kernel: gloo runs no kernel that could be timed"
 
 # What a mistake in an operator's declaration raises, on shapes that it did not foresee.
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -38,7 +39,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     for a mistake in a declaration: the session, which has a fence around each case, meets that
     again, and what becomes of it is the outcome of that one case."""
     if is_collective(case.kernel_type):
-        return _collective_refusal(case)
+        return _collective_refusal(case, backend)
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
@@ -55,10 +56,12 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     return None
 
 
-def _collective_refusal(case: Case) -> Refusal | None:
+def _collective_refusal(case: Case, backend: str) -> Refusal | None:
     """Collectives have no declaration: what can be run is what the bench knows by name."""
     try:
-        collective_case(case)
+        told = collective_case(case)
     except BadInput as error:
         return Refusal(Outcome.REJECTED, NO_COLLECTIVE, str(error))
+    if told.mode == "kernel" and backend == "cpu":
+        return Refusal(Outcome.REJECTED, NO_KERNEL, NO_KERNEL)
     return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import settings_of
-from collector.comm.rank_files import CaseSeen
+from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import (
     CollectiveTiming,
     call_durations_us,
@@ -63,10 +63,13 @@ def _certificate(
         started_at=session.started_at,
         ended_at=session.ended_at,
     )
-    if reason := next((one.left_out for one in seen if one.left_out), ""):
-        return replace(made, outcome=Outcome.OOM, reason=reason)
+    timed = [one for one in seen if not one.left_out]
+    if not timed:
+        reason = seen[0].left_out
+        lost = Outcome.OOM if reason.startswith(TOO_LARGE) else Outcome.PROFILER_LOST
+        return replace(made, outcome=lost, reason=reason)
     groups = session.plan.groups(session.plan.collectives[at])
-    calls_us = [us for one in seen for us in _calls_us(one, groups)]
+    calls_us = [us for one in timed for us in _calls_us(one, groups)]
     made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
     limit_us = session.limits.case_s * 1e6
     if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
@@ -83,20 +86,25 @@ def _certificate(
         reason=fault or doubt,
         n_accepted=len(found.accepted_us),
         timing=found.timing,
-        counters=_counters([_of_groups(one, groups) for one in seen]),
+        counters=_counters(
+            [_of_groups(one, groups) for one in timed],
+            [us for one in timed for us in _calls_us(one, groups, slowest=True)],
+        ),
         warnings=(
             *doubts(found.timing, len(found.accepted_us)),
-            *_of_rounds(len(seen), session.plan.rounds),
+            *_of_rounds(len(timed), session.plan.rounds),
             *(f"set where it ran: {one}" for one in settings_of(environment)),
         ),
     )
 
 
-def _calls_us(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> list[float]:
-    """What each call took: of several groups at once, the median over them."""
+def _calls_us(
+    seen: CaseSeen, groups: Sequence[tuple[int, ...]], *, slowest: bool = False
+) -> list[float]:
+    """What each call took: of several groups at once the median over them, or the slowest's."""
     by_rank = {one.rank: one for one in seen.ranks}
-    own = [call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups]
-    return [float(us) for us in np.median(np.array(own), axis=0)]
+    own = np.array([call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups])
+    return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
 
 
 def _of_groups(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> tuple[CollectiveTiming, ...]:
@@ -104,11 +112,12 @@ def _of_groups(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> tuple[Colle
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
-def _counters(rounds: Sequence[tuple[CollectiveTiming, ...]]) -> tuple[tuple[str, float], ...]:
+def _counters(
+    rounds: Sequence[tuple[CollectiveTiming, ...]], slowest_us: Sequence[float]
+) -> tuple[tuple[str, float], ...]:
     """What a row of a collective tells besides, by the columns of its file."""
     every = [group for groups in rounds for group in groups]
     medians_us = [median(group.duration_us for group in groups) for groups in rounds]
-    slowest_us = median(max(group.duration_us for group in groups) for groups in rounds)
     return (
         ("rounds", float(len(rounds))),
         ("round_spread", relative_spread(medians_us)),
@@ -117,7 +126,7 @@ def _counters(rounds: Sequence[tuple[CollectiveTiming, ...]]) -> tuple[tuple[str
         ("rank_max_us", max(group.rank_max_us for group in every)),
         ("skew_us", max(group.skew_us for group in every)),
         ("concurrent_groups", float(len(rounds[0]))),
-        ("concurrent_slowest_us", slowest_us),
+        ("concurrent_slowest_us", median(slowest_us)),
     )
 
 

@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass
 
 from collector.collective import OPERATIONS, dtype_named
-from collector.collective_case import checked_environment
+from collector.collective_case import MODES, checked_environment
 from collector.errors import BadInput
 from collector.topology import Grid
 from jobs.campaign.document import Entry
 
-MODES = ("event", "alternating")
+AUTO = "auto"  # what comes nearest to production, by operation and size
 _KEYS = (
     *("operations", "bytes", "max_bytes", "dtype", "groups", "ranks", "grid", "tiers"),
     *("mode", "environment"),
@@ -38,8 +38,6 @@ def read_collectives(entry: Entry) -> CollectivesSource:
     """The source of a mapping. Raises BadInput, with the line, for what cannot be meant."""
     found = entry.fields(_KEYS, required=("groups",))
     groups = tuple(item.integer(2) for item in found["groups"].items())
-    if not groups:
-        raise found["groups"].refusal("sizes of groups such as [2, 8] are wanted")
     ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
     if ranks < max(groups):
         raise found["ranks"].refusal(f"a group of {max(groups)} is not among {ranks} ranks")
@@ -52,7 +50,7 @@ def read_collectives(entry: Entry) -> CollectivesSource:
         ranks=ranks,
         grid=_grid(found["grid"]) if "grid" in found else Grid((48, 8, 2)),
         tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
-        mode=found["mode"].choice(MODES) if "mode" in found else MODES[0],
+        mode=found["mode"].choice((AUTO, *MODES)) if "mode" in found else AUTO,
         environment=_environment(found["environment"]) if "environment" in found else "",
     )
 

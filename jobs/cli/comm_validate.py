@@ -97,7 +97,7 @@ def _held_against_profile(path: Path, points: list[Point], tree: Path | None) ->
     given, goes what the network adds."""
     from collector.comm.check import verdict
     from collector.comm.production import held, in_network
-    from collector.comm.topology import Grid
+    from collector.topology import Grid
     from jobs.cli.comm import profiled_at
 
     # Of both only as much is used as a row may lack: its own tier and dtype come first.

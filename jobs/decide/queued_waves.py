@@ -127,8 +127,8 @@ def _width(desired: Desired, admitted: int) -> int:
 
 def _takes_s(desired: Desired) -> Callable[[Sequence[str]], float]:
     """How long an index with these shards takes by the plan's forecast."""
-    predicted_s = {shard.shard_id: shard.predicted_s for shard in desired.plan.shards}
-    return lambda shards: index_s(shards, predicted_s, desired.at_once)
+    planned = {shard.shard_id: shard for shard in desired.plan.shards}
+    return lambda shards: index_s(shards, planned, desired.at_once)
 
 
 def _fits(

@@ -221,8 +221,8 @@ def _failure_rules() -> list[Manifest]:
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
     """When a worker has hung, whatever it does."""
     wanted = wave.shards
-    predicted = {s.shard_id: s.predicted_s for s in plan.shards if s.shard_id in wanted}
-    longest_s = max(index_s(shards, predicted, site.at_once) for shards in wave.indexes)
+    planned = {shard.shard_id: shard for shard in plan.shards if shard.shard_id in wanted}
+    longest_s = max(index_s(shards, planned, site.at_once) for shards in wave.indexes)
     return int(_DEADLINE_FACTOR * longest_s) + _DEADLINE_EXTRA_S
 
 

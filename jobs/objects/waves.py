@@ -11,6 +11,7 @@ from functools import cached_property
 
 from collector.canonical import readable_json, short_hash
 from collector.decoding import decode_object
+from collector.plan import PlannedShard
 
 # A wave has four indexes for each worker, so that one slow index holds up little; at least so many,
 # so that a small cluster does not make a Job after every few shards; and at most so many, so that
@@ -89,11 +90,13 @@ def cut_for_queue(
     return tuple(chosen)
 
 
-def index_s(shards: Sequence[str], predicted_s: Mapping[str, float], at_once: int) -> float:
-    """What an index takes by forecast: its shards share the pod's devices, so many of which measure
-    at once, and none of them can be shared."""
-    each = [predicted_s.get(shard, 0.0) for shard in shards]
-    return max(max(each, default=0.0), sum(each) / max(1, at_once))
+def index_s(shards: Sequence[str], planned: Mapping[str, PlannedShard], at_once: int) -> float:
+    """What an index takes by forecast: its gangs, one after the other; then its other shards share
+    the pod's devices, so many of which measure at once, and none of them can be shared."""
+    known = [planned[shard] for shard in shards if shard in planned]
+    gangs_s = sum(shard.predicted_s for shard in known if shard.is_gang)
+    each = [shard.predicted_s for shard in known if not shard.is_gang]
+    return gangs_s + max(max(each, default=0.0), sum(each) / max(1, at_once))
 
 
 def parallelism(indexes: int, cap: int) -> int:

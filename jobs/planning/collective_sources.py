@@ -5,14 +5,14 @@ from math import prod
 
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
-from collector.comm.bench_plan import LeftOut, collectives_of
+from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
 from collector.comm.sizes import chosen_sizes
 from collector.record import CaseRecord
-from jobs.campaign.collectives import CollectivesSource
+from jobs.campaign.collectives import AUTO, CollectivesSource
 
 
 def collective_records(
-    source: CollectivesSource,
+    source: CollectivesSource, backend: str
 ) -> tuple[tuple[CaseRecord, ...], Sequence[LeftOut]]:
     """The cases of a source in the order of its words, and those that cannot be: a size that no
     whole elements make, a group that the ranks do not hold. BadInput for a grid of sizes that
@@ -26,12 +26,15 @@ def collective_records(
         grid=source.grid,
         world=source.ranks,
     )
-    return tuple(_record(one, source) for one in found), left_out
+    return tuple(_record(one, source, backend) for one in found), left_out
 
 
-def _record(one: Collective, source: CollectivesSource) -> CaseRecord:
+def _record(one: Collective, source: CollectivesSource, backend: str) -> CaseRecord:
     ranks = source.ranks if one.together else ranks_alone(one, source)
-    return CollectiveCase(one, source.grid, ranks, source.mode, source.environment).record()
+    mode = source.mode
+    if mode == AUTO:
+        mode = default_mode(one.operation, one.message_bytes, backend)
+    return CollectiveCase(one, source.grid, ranks, mode, source.environment).record()
 
 
 def ranks_alone(one: Collective, source: CollectivesSource) -> int:

@@ -78,7 +78,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         )
         for candidate in chosen
     ]
-    _check_ranks(priced, campaign)
+    _check_gangs(priced, campaign)
     shards = cut_shards(
         priced,
         campaign.shards,
@@ -193,10 +193,17 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
     )
 
 
-def _check_ranks(priced: Sequence[PricedCase], campaign: Campaign) -> None:
-    """Raise BadInput where a gang could never be whole."""
+def _check_gangs(priced: Sequence[PricedCase], campaign: Campaign) -> None:
+    """Raise BadInput where a gang could never be whole, or be measured as the plan says."""
     widest = max(priced, key=lambda item: item.ranks, default=None)
-    if widest is not None and devices_for(widest.ranks, campaign.backend) > campaign.devices:
+    if widest is None or widest.ranks == 1:
+        return
+    if campaign.measure.cache != "warm":
+        raise BadInput(
+            f"campaign {campaign.name} has collectives, which are measured warm: measure.cache: "
+            f"warm is wanted, {campaign.measure.cache} came"
+        )
+    if devices_for(widest.ranks, campaign.backend) > campaign.devices:
         raise BadInput(
             f"{widest.candidate.record.kernel_type} over {widest.ranks} ranks needs as many "
             f"devices, and campaign {campaign.name} has {campaign.devices}"

@@ -47,7 +47,7 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
         case ProfileSource(path, same_stack):
             return _profile("profile", read_profile([path]), same_stack=same_stack)
         case CollectivesSource():
-            return _collectives(source)
+            return _collectives(source, campaign.backend)
         case CasesSource():
             return _stored(source, campaign, store)
         case BundledSource(name):
@@ -61,8 +61,8 @@ def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
     return _loaded(name, profile.records, same_stack=same_stack, communication_us=communication_us)
 
 
-def _collectives(source: CollectivesSource) -> LoadedSource:
-    records, left_out = collective_records(source)
+def _collectives(source: CollectivesSource, backend: str) -> LoadedSource:
+    records, left_out = collective_records(source, backend)
     reasons = Counter(one.reason for one in left_out)
     told = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(reasons.items()))
     if not records:

@@ -13,7 +13,7 @@ import time
 from collector.collective import OPERATIONS
 from collector.comm.bench_plan import BenchPlan, collectives_of
 from collector.comm.sizes import SIZE_GRIDS
-from collector.comm.topology import Grid
+from collector.topology import Grid
 
 _LIMIT_S = 1.0
 _GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 384, 768)

@@ -13,8 +13,8 @@ from collector.comm.jumps import Jump, JumpKind, Timed, jumps_of, next_size
 from collector.comm.measured import found_of
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
-from collector.comm.topology import Grid
 from collector.errors import BadInput
+from collector.topology import Grid
 
 GRID_BYTES = [128 << at for at in range(23)]
 

@@ -10,9 +10,9 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.kernels import Span, hccl_spans, nccl_spans, spans_of_calls
 from collector.comm.measuring_rank import MeasuringRank
 from collector.comm.rank_device import HostRank
-from collector.comm.topology import Grid
 from collector.errors import BadInput
 from collector.replay.events import Event
+from collector.topology import Grid
 
 HEADER = "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"
 

@@ -13,8 +13,8 @@ from collector.collective import (
     dtype_named,
     parts_v,
 )
+from collector.collective_row import key_cells
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, default_mode
-from collector.comm.comm_table import key_cells
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
 from collector.errors import BadInput
 from collector.topology import Grid

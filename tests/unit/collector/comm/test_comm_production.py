@@ -12,9 +12,9 @@ from collector.comm.check import Point, verdict
 from collector.comm.comm_table import read_comm_table, write_offsets
 from collector.comm.production import InNetwork, held, in_network, offsets_by_key, trimmed_median
 from collector.comm.profiled import profiled
-from collector.comm.topology import Grid
 from collector.errors import BadInput
 from collector.profiles.transfers import Transfer
+from collector.topology import Grid
 
 GRID = Grid((48, 8, 2))
 

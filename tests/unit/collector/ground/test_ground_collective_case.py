@@ -70,6 +70,7 @@ def changed(**cells: str) -> CaseRecord:
         ({"grid_shape": "90000 90000"}, "more than 65536 ranks"),
         ({"grid_shape": "2 0"}, "extents such as 48 8 2"),
         ({"concurrent_groups": "some"}, "1 or all is wanted"),
+        ({"bench_mode": "fast"}, "kernel, event, alternating is wanted"),
         ({"message_bytes": "8192"}, "not those of the message"),
         ({"message_bytes": "4095"}, "whole elements"),
         ({"environment": "LD_PRELOAD=/tmp/x.so"}, "HCCL_"),

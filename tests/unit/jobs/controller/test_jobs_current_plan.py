@@ -9,9 +9,12 @@ from collector import keys
 from collector.database.commits import find_head
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
+from collector.errors import BadInput
 from collector.shard import read_shard
 from jobs.campaign.run_options import RunOptions
+from jobs.controller.current_plan import check_gangs
 from jobs.objects.reruns import rerun_annotations
+from jobs.objects.site_profile import load_site
 from jobs.planning.stored_plans import committed_shards, read_plans
 from jobs.publishing import due_merges
 from tests.unit.collector.database.campaign_maker import add_record
@@ -24,8 +27,25 @@ from tests.unit.jobs.controller.played_campaign import (
     rot,
 )
 from tests.unit.jobs.fake_cluster import RUNS
+from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = pytest.mark.fast
+
+
+def gang_of(ranks, backend="npu"):
+    return plan_of((replace(shards_of(1.0)[0], ranks=ranks),), backend=backend)
+
+
+def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
+    node = load_site("a2-800t", {"shape": "node"})
+    check_gangs(gang_of(8), node)
+    check_gangs(gang_of(1), load_site("a2-800t"))
+    check_gangs(gang_of(64, backend="cpu"), load_site("cpu"))
+
+
+def test_a_gang_that_no_pod_holds_is_refused_with_what_would():
+    with pytest.raises(BadInput, match="gangs of 8 ranks, and a pod of site a2-800t has 1 device:"):
+        check_gangs(gang_of(8), load_site("a2-800t"))
 
 
 def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():

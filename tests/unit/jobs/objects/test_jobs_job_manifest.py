@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from collector.plan import PlannedShard
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.controller.dry_run import named_probe
 from jobs.objects.deployment import Deployment
 from jobs.objects.job_manifest import made_of, merge_job, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
 from jobs.objects.site_profile import bundled_sites, load_site
-from jobs.objects.waves import Wave
+from jobs.objects.waves import Wave, index_s
 from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = pytest.mark.fast
@@ -97,6 +98,13 @@ def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_s
     assert deadline_s(even) == 3 * 200 + 1800
     odd = worker_of(A3, seconds=(4000.0, 8.0), indexes=(("s0", "s1"), ()))
     assert deadline_s(odd) == 3 * 4000 + 1800
+
+
+def test_gangs_of_an_index_share_nothing_and_come_before_the_others():
+    single = PlannedShard("s", 1, 100.0, "0" * 64)
+    gang = replace(single, ranks=8)
+    planned = {"s": single, "t": single, "g": gang, "h": gang}
+    assert index_s(["s", "t", "g", "h", "gone"], planned, 8) == 100 + 100 + 100
 
 
 @pytest.mark.parametrize(

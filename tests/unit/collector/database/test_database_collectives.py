@@ -1,0 +1,162 @@
+"""Collectives of a database: where their rows lie, which one of several shows."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from collector.collective import Collective
+from collector.collective_case import CollectiveCase
+from collector.database.commits import find_head
+from collector.database.layout import collective_folder, is_collective_file
+from collector.database.merge import CREATE, merge
+from collector.database.pull import pull
+from collector.database.verify import verify
+from collector.measurement import Outcome
+from collector.record import CaseRecord
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.topology import Grid
+from tests.unit.collector.database.campaign_maker import (
+    STACK,
+    MadePlan,
+    MadeShard,
+    Tried,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+Row = dict[str, str]
+FOLDER = "CPU_test_2t/gloo/v2.13.0"
+ALONE = CollectiveCase(Collective("all_reduce", 4096, "bfloat16", 2, 1), Grid((2, 2)), 2, "event")
+TOGETHER = replace(ALONE, ranks=4, collective=replace(ALONE.collective, together=True))
+FACTS = (("rounds", 3.0), ("concurrent_groups", 2.0), ("concurrent_slowest_us", 30.0))
+
+
+def made(
+    cases: Sequence[tuple[CollectiveCase, Tried]],
+    *,
+    number: int = 1,
+    head_commit: int = 0,
+    stack: Stack = STACK,
+) -> MadePlan:
+    records = [case.record() for case, _ in cases]
+    tried = {r.case_id: t for r, (_, t) in zip(records, cases, strict=True)}
+    shard = MadeShard(f"shard-{number}", records, [tried])
+    return MadePlan([shard], number=number, head_commit=head_commit, stack=stack)
+
+
+def merged(store: MemoryStore, plan: MadePlan) -> None:
+    write_campaign(store, plan)
+    merge(store, [plan.name], guard=CREATE, author="test")
+    assert verify(store) == []  # which renders only what a commit touched
+
+
+def rows_of(store: MemoryStore, tmp_path: Path, name: str = "hcom_allReduce_.csv") -> list[Row]:
+    commit = find_head(store)
+    assert commit is not None
+    target = tmp_path / f"tree-{commit.number}"
+    if not target.exists():
+        pull(store, commit, target)
+    path = target / FOLDER / name
+    return list(csv.DictReader(io.StringIO(path.read_text()))) if path.exists() else []
+
+
+def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
+    store = MemoryStore()
+    merged(
+        store, made([(ALONE, Tried(16.0, counters=FACTS)), (TOGETHER, Tried(25.0, counters=FACTS))])
+    )
+    (row,) = rows_of(store, tmp_path)
+    key = ("message_bytes", "num_devices", "dtype", "topology_tier")
+    assert tuple(row[name] for name in key) == ("4096", "2", "DT_BF16", "1")
+    assert (row["Duration(us)"], row["concurrent_us"]) == ("16.00", "25.00")
+    assert (row["concurrent_groups"], row["concurrent_slowest_us"]) == ("2", "30.00")
+    assert (row["bandwidth_gbps"], row["mode"], row["backend"]) == ("0.26", "event", "gloo")
+    assert row["version"] == STACK.version
+    assert not rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
+
+
+def test_what_was_measured_otherwise_does_not_show_in_its_place(tmp_path: Path) -> None:
+    store = MemoryStore()
+    aiv = replace(ALONE, environment="HCCL_OP_EXPANSION_MODE=AIV")
+    merged(store, made([(aiv, Tried(9.0)), (ALONE, Tried(16.0))]))
+    (row,) = rows_of(store, tmp_path)
+    assert (row["Duration(us)"], row["environment"]) == ("16.00", "")
+    (other,) = rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
+    assert (other["Duration(us)"], other["environment"]) == ("9.00", aiv.environment)
+    assert (other["ranks"], other["concurrent"]) == ("2", "1")
+
+
+def test_a_measured_setting_shows_before_one_that_failed(tmp_path: Path) -> None:
+    store = MemoryStore()
+    alternating = replace(ALONE, mode="alternating")
+    merged(store, made([(ALONE, Tried(16.0))]))
+    merged(store, made([(alternating, Tried())], number=2, head_commit=1))
+    (row,) = rows_of(store, tmp_path)
+    assert (row["Duration(us)"], row["mode"]) == ("16.00", "event")
+    (other,) = rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
+    assert (other["Duration(us)"], other["mode"]) == ("", "alternating")
+
+
+def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> None:
+    store = MemoryStore()
+    larger = replace(ALONE, collective=replace(ALONE.collective, message_bytes=8192))
+    newer = replace(STACK, vllm="0.20.0")
+    merged(store, made([(ALONE, Tried(16.0)), (larger, Tried(20.0))]))
+    merged(store, made([(ALONE, Tried(15.0))], number=2, head_commit=1, stack=newer))
+    first, second = rows_of(store, tmp_path)
+    assert (first["Duration(us)"], first["version"]) == ("15.00", newer.version)
+    assert (second["Duration(us)"], second["version"]) == ("20.00", STACK.version)
+    (other,) = rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
+    assert (other["Duration(us)"], other["version"]) == ("16.00", STACK.version)
+
+
+def test_the_order_of_merging_does_not_show() -> None:
+    plans = [
+        made([(ALONE, Tried(16.0, counters=FACTS))]),
+        made([(TOGETHER, Tried(25.0, counters=FACTS))], number=2),
+        made([(replace(ALONE, mode="alternating"), Tried(12.0))], number=3),
+    ]
+    contents = set()
+    for order in permutations(plans):
+        store = MemoryStore()
+        for plan in order:
+            merged(store, plan)
+        commit = find_head(store)
+        assert commit is not None
+        contents.add(commit.content_hash)
+    assert len(contents) == 1
+
+
+def test_a_row_that_tells_no_collective_stands_where_other_cases_do(tmp_path: Path) -> None:
+    store = MemoryStore()
+    told = ALONE.record()
+    bare = CaseRecord(told.kernel_type, told.cells, {})
+    tried = {bare.case_id: Tried(outcome=Outcome.REJECTED)}
+    merged(store, MadePlan([MadeShard("shard", [bare], [tried])]))
+    assert not rows_of(store, tmp_path)
+    pulled = tmp_path / "tree-1" / STACK.version_path / "hcom_allReduce_.csv"
+    assert len(pulled.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "folder"),
+    [
+        ("ATLAS/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5", "ATLAS/hccl/v8.5"),
+        ("CUDA_H100/vllm_ascend/vllm0_torch2.9.0_cann0", "CUDA_H100/nccl/v2.9.0"),
+        ("CPU_x/vllm_ascend/vllm0_torch2.9.0_cann0", "CPU_x/gloo/v2.9.0"),
+    ],
+)
+def test_collectives_lie_by_the_library_that_ran_them(version: str, folder: str) -> None:
+    assert collective_folder(version) == folder
+    assert is_collective_file(f"{folder}/hcom_allReduce_.csv", version)
+    assert is_collective_file(f"{folder}/other_settings/hcom_broadcast_.csv", version)
+    assert not is_collective_file(f"{folder}/Add.csv", version)
+    assert not is_collective_file(f"{folder}/deeper/hcom_allReduce_.csv", version)
+    assert not is_collective_file(f"{folder}/hcom_allReduce_", version)

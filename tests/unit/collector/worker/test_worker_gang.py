@@ -1,0 +1,145 @@
+"""The shard of a gang: what its ranks saw becomes certificates, and what ends them is told."""
+
+import csv
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collector.collective import Collective
+from collector.collective_case import CollectiveCase
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.rank_files import TOO_LARGE, CaseSeen
+from collector.comm.timing import RankTimes
+from collector.measurement import Outcome, Provenance
+from collector.measuring.instrument import SessionSettings
+from collector.plan import Limits, MeasureSettings
+from collector.shard import ShardCase
+from collector.stack import Runtime, Stack
+from collector.topology import Grid
+from collector.worker.gang_certificates import GangSession, certificates
+from collector.worker.gang_instrument import GangInstrument, calls_a_round
+
+STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
+GRID = Grid((2, 2))
+PROVENANCE = Provenance(
+    "c", 1, "h", 0, "s", "a", 1, STACK.stack_id, "node", None, 0, Runtime.REAL, None, "1", "raw"
+)
+
+
+def asked(**changes: object) -> CollectiveCase:
+    one = CollectiveCase(Collective("all_reduce", 1024, "float32", 2, 1), GRID, 2, "event")
+    return replace(one, **changes)
+
+
+def session(*cases: CollectiveCase, world: int = 4) -> GangSession:
+    plan = BenchPlan(
+        "cpu", GRID, world, Mode.EVENT, 3, 0.1, (3, 10), tuple(c.collective for c in cases)
+    )
+    records = tuple(case.record() for case in cases)
+    return GangSession(plan, records, PROVENANCE, STACK, Limits(), "began", "ended")
+
+
+def seen(case: int, round_: int, *ranks: RankTimes, left_out: str = "", wrong=()) -> CaseSeen:
+    return CaseSeen(round_, case, ranks, left_out, tuple(wrong))
+
+
+def times(rank: int, starts: list[float], took: list[float]) -> RankTimes:
+    return RankTimes(rank, tuple(starts), tuple(took))
+
+
+ALONE = (times(0, [0.0, 100.0, 200.0], [50.0] * 3), times(1, [10.0, 110.0, 210.0], [30.0] * 3))
+
+
+@pytest.mark.fast
+class TestCertificates:
+    def test_a_call_counts_from_its_last_arrival_to_its_last_end(self) -> None:
+        (made,) = certificates(session(asked()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {})
+        assert made.outcome is Outcome.OK
+        assert made.timing is not None
+        assert made.timing.median_us == 40.0  # rank 1 came at 10, rank 0 ended at 50
+        assert (made.n_expected, made.n_accepted) == (6, 6)
+        counters = dict(made.counters)
+        assert (counters["skew_us"], counters["rounds"]) == (10.0, 2.0)
+        assert "2 of 3 rounds" in made.warnings
+
+    def test_groups_at_once_are_told_by_their_median_and_their_slowest(self) -> None:
+        case = asked(ranks=4, collective=replace(asked().collective, together=True))
+        slow = (times(2, [0.0] * 3, [90.0] * 3), times(3, [0.0] * 3, [60.0] * 3))
+        (made,) = certificates(session(case), [seen(0, 0, *ALONE, *slow)], {})
+        assert made.timing is not None
+        assert made.timing.median_us == 65.0  # of 40 and 90
+        assert dict(made.counters)["concurrent_slowest_us"] == 90.0
+        assert dict(made.counters)["concurrent_groups"] == 2.0
+
+    def test_a_wrong_result_is_measured_and_not_shown(self) -> None:
+        rounds = [seen(0, 0, *ALONE), seen(0, 1, *ALONE, wrong=[1])]
+        (made,) = certificates(session(asked()), rounds, {})
+        assert (made.outcome, made.reason) == (Outcome.GATED, "the result of rank 1 is wrong")
+        assert not made.is_good
+
+    def test_what_no_rank_has_the_memory_for_is_out_of_memory(self) -> None:
+        reason = f"{TOO_LARGE} 3 MiB a rank can have"
+        (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
+        assert (made.outcome, made.reason) == (Outcome.OOM, reason)
+
+    def test_a_window_that_lost_its_records_is_tried_again(self) -> None:
+        (made,) = certificates(session(asked()), [seen(0, 0, left_out="3 of 4 rows")], {})
+        assert made.outcome is Outcome.PROFILER_LOST
+
+    def test_an_end_before_the_beginning_is_no_duration(self) -> None:
+        early = (times(0, [0.0], [5.0]), times(1, [50.0], [-10.0]))
+        (made,) = certificates(session(asked()), [seen(0, 0, *early)], {})
+        assert made.outcome is Outcome.IMPLAUSIBLE
+        assert made.timing is None
+
+    def test_what_the_node_sets_by_itself_is_told(self) -> None:
+        (made,) = certificates(session(asked()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
+        assert "set where it ran: HCCL_BUFFSIZE=200" in made.warnings
+
+    def test_cases_without_a_round_have_no_answer_yet(self) -> None:
+        other = asked(collective=replace(asked().collective, message_bytes=2048))
+        (made,) = certificates(session(asked(), other), [seen(1, 0, *ALONE)], {})
+        assert made.case_id == other.record().case_id
+
+
+@pytest.mark.fast
+def test_all_rounds_together_have_the_calls_that_a_plan_asks_for() -> None:
+    assert calls_a_round(MeasureSettings(min_repeats=3, max_repeats=100)) == (1, 34)
+    assert calls_a_round(MeasureSettings(repeat_count=10)) == (4, 4)
+
+
+def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
+    settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
+    heard: list[tuple[int, str]] = []
+    ranks = max(case.ranks for case in cases)
+    instrument = GangInstrument(settings, ranks, tmp_path, stop, lambda *told: heard.append(told))
+    found = instrument.measure([ShardCase(case.record(), 0.1) for case in cases], PROVENANCE)
+    return found, heard
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+class TestRanks:
+    def test_cases_of_one_start_are_answered_with_what_every_rank_saw(self, tmp_path) -> None:
+        plain, other = asked(), asked(environment="GLOO_TEST=1")
+        found, heard = measure(tmp_path, [plain, other], threading.Event())
+        assert found.reason == ""
+        assert [m.case_id for m in found.measurements] == [plain.record().case_id]
+        (made,) = found.measurements
+        assert made.outcome is Outcome.OK
+        (raw,) = found.raw
+        with raw.summary.open() as rows:
+            calls = list(csv.DictReader(rows))
+        assert len(calls) == 2 * made.n_observed
+        assert {row["rank"] for row in calls} == {"0", "1"}
+        assert "joining the others" in raw.journal.read_text()
+        assert 0 < found.usage.useful_us <= found.usage.busy_us <= found.usage.wall_s * 1e6
+        assert heard[-1][0] == 1
+
+    def test_a_gang_that_is_told_to_stop_ends_at_once(self, tmp_path) -> None:
+        stop = threading.Event()
+        stop.set()
+        found, _ = measure(tmp_path, [asked()], stop)
+        assert "told to stop" in found.reason
+        assert not found.measurements

@@ -1,0 +1,152 @@
+"""Collectives of a campaign file: its cases, its gangs, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from collector.collective_case import collective_case
+from collector.errors import BadInput
+from collector.ops.refusals import NO_KERNEL
+from collector.ops.registry import find
+from collector.plan import devices_for, plan_from_json, plan_to_json
+from collector.shard import read_shard
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.topology import Grid
+from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.campaign.collectives import CollectivesSource
+from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan
+from jobs.planning.sources import load_sources
+
+pytestmark = pytest.mark.fast
+
+CPU = Stack("CPU_x_2t", "2.13.0", details=(("threads", "2"),))
+NPU = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5", torch_npu="2.9.0")
+
+
+def campaign(told: str, *, backend: str = "npu", more: str = "devices: 16") -> Campaign:
+    text = f"campaign: c\nsources: [{{collectives: {{{told}}}}}]\nbackend: {backend}\n{more}\n"
+    return campaign_from_text(text, path="c.yaml", base=Path("."))
+
+
+def planned(of: Campaign, stack: Stack = NPU) -> PlannedRound:
+    sources = tuple((one.planned, one.records) for one in load_sources(of, MemoryStore()))
+    request = PlanRequest(of, 1, 0, "", stack, sources, {}, None, retry_failed=False)
+    return make_plan(request, find=find)
+
+
+def gangs(of: PlannedRound) -> dict[int, list[str]]:
+    """How many ranks each shard has, and its cases as people read them."""
+    found: dict[int, list[str]] = {}
+    for shard in of.plan.shards:
+        for case in read_shard(of.shards[shard.shard_id]):
+            told = collective_case(case.record.case)
+            assert told.ranks == shard.ranks
+            found.setdefault(shard.ranks, []).append(f"{told.mode} {told.collective}")
+    return found
+
+
+def test_a_tier_of_several_groups_is_measured_with_one_alone_and_with_all() -> None:
+    of = campaign("operations: [all_gather], bytes: [1024], groups: [8], ranks: 16, grid: [2, 8]")
+    what = "kernel all_gather of 1024 bytes of bfloat16 over 8 ranks of tier 1"
+    assert gangs(planned(of)) == {8: [what], 16: [f"{what}, all groups at once"]}
+
+
+def test_the_widest_gang_comes_first_and_single_devices_last() -> None:
+    of = campaign("bytes: quick, groups: [2, 8], grid: [1, 8]")
+    ranks = [shard.ranks for shard in planned(of).plan.shards]
+    assert ranks == sorted(ranks, reverse=True)
+    assert set(ranks) == {2, 8}
+
+
+def test_a_group_alone_starts_whole_parts_of_the_grid() -> None:
+    of = campaign(
+        "operations: [broadcast], bytes: [64], groups: [2], tiers: [0], ranks: 4, grid: [2, 2]"
+    )
+    # ranks 0 and 2 lie in two parts of two
+    assert set(gangs(planned(of))) == {4}
+
+
+def test_the_mode_is_what_comes_nearest_to_production_where_none_is_asked_for() -> None:
+    told = "operations: [all_reduce, all_gather], bytes: [1024, 4194304], groups: [2]"
+    modes = [line.split()[0] for line in gangs(planned(campaign(told)))[2]]
+    assert sorted(modes) == ["alternating", "alternating", "alternating", "kernel"]
+    modes = [line.split()[0] for line in gangs(planned(campaign(f"{told}, mode: event")))[2]]
+    assert set(modes) == {"event"}
+
+
+def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
+    of = campaign("operations: [all_to_all, all_reduce], bytes: [18], groups: [2]")
+    (loaded,) = load_sources(of, MemoryStore())
+    assert loaded.planned.name.startswith("collectives (1 left out: whole elements for each of 2")
+    assert [record.kernel_type for record in loaded.records] == ["hcom_allReduce_"]
+
+
+def test_a_plan_of_gangs_reads_back_and_one_without_is_spelled_as_before() -> None:
+    plan = planned(campaign("operations: [all_reduce], bytes: [64], groups: [2]")).plan
+    data = plan_to_json(plan)
+    assert b'"ranks": 2' in data
+    assert plan_from_json(data) == plan
+    assert b"ranks" not in data.replace(b'"ranks": 2', b"")
+
+
+def test_ranks_of_a_cpu_share_its_cores() -> None:
+    assert devices_for(4, "cpu") == 1
+    assert devices_for(4, "npu") == 4
+    of = campaign("bytes: [64], groups: [4], mode: event", backend="cpu", more="devices: 1")
+    assert set(gangs(planned(of, CPU))) == {4}
+
+
+def test_a_mode_that_a_backend_does_not_have_is_answered_without_a_device() -> None:
+    told = "operations: [all_reduce], bytes: [64], groups: [2], mode: kernel"
+    found = planned(campaign(told, backend="cpu", more="devices: 1"), CPU)
+    assert [one.reason for one in found.unsupported] == [NO_KERNEL]
+    assert [shard.ranks for shard in found.plan.shards] == [1]
+
+
+@pytest.mark.parametrize(
+    ("told", "more", "reason"),
+    [
+        ("bytes: [64], groups: [32], grid: [4, 8]", "devices: 16", "over 32 ranks needs as many"),
+        ("bytes: [64], groups: [2]", "devices: 2\nmeasure: {cache: cold}", "measured warm"),
+    ],
+)
+def test_a_gang_that_could_never_be_measured_is_refused(told: str, more: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        planned(campaign(told, more=more))
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("bytes: [64]", "'groups' is missing"),
+        ("groups: [1]", "at least 2"),
+        ("groups: []", "at least one entry"),
+        ("groups: [4], ranks: 2", "a group of 4 is not among 2 ranks"),
+        ("groups: [2], operations: [all_reduced]", "did you mean 'all_reduce'"),
+        ("groups: [2], bytes: [1 KB]", "bytes or the name of a grid"),
+        ("groups: [2], dtype: FP7", "dtype 'FP7'"),
+        ("groups: [2], mode: fast", "kernel"),
+        ("groups: [2], environment: {LD_PRELOAD: x.so}", "HCCL_"),
+        ("groups: [2], environment: {HCCL_ALGO: 'a b'}", "HCCL_"),
+        ("groups: [2], grid: [0, 8]", "at least 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_line(told: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason) as refused:
+        campaign(told)
+    assert "c.yaml" in str(refused.value)
+
+
+def test_a_campaign_file_says_all_of_it() -> None:
+    (source,) = campaign(
+        "operations: all, bytes: [quick, 300], max_bytes: 1048576, dtype: float16, groups: [2, 4], "
+        "ranks: 8, grid: [2, 2, 2], tiers: [0, 2], mode: alternating, "
+        "environment: {HCCL_OP_EXPANSION_MODE: AIV, HCCL_ALGO: 'level0:NA;level1:H-D_R'}"
+    ).sources
+    assert isinstance(source, CollectivesSource)
+    assert len(source.operations) == 7
+    assert (source.sizes, source.max_bytes, source.dtype) == (("quick", "300"), 1 << 20, "float16")
+    assert (source.groups, source.ranks, source.tiers) == ((2, 4), 8, (0, 2))
+    assert (source.grid, source.mode) == (Grid((2, 2, 2)), "alternating")
+    assert source.environment == "HCCL_ALGO=level0:NA;level1:H-D_R HCCL_OP_EXPANSION_MODE=AIV"
