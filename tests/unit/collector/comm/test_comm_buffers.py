@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from collector.collective import OPERATIONS, Collective
-from collector.comm.buffers import Buffers, Member
+from collector.comm.buffers import Buffers, Member, _value
 
 SIZE = 4
 
@@ -46,3 +46,16 @@ def test_a_sum_that_lacks_a_rank_is_seen():
     assert made[0].is_right()
     made[0]._sent.copy_(lacking)
     assert not made[0].is_right()
+
+
+@pytest.mark.parametrize("size", [2, 120 * 2, 121 * 2, 4096])
+def test_what_is_sent_is_what_is_expected_of_every_place(size):
+    for at in range(SIZE):
+        made = Buffers(
+            Collective("broadcast", size, "bfloat16", SIZE, 1),
+            Member(tuple(range(SIZE)), at, None),
+            "cpu",
+        )
+        places = torch.arange(size // 2)
+        assert torch.equal(made._sent, _value(places, torch.tensor(at)).to(torch.bfloat16))
+        assert made._sent.is_contiguous()
