@@ -82,6 +82,12 @@ class BenchPlan:
                 "be timed; event or alternating is wanted"
             )
 
+    @property
+    def expected_s(self) -> float:
+        """How long the ranks measure: a budget for each round of each case. Calls that take longer
+        than their budget, sizes between jumps, and starting come on top."""
+        return self.rounds * len(self.collectives) * self.budget_s
+
     def mode_of(self, collective: Collective) -> Mode:
         """How a case is timed."""
         one = collective

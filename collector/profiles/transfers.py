@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.counting import counted
 from collector.decoding import json_object
 from collector.errors import BadInput
+from collector.profiles.kernel_details import read_profile
 from collector.profiles.small_file import read_small_file
 
 _TIMES, _MATRIX = "communication.json", "communication_matrix.json"
@@ -43,8 +45,22 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
         return (path.parent,)
     found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
     if not found:
-        raise BadInput(f"no {_TIMES} in this folder or below it", path=path)
+        raise BadInput(f"no {_TIMES} in this folder or below it{_told_instead(path)}", path=path)
     return tuple(found)
+
+
+def _told_instead(path: Path) -> str:
+    """What the kernels of a run without that file say of communication; nothing without a run."""
+    try:
+        rows = read_profile([path]).report.communication_rows
+    except BadInput:
+        return ""
+    if not rows:
+        return ", and none of its kernels is communication"
+    return (
+        f"; {counted(rows, 'kernel')} of communication without what was sent, which "
+        "torch_npu.profiler writes from Level1 on"
+    )
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:

@@ -19,7 +19,7 @@ _LISTED = 20
 
 
 def plan_lines(plan: BenchPlan) -> Iterator[str]:
-    """Each operation, group and mode in a line."""
+    """Each operation, group and mode in a line, and what all of them will take."""
     for _, group in groupby(
         plan.collectives,
         key=lambda one: (
@@ -37,6 +37,12 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
             f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} "
             f"bytes, mode {plan.mode_of(one)}"
         )
+    rounds = counted(plan.rounds, "round")
+    yield (
+        f"{counted(len(plan.collectives), 'case')}, {rounds} of {plan.budget_s:g} s: about "
+        f"{plan.expected_s:.0f} s of {plan.world} ranks, {plan.expected_s * plan.world:.0f} s of "
+        "device time"
+    )
 
 
 def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:

@@ -120,9 +120,38 @@ def test_a_file_of_another_kind_is_named(tmp_path, content, words):
         read_transfers(tmp_path)
 
 
-def test_a_folder_without_collectives_is_said(tmp_path):
-    with pytest.raises(BadInput, match=r"no communication\.json"):
+HEADER = "Name,Type,Accelerator Core,Start Time(us),Duration(us),Input Shapes,Input Data Types,"
+REST = "Input Formats,Output Shapes,Output Data Types,Output Formats\n"
+ADD = 'aclnnAdd_1,Add,AI_VECTOR_CORE,1.0,2.0,"""8;8""",FLOAT;FLOAT,ND;ND,"""8""",FLOAT,ND\n'
+SENT = "hcom_allReduce__1_1_1,hcom_allReduce_,COMMUNICATION,5.0,9.0,N/A,N/A,N/A,N/A,N/A,N/A\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (None, r"$"),
+        (ADD, r", and none of its kernels is communication$"),
+        (ADD + SENT, r"; 1 kernel of communication without what was sent"),
+    ],
+)
+def test_a_folder_without_collectives_says_what_it_holds(tmp_path, rows, words):
+    if rows is not None:
+        (tmp_path / "kernel_details.csv").write_text(HEADER + REST + rows)
+    with pytest.raises(
+        BadInput, match=r"no communication\.json in this folder or below it" + words
+    ):
         find_transfers(tmp_path)
+
+
+def test_real_profiles_that_hold_no_collectives_say_so(real_profiles):
+    refused = []
+    for folder in sorted(real_profiles.iterdir()):
+        try:
+            find_transfers(folder)
+        except BadInput as error:
+            refused.append(str(error))
+    assert len(refused) == 3
+    assert all("and none of its kernels is communication" in words for words in refused)
 
 
 def test_real_profiles_become_cases(real_profiles):

@@ -20,6 +20,7 @@ def test_without_do_run_the_plan_is_said():
     assert "all_reduce over 2 ranks of tier 2: 8 groups at once, ranks 0, 1; 5 sizes" in done.stdout
     assert "all_reduce over 16 ranks of tier 1: 1 group, ranks 0, 1, 2, 3 ...;" in done.stdout
     assert "not measured: all_reduce of 3 bytes" in done.stdout
+    assert "15 cases, 3 rounds of 0.2 s: about 9 s of 16 ranks, 144 s of device time" in done.stdout
     assert "nothing is measured without --do-run" in done.stdout
 
 
