@@ -140,7 +140,7 @@ def _find_custom_opp(environment: Mapping[str, str]) -> None:
         raise NoOperator(problem)
 
 
-def _import_vllm_ascend(environment: Mapping[str, str]) -> None:
+def import_vllm_ascend(environment: Mapping[str, str]) -> None:
     """Importing it registers nothing yet: its own switch loads the library of operators."""
     module = importlib.import_module("vllm_ascend.utils")
     enable = getattr(module, "enable_custom_op", None)
@@ -150,7 +150,7 @@ def _import_vllm_ascend(environment: Mapping[str, str]) -> None:
 
 def _import_triton_kernels(environment: Mapping[str, str]) -> None:
     """Registers torch.ops.vllm.*; the kernels ask for the number of cores before their launch."""
-    _import_vllm_ascend(environment)
+    import_vllm_ascend(environment)
     importlib.import_module("vllm_ascend.ops.register_custom_ops")
     cores = importlib.import_module("vllm_ascend.ops.triton.triton_utils")
     cores.init_device_properties_triton()
@@ -163,7 +163,7 @@ def _import_torchair(environment: Mapping[str, str]) -> None:
 _NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
     Need.ATB: _load_atb,
     Need.CUSTOM_OPP: _find_custom_opp,
-    Need.VLLM_ASCEND: _import_vllm_ascend,
+    Need.VLLM_ASCEND: import_vllm_ascend,
     Need.TRITON: _import_triton_kernels,
     Need.TORCHAIR: _import_torchair,
 }

@@ -20,6 +20,7 @@ _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
 _MIB = 1 << 20
 _BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
 _BUFFER_REST_BYTES = 10 * _MIB
+HCCL_BUFFSIZE_MB = 200  # where nobody says otherwise
 LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
 
 
@@ -58,16 +59,17 @@ class ExpertCall:
     @property
     def inputs(self) -> tuple[Slot, ...]:
         """The seven inputs of one rank, in the operator's order. Scales are one number for each
-        column of each expert; an INT64 holds the bits of a FLOAT."""
+        column of each expert, whose FLOAT is the lower half of an INT64; weights that are not INT8
+        have them, too, and nobody reads them."""
         local, wide = self.local_experts, 2 * self.intermediate
-        weight, scale = ("INT8", "INT64") if self.is_int8 else (self.dtype, "FLOAT")
+        weight = "INT8" if self.is_int8 else self.dtype
         return (
             Slot((self.tokens, self.hidden), self.dtype, "ND"),
             Slot((local, self.hidden, wide), weight, FRACTAL_NZ),
             Slot((local, self.intermediate, self.hidden), weight, FRACTAL_NZ),
             Slot((self.tokens, self.choices), "INT32", "ND"),
-            Slot((local * wide,), scale, "ND"),
-            Slot((local * self.hidden,), scale, "ND"),
+            Slot((local * wide,), "INT64", "ND"),
+            Slot((local * self.hidden,), "INT64", "ND"),
             Slot((self.tokens, self.choices), "FLOAT", "ND"),
         )
 
@@ -101,9 +103,11 @@ class ExpertCall:
         return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // _MIB)
 
     @property
-    def input_bytes(self) -> int:
-        """What the inputs of one rank hold."""
-        return sum(slot.size_bytes for slot in self.inputs)
+    def working_bytes(self) -> int:
+        """About what one rank of the reference holds where loads are even: its inputs, and the rows
+        that it sends, gets, gives back and has back."""
+        inputs = sum(slot.size_bytes for slot in self.inputs)
+        return inputs + 4 * self.choices * self.outputs[0].size_bytes
 
 
 def check(call: ExpertCall) -> None:

@@ -20,7 +20,7 @@ from collector.comm.moe.reference import alone, combined, is_alike, make_experts
 from collector.comm.rank import Membership, joined, turns, write_results
 
 _LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
-_COPIES = 3  # of weights while they are made, and of the rows in each step
+_COPIES = 2  # of weights while they are made
 
 
 def main(folder: Path) -> None:
@@ -33,7 +33,7 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
     for round_number, at in turns(plan.rounds, len(plan.cases)):
         case = plan.cases[at]
         member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
-        if (wanted := _COPIES * case.call.input_bytes) > limit_bytes:
+        if (wanted := _COPIES * case.call.working_bytes) > limit_bytes:
             reason = f"{wanted >> 20} MiB are more than the {limit_bytes >> 20} a rank can have"
             yield round_number, at, Gathered((), reason)
         else:

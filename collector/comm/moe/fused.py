@@ -1,0 +1,90 @@
+"""The fused kernel itself, called as serving does: by vLLM-Ascend's own extension.
+
+Its releases differ in what they take: 0.18.0 has no biases, no mask and no limit of SwiGLU, 0.23.0
+has. What a release takes is read from its schema.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.reference import make_experts, make_tokens
+from collector.comm.moe.routing import balanced
+from collector.errors import HostFault
+from collector.host.custom_opp import custom_opp_problem
+from collector.replay.calls import import_vllm_ascend
+
+NAME = "dispatch_ffn_combine"
+_FRACTAL_NZ = 29  # torch_npu's number of the format
+_MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
+
+Prepare = Callable[[ExpertCall, int, str], Callable[[], object]]
+"""Makes a call's tensors in a rank, on a device, and gives what runs it."""
+
+
+def open_fused() -> Prepare:
+    """What prepares the fused kernel. HostFault where the extension is not there, or takes what is
+    not known here."""
+    if not hasattr(torch.ops._C_ascend, NAME):
+        if problem := custom_opp_problem(os.environ):
+            raise HostFault(problem)
+        try:
+            import_vllm_ascend(os.environ)
+        except ImportError as error:
+            raise HostFault(f"{NAME} needs vllm_ascend: {error}") from error
+    operator = getattr(torch.ops._C_ascend, NAME, None)
+    if operator is None:
+        raise HostFault(f"this vllm_ascend has no {NAME}: 0.18.0 and 0.23.0 have")
+    takes = [one.name for one in operator.default._schema.arguments]
+
+    def prepare(call: ExpertCall, rank: int, device: str) -> Callable[[], object]:
+        given = arguments(call, rank, device, takes)
+        return lambda: operator(**given)
+
+    return prepare
+
+
+def arguments(call: ExpertCall, rank: int, device: str, takes: list[str]) -> dict[str, Any]:
+    """What the operator of a schema is called with, of balanced routing."""
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, 0, mine, device)
+    tokens = make_tokens(call, 0, rank, balanced(call, 0), device)
+    none = torch.empty(0, dtype=torch.float32, device=device)
+    given = {
+        "x": tokens.x,
+        "weight1": [_nz(experts.gate_up)],
+        "weight2": [_nz(experts.down)],
+        "expert_idx": tokens.experts.to(torch.int32),
+        "scale1": [_as_int64(experts.gate_up_scale)],
+        "scale2": [_as_int64(experts.down_scale)],
+        "bias1": [none],
+        "bias2": [none],
+        "probs": tokens.weights,
+        "group": _group_name(rank),
+        "max_output_size": _MOST_ROWS,
+        "out": torch.empty_like(tokens.x),
+        "expert_token_nums": torch.empty(call.local_experts, dtype=torch.int32, device=device),
+    }
+    return {name: value for name, value in given.items() if name in takes}
+
+
+def _nz(weight: torch.Tensor) -> torch.Tensor:
+    cast: Callable[[torch.Tensor, int], torch.Tensor] = torch.ops.npu.npu_format_cast
+    return cast(weight, _FRACTAL_NZ)
+
+
+def _as_int64(scale: torch.Tensor) -> torch.Tensor:
+    """Each FLOAT as the lower half of an INT64, in one dimension."""
+    bits = scale.cpu().flatten().view(torch.int32).long() & 0xFFFF_FFFF
+    return bits.to(scale.device)
+
+
+def _group_name(rank: int) -> str:
+    """HCCL's name of the group of all ranks."""
+    world: Any = dist.group.WORLD
+    name: str = world._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
+    return name

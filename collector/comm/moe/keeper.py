@@ -1,0 +1,126 @@
+"""One rank of a probe: `python -m collector.comm.moe.keeper FOLDER`, started by torchrun.
+
+It keeps the process in which calls are tried, and starts it anew where a try was its end: those of
+the other ranks go on, and join it again. The keeper of rank 0 searches; the others are told what to
+try over torchrun's store, and put their answers there.
+"""
+
+import datetime
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.rendezvous import rendezvous
+
+from collector.comm.moe.probe_plan import ProbePlan, Try
+from collector.comm.moe.prober_process import Answer, ProberProcess, Verdict
+from collector.comm.moe.region import Point
+from collector.comm.rank import RankJournal
+from collector.comm.rank_files import PLAN, RESULTS
+from collector.errors import BadInput, HostFault
+from collector.host.parent import die_with_parent
+from collector.replay.process import this_process
+
+_WAIT_S = (
+    3600.0  # for another rank's word: longer than any deadline, and whoever watches is shorter
+)
+_TOGETHER = 3  # times that ranks are asked anew when they did not come together for a try
+
+Ask = Callable[[Point, int], Answer]
+
+
+def main(folder: Path) -> None:
+    die_with_parent(os.getppid())
+    plan = ProbePlan.from_json((folder / PLAN).read_text())
+    store, rank, world = next(rendezvous("env://"))
+    journal = RankJournal(folder, rank)
+    journal.say(process=astuple(this_process()), step="starting to probe")
+    if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():
+        raise BadInput("the nodes were started with other options: all of them need the same")
+    prober = ProberProcess(plan.prober, folder, plan.patience_s)
+
+    def ask(point: Point, generation: int) -> Answer:
+        journal.say(step=str(plan.call(point)))
+        answer = prober.ask(json.dumps([point, generation]), generation)
+        journal.say(step=f"answered: {answer.verdict} {answer.reason}", prober=prober.pid)
+        return answer
+
+    try:
+        if rank == 0:
+            _Searcher(store, world, ask).search(plan, folder)
+        else:
+            _answer(store, rank, ask)
+    finally:
+        prober.end()
+
+
+class _Searcher:
+    """Rank 0's: asks all ranks, itself among them."""
+
+    def __init__(self, store: Any, world: int, ask: Ask) -> None:
+        self._store, self._world, self._ask = store, world, ask
+        self._number, self._generation = 0, 0
+
+    def search(self, plan: ProbePlan, folder: Path) -> None:
+        """Try what the region's search wants until nothing is open."""
+        region = plan.region()
+        with (folder / RESULTS).open("a") as results:
+            for point in region.tries():
+                tried = self._tried(point)
+                print(tried.to_json(), file=results, flush=True)
+                region.tell(point, tried.is_accepted)
+        self._tell(None)
+
+    def _tried(self, point: Point) -> Try:
+        restarted: tuple[int, ...] = ()
+        for _ in range(_TOGETHER):
+            answers = self._answers(point)
+            restarted += tuple(rank for rank, of in enumerate(answers) if of.is_lost)
+            if any(of.has_left for of in answers):
+                self._generation += 1
+            if not _said(answers, Verdict.NOT_TRIED):
+                refused = _said(answers, Verdict.REFUSED)
+                return Try(point, not refused, refused, restarted)
+        raise HostFault(f"the ranks do not come together: {_said(answers, Verdict.NOT_TRIED)}")
+
+    def _answers(self, point: Point) -> list[Answer]:
+        self._tell(point)
+        own = self._ask(point, self._generation)
+        others = (_got(self._store, f"{self._number}/{rank}") for rank in range(1, self._world))
+        return [own, *map(Answer.from_json, others)]
+
+    def _tell(self, point: Point | None) -> None:
+        self._number += 1
+        self._store.set(f"{self._number}", json.dumps([point, self._generation]))
+
+
+def _answer(store: Any, rank: int, ask: Ask) -> None:
+    """What every other rank does: try what is told, until there is nothing more."""
+    number = 0
+    while True:
+        number += 1
+        point, generation = json.loads(_got(store, f"{number}"))
+        if point is None:
+            return
+        store.set(f"{number}/{rank}", ask(point, generation).to_json())
+
+
+def _got(store: Any, key: str) -> str:
+    store.wait([key], datetime.timedelta(seconds=_WAIT_S))
+    text: bytes = store.get(key)
+    return text.decode()
+
+
+def _said(answers: list[Answer], verdict: Verdict) -> str:
+    """Who said so, and why; a rank that was lost first, since others lost it."""
+    found = [(of, rank) for rank, of in enumerate(answers) if of.verdict is verdict]
+    found.sort(key=lambda one: not one[0].is_lost)
+    return f"rank {found[0][1]}: {found[0][0].reason}" if found else ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,168 @@
+"""The process of a rank in which calls are tried: `python -m collector.comm.moe.prober FOLDER`,
+started by its keeper.
+
+It reads a point a line and says where it is: `joined` with the other ranks, `ready` with its
+tensors, and an answer. What it cannot have, or what raises, is a refusal, and it goes on.
+"""
+
+import datetime
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.bench_plan import BACKENDS
+from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.fused import Prepare, open_fused
+from collector.comm.moe.probe_plan import ProbePlan
+from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
+from collector.comm.moe.reference import combined, make_experts, make_tokens
+from collector.comm.moe.routing import balanced
+from collector.comm.rank_device import RankDevice, open_rank_device
+from collector.comm.rank_files import PLAN
+from collector.errors import OpmeterError
+from collector.host.memory import available_memory_bytes
+from collector.host.parent import die_with_parent
+from collector.printable import in_a_line
+
+_MOST_OF_MEMORY = 0.5
+_MADE = 2  # times a call's bytes, while weights are made
+
+
+def main(folder: Path, prepare: Prepare | None = None) -> None:
+    """`prepare` makes a call's tensors in this rank, on a device, and gives what runs it."""
+    die_with_parent(os.getppid())
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    prober = _Prober(ProbePlan.from_json((folder / PLAN).read_text()), prepare)
+    for line in sys.stdin:
+        for word in prober.answers(line):
+            print(word, file=said, flush=True)
+
+
+class _Prober:
+    def __init__(self, plan: ProbePlan, prepare: Prepare | None) -> None:
+        self._plan, self._prepare = plan, prepare
+        self._device: RankDevice | None = None
+        self._ranks = _Ranks(plan)
+
+    def answers(self, question: str) -> Iterator[str]:
+        """The words of one try."""
+        (tokens, experts, choices), generation = json.loads(question)
+        try:
+            device, prepare = self._opened()
+            self._ranks.join(generation)
+        except (OpmeterError, RuntimeError, OSError) as error:
+            self._ranks.leave()
+            yield Answer(Verdict.NOT_TRIED, _line(error), has_left=True).to_json()
+            return
+        yield "joined"
+        run, reason = self._made(self._plan.call((tokens, experts, choices)), device, prepare)
+        yield "ready"
+        yield self._tried(device, run, reason).to_json()
+
+    def _opened(self) -> tuple[RankDevice, Prepare]:
+        """The device, and what makes calls for it: the fused kernel's own where there is one."""
+        if self._device is None:
+            self._device = open_rank_device(self._plan.backend, int(os.environ["LOCAL_RANK"]))
+        if self._prepare is None:
+            self._prepare = open_fused() if self._plan.backend == "npu" else prepared
+        return self._device, self._prepare
+
+    def _made(
+        self, call: ExpertCall, device: RankDevice, prepare: Prepare
+    ) -> tuple[Callable[[], object] | None, str]:
+        limit_bytes = self._plan.memory_bytes or _free_bytes(device)
+        if call.working_bytes > limit_bytes:
+            wanted, most = call.working_bytes / 2**20, limit_bytes / 2**20
+            return None, f"{wanted:.3g} MiB are more than the {most:.3g} a rank can have"
+        try:
+            return prepare(call, self._ranks.rank, device.name), ""
+        except (RuntimeError, MemoryError) as error:
+            return None, _line(error)
+
+    def _tried(self, device: RankDevice, run: Callable[[], object] | None, reason: str) -> Answer:
+        """Nobody begins a call that some rank cannot join: it would wait for that one."""
+        try:
+            if not self._ranks.all_can(run is not None):
+                return Answer(Verdict.REFUSED if reason else Verdict.ACCEPTED, reason)
+            assert run is not None
+            device.timed(_nothing, run)
+        except (RuntimeError, MemoryError) as error:
+            self._ranks.leave()  # or the others would wait for this one
+            return Answer(Verdict.REFUSED, _line(error), has_left=True)
+        return Answer(Verdict.ACCEPTED)
+
+
+class _Ranks:
+    """The ranks that are joined, generation by generation: one that was lost cannot be replaced in
+    a group, so all make the next one together."""
+
+    def __init__(self, plan: ProbePlan) -> None:
+        self._plan = plan
+        self.rank, self._world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._joined = -1
+        self._control: dist.ProcessGroup | None = None
+
+    def join(self, generation: int) -> None:
+        """Make the group of a generation, where this rank is not in it yet."""
+        if generation == self._joined:
+            return
+        self.leave()
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        patience = datetime.timedelta(seconds=STARTING_S)
+        agreed = dist.TCPStore(address, port, is_master=False, timeout=patience)
+        dist.init_process_group(
+            BACKENDS[self._plan.backend],
+            store=dist.PrefixStore(f"generation {generation}", agreed),
+            rank=self.rank,
+            world_size=self._world,
+            timeout=patience,
+        )
+        self._control = dist.new_group(backend="gloo", timeout=patience)
+        dist.barrier(group=self._control)
+        self._joined = generation
+
+    def leave(self) -> None:
+        """Close what leads to the others."""
+        self._control, self._joined = None, -1
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def all_can(self, can: bool) -> bool:
+        """Whether all of them can."""
+        number = torch.tensor([float(can)])
+        dist.all_reduce(number, dist.ReduceOp.MIN, group=self._control)
+        return bool(number[0])
+
+
+def prepared(call: ExpertCall, rank: int, device: str) -> Callable[[], object]:
+    """The reference's call, with balanced routing."""
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, 0, mine, device)
+    tokens = make_tokens(call, 0, rank, balanced(call, 0), device)
+    return lambda: combined(call, tokens, experts, dist.group.WORLD)
+
+
+def _free_bytes(device: RankDevice) -> int:
+    own = device.free_bytes()
+    if own is None:  # ranks of one machine share its memory
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        own = (available_memory_bytes() or 1 << 40) // ranks_here
+    return int(own * _MOST_OF_MEMORY / _MADE)
+
+
+def _line(error: BaseException) -> str:
+    return in_a_line(str(error) or type(error).__name__)
+
+
+def _nothing() -> None:
+    return None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

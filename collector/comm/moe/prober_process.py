@@ -1,0 +1,132 @@
+"""A rank's prober as its keeper sees it: a process that may die or hang by what it tries, and is
+started anew when it is needed again.
+
+It says `joined`, `ready` and its answer, a line each. Each has a deadline of its own. A rank that
+hangs before the ranks exchange anything is not `ready`, and ends sooner than those that wait for it
+in the exchange: they find it gone, say so, and stay.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from collector.replay.process import describe_end
+
+STARTING_S = 240.0  # of python and torch in all ranks, on a busy machine
+_DYING_S = 10.0
+_READ_BYTES = 65536
+
+
+class Verdict(StrEnum):
+    """What a rank says of a try. `not tried`: the ranks did not come together for it."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`has_left`: the rank is no longer joined with the others; `is_lost`: its process is gone."""
+
+    verdict: Verdict
+    reason: str = ""
+    has_left: bool = False
+    is_lost: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps([self.verdict, self.reason, self.has_left, self.is_lost])
+
+    @classmethod
+    def from_json(cls, text: str) -> "Answer":
+        verdict, reason, has_left, is_lost = json.loads(text)
+        return cls(Verdict(verdict), reason, has_left, is_lost)
+
+
+class ProberProcess:
+    """One rank's. `patience_s` is what its own part of a try may take."""
+
+    def __init__(self, program: str, folder: Path, patience_s: float) -> None:
+        self._command = [sys.executable, "-P", "-m", program, str(folder)]
+        self._patience_s = patience_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = b""
+        self._generation = -1
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def ask(self, question: str, generation: int) -> Answer:
+        """What a question is answered with: within the deadlines, or it is the prober's end. A new
+        generation is one that all ranks join anew."""
+        process = self._process or self._started()
+        is_new, self._generation = generation != self._generation, generation
+        try:
+            assert process.stdin is not None
+            process.stdin.write(question.encode() + b"\n")
+            process.stdin.flush()
+        except OSError:  # it died since it last answered
+            return self._lost(Verdict.NOT_TRIED, "had died before")
+        waits = (
+            ("joined", STARTING_S if is_new else self._patience_s, Verdict.NOT_TRIED),
+            ("ready", self._patience_s, Verdict.REFUSED),
+            ("", 2 * self._patience_s, Verdict.REFUSED),
+        )
+        for word, limit_s, verdict in waits:
+            line = self._line(process, limit_s)
+            if line is None:
+                return self._lost(verdict, f"no answer within {limit_s:g} s")
+            if not line:
+                return self._lost(verdict)
+            if line != word:
+                return Answer.from_json(line)
+        raise AssertionError("the last line is an answer")
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process, self._said, self._generation = None, b"", -1
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        return self._process
+
+    def _line(self, process: "subprocess.Popen[bytes]", limit_s: float) -> str | None:
+        """The next line; "" where there will be none, None where it is late."""
+        assert process.stdout is not None
+        until = time.monotonic() + limit_s
+        while b"\n" not in self._said:
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+                return None
+            if not (read := os.read(process.stdout.fileno(), _READ_BYTES)):
+                return ""
+            self._said += read
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode()
+
+    def _lost(self, verdict: Verdict, reason: str = "") -> Answer:
+        process = self._process
+        assert process is not None
+        if not reason:  # it has closed its end: it is dying, or dead
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DYING_S)
+            code = process.returncode
+            reason = "closed its output" if code is None else describe_end(code)
+        self.end()
+        return Answer(verdict, reason, has_left=True, is_lost=True)

@@ -1,0 +1,172 @@
+"""`opmeter comm probe-dfc`: which calls of DispatchFFNCombine the ranks of a group accept."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import astuple
+from math import log2, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.counting import counted
+from collector.errors import BadInput
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.comm.gang import Rendezvous
+    from collector.comm.moe.probe_plan import ProbePlan, Try
+    from collector.comm.moe.region import Limit
+
+PROBE_LISTS = ("--tokens", "--experts", "--top-k")
+_TOKENS = [1 << power for power in range(14)]  # to 8192
+_EXPERTS, _TOP_K = [32, 64, 128, 256], [1, 2, 4, 6, 8]
+_BUFFSIZE = "HCCL_BUFFSIZE"
+_COLUMNS = (
+    *("EP Size", "hidden", "intermediate", "weights"),
+    *("experts", "top_k", "accepted_tokens", "refused_tokens"),
+)
+
+
+def probe_dfc_verb(
+    *,
+    ep_size: Annotated[int, typer.Option(min=1, help="ranks")] = 16,
+    hidden: Annotated[int, typer.Option(min=1, help="size of a token")] = 7168,
+    intermediate: Annotated[int, typer.Option(min=1, help="size of an expert's middle")] = 2048,
+    tokens: Annotated[
+        list[int] | None, typer.Option(help="of one rank  [1 to 8192 by twos]")
+    ] = None,
+    experts: Annotated[list[int] | None, typer.Option(help="of all ranks  [32 to 256]")] = None,
+    top_k: Annotated[list[int] | None, typer.Option(help="experts of a token  [1 to 8]")] = None,
+    int8: Annotated[bool, typer.Option(help="weights of INT8, else of the dtype")] = True,
+    dtype: Annotated[str, typer.Option(help="of tokens: DT_BF16 or FLOAT16")] = "DT_BF16",
+    memory_limit_mb: Annotated[
+        float | None, typer.Option(help="what a rank may use  [half of what is free]")
+    ] = None,
+    output_csv: Annotated[Path | None, typer.Option(help="write the limits here")] = None,
+    backend: Annotated[
+        str, typer.Option(help="npu (the fused kernel), cuda or cpu (its reference)")
+    ] = "npu",
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="ranks on this node  [by the nodes]")
+    ] = None,
+    nnodes: Annotated[int, typer.Option(min=1, help="nodes; start the same on each")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="this node's number")] = 0,
+    master_addr: Annotated[str, typer.Option(help="the address of node 0")] = "127.0.0.1",
+    master_port: Annotated[int, typer.Option(min=0, max=65535, help="a port there")] = 0,
+    patience_s: Annotated[float, typer.Option(help="for a rank's own part of a try")] = 30.0,
+) -> int:
+    """Find which tokens, experts and top-k DispatchFFNCombine accepts, by bisection."""
+    from collector.comm.gang import Rendezvous
+    from collector.comm.moe.probe_plan import ProbePlan
+    from collector.comm.moe.region import ProbeGrid
+    from collector.stack import BACKENDS
+
+    if backend not in BACKENDS:
+        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+    local = nproc_per_node or max(1, ep_size // nnodes)
+    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
+    if meeting.world != ep_size:
+        raise BadInput(f"--ep-size {ep_size}: {nnodes} x {local} ranks are {meeting.world}")
+    grid = ProbeGrid(
+        *(
+            tuple(sorted(set(axis)))
+            for axis in (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
+        )
+    )
+    plan = ProbePlan(
+        backend,
+        ep_size,
+        hidden,
+        intermediate,
+        int8,
+        dtype,
+        grid,
+        patience_s,
+        None if memory_limit_mb is None else int(memory_limit_mb * (1 << 20)),
+    )
+    for line in _plan_lines(plan):
+        say(line)
+    return _probed(plan, meeting, output_csv)
+
+
+def _plan_lines(plan: ProbePlan) -> Iterator[str]:
+    """What will be tried; BadInput where nothing can be. Sets HCCL_BUFFSIZE for the ranks, where
+    nobody has, by the largest call."""
+    open_points = plan.region().open_points
+    if not open_points:
+        raise BadInput(f"no point of the grid is a call of {plan.world} ranks")
+    points = prod(plan.grid.sizes)
+    yield (
+        f"{counted(open_points, 'point')} with {counted(plan.world, 'rank')}; where limits do not "
+        f"depend on each other, {counted(max(1, int(2 * log2(points))), 'try', 'tries')} find them"
+    )
+    if plan.backend == "npu" and _BUFFSIZE not in os.environ:
+        os.environ[_BUFFSIZE] = str(plan.largest_buffsize_mb())
+        yield f"{_BUFFSIZE}={os.environ[_BUFFSIZE]}, which the largest call asks for"
+
+
+def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
+    """Probe; what was found before a failure is said and written."""
+    from collector.comm.gang import GangFailed
+    from collector.comm.moe.probe_plan import read_tries
+    from collector.comm.moe.probing import probe, told
+    from jobs.cli.progress_view import view_for
+
+    open_points, failure = plan.region().open_points, ""
+    with tempfile.TemporaryDirectory(prefix="opmeter-probe-") as made:
+        folder = Path(made)
+        with view_for(sys.stderr.isatty()) as view:
+            try:
+                probe(plan, meeting, folder, lambda tried: view.measure(tried, open_points))
+            except GangFailed as error:
+                failure = str(error)
+        tries = read_tries(folder)
+    if meeting.is_first:
+        region = told(plan, tries)
+        for line in _found_lines(plan, tries, region.limits(), region.open_points):
+            say(line)
+        if output_csv is not None:
+            _write(output_csv, plan, region.limits())
+            say(str(output_csv))
+    if failure:
+        say(f"opmeter: {failure}", err=True)
+    return int(bool(failure))
+
+
+def _found_lines(
+    plan: ProbePlan, tries: list[Try], limits: list[Limit], open_points: int
+) -> Iterator[str]:
+    for one in tries:
+        if not one.is_accepted:
+            yield f"refused: {plan.call(one.point)}: {one.reason}"
+    for limit in limits:
+        most = "none" if limit.accepted is None else f"up to {limit.accepted}"
+        refused = "" if limit.refused is None else f"; refused from {limit.refused} on"
+        yield f"experts {limit.experts}, top-k {limit.choices}: {most} tokens of a rank{refused}"
+    lost = [rank for one in tries for rank in one.restarted]
+    restarted = f"; started anew: rank {', '.join(map(str, lost))}" if lost else ""
+    unknown = f"; {counted(open_points, 'point')} not known" if open_points else ""
+    yield f"{counted(len(tries), 'try', 'tries')}{restarted}{unknown}"
+
+
+def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:
+    """A row for each number of experts and choices. BadInput where it cannot be written."""
+    from collector.store.atomic import write_whole
+    from collector.table import table_bytes
+
+    weights = "INT8" if plan.is_int8 else plan.dtype
+    shape = [str(plan.world), str(plan.hidden), str(plan.intermediate), weights]
+    rows = (
+        [*shape, *("" if cell is None else str(cell) for cell in astuple(limit))]
+        for limit in limits
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, table_bytes(_COLUMNS, rows))
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
