@@ -1,4 +1,5 @@
-"""A profiler around some calls: when their kernels ran. One window a case."""
+"""A profiler around some calls: when their kernels ran. One window a case, whose lossy head is not
+theirs."""
 
 import importlib
 import tempfile
@@ -11,22 +12,24 @@ from torch.autograd.profiler import profile
 
 from collector.comm.kernels import KERNEL_DETAILS, Span, hccl_spans, nccl_spans
 from collector.replay.events import kernel_events
+from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
 
 
-def nccl_window(operation: str, calls: Callable[[], object]) -> list[Span]:
+def nccl_window(device: Launching, operation: str, calls: Callable[[], object]) -> list[Span]:
     """By torch's own profiler; every kernel of nccl is the operation's, since nothing else runs."""
     recorder = profile(use_device="cuda", use_kineto=True)
     recorder.__enter__()
     try:
+        sacrifice(device, SACRIFICES_OF_A_WINDOW)
         calls()
-        torch.cuda.synchronize()
+        device.synchronize()
     finally:
         recorder.__exit__(None, None, None)
     events = recorder.kineto_results.events()
     return nccl_spans(kernel_events(events, torch.autograd.DeviceType.CUDA))
 
 
-def hccl_window(operation: str, calls: Callable[[], object]) -> list[Span]:
+def hccl_window(device: Launching, operation: str, calls: Callable[[], object]) -> list[Span]:
     """By torch_npu's, whose tables are read and thrown away; no span where it wrote none.
 
     Level1, since communication has no rows of its own below.
@@ -43,7 +46,8 @@ def hccl_window(operation: str, calls: Callable[[], object]) -> list[Span]:
             experimental_config=settings,
             on_trace_ready=profiler.tensorboard_trace_handler(folder),
         ):
+            sacrifice(device, SACRIFICES_OF_A_WINDOW)
             calls()
-            getattr(torch, "npu").synchronize()  # noqa: B009  which torch_npu adds
+            device.synchronize()
         tables = sorted(Path(folder).rglob(KERNEL_DETAILS))
         return hccl_spans(tables[0], operation) if tables else []

@@ -61,17 +61,21 @@ class AcceleratorRank:
     def free_bytes(self) -> int | None:
         return int(self._module.mem_get_info()[0])
 
+    def synchronize(self) -> None:
+        """Wait for all that was queued."""
+        self._module.synchronize()
+
     def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
         first, last = (self._module.Event(enable_timing=True) for _ in range(2))
         before()
         first.record()
         call()
         last.record()
-        self._module.synchronize()
+        self.synchronize()
         return float(first.elapsed_time(last)) * 1e3
 
     def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
-        return self._window(operation, calls)
+        return self._window(self, operation, calls)
 
 
 def open_rank_device(backend: str, local_rank: int) -> RankDevice:

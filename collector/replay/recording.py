@@ -18,7 +18,15 @@ from collector.replay.windows import ProfilerWindow, start_profiler, stop_profil
 
 # msprof's window is the whole process, and its head is the lossy one.
 _SACRIFICES = 16
-_SACRIFICES_OF_A_WINDOW = 4
+SACRIFICES_OF_A_WINDOW = 4
+
+
+class Launching(Protocol):
+    """A device as far as something can be launched on it and waited for."""
+
+    name: str  # torch's
+
+    def synchronize(self) -> None: ...
 
 
 class Recorder(Protocol):
@@ -57,7 +65,7 @@ class KinetoRecorder:
     def before_case(self) -> None:
         if self._window is None:
             self._window = ProfilerWindow(self._device)
-            sacrifice(self._device, _SACRIFICES_OF_A_WINDOW)
+            sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
 
     def measured(self, ordinal: int, record: CaseRecord) -> None:
         if self._window is not None:
@@ -106,7 +114,7 @@ def open_recorded_device(
     return device, KinetoRecorder(device, directory, journal)
 
 
-def sacrifice(device: Device, launches: int = _SACRIFICES) -> None:
+def sacrifice(device: Launching, launches: int = _SACRIFICES) -> None:
     """Launches for the lossy head of a recording: nothing is lost with them."""
     tensor = torch.zeros(1, device=device.name)
     for _ in range(launches):
