@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 
 from collector.collective import OPERATIONS
@@ -14,6 +14,7 @@ from collector.table import csv_rows
 KERNEL_DETAILS = "kernel_details.csv"
 _NEEDED = ("Name", "Type", "Start Time(us)", "Duration(us)")
 _NCCL = re.compile(r"nccl\w*Kernel")  # ncclDevKernel_AllReduce_..., ncclSymkDevKernel_...
+_MICROSECONDS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 # Of the same call: what its expansion runs on vector cores, within the row of the call itself.
 _AIV = "AivKernel"
 
@@ -40,7 +41,10 @@ def hccl_spans(path: Path, operation: str) -> list[Span]:
     """An operation's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
     `N/A` and on the stream that carried it, with the same start. BadInput for another file."""
     kernel_type = OPERATIONS[operation].file.removesuffix(".csv")
-    lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+    try:
+        lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"a CSV of UTF-8 text is wanted: {error}", path=path) from error
     (_, header), *rows = list(csv_rows(lines, path=path)) or [(1, [])]
     if missing := [name for name in _NEEDED if name not in header]:
         raise BadInput(f"a column {missing[0]} is wanted", path=path, line=1)
@@ -53,7 +57,7 @@ def hccl_spans(path: Path, operation: str) -> list[Span]:
             continue
         try:
             span = Span(_ns(row[start]), _ns(row[duration]))
-        except (InvalidOperation, ValueError, OverflowError) as error:
+        except ValueError as error:
             raise BadInput(f"times are wanted: {error}", path=path, line=line) from error
         if span.duration_ns > 0:
             same = span.start_ns // 1000
@@ -74,5 +78,7 @@ def spans_of_calls(spans: Sequence[Span], calls: int) -> list[Span]:
 
 
 def _ns(text: str) -> int:
-    """Of microseconds since 1970 with three decimals, which no float64 holds."""
+    """Of microseconds with three decimals: those since 1970 no float64 holds."""
+    if not _MICROSECONDS.fullmatch(text.strip()):
+        raise ValueError(f"{text.strip()[:40]!r} is no number of microseconds")
     return int(Decimal(text.strip()) * 1000)

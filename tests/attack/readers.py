@@ -12,6 +12,7 @@ from collector.canonical import sha256_hex
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.hccl_test import read_hccl_test
+from collector.comm.kernels import hccl_spans
 from collector.database.commits import commit_from_json, find_head
 from collector.database.measurement_rows import check_rows
 from collector.database.op_mapping import check_op_mapping
@@ -143,6 +144,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("run_ascend_pt/profiler_info_0.json", _INFO)(
         lambda path: software_of([path.parent / "kernel_details.csv"])
     )
+    yield in_file("window/kernel_details.csv", _KERNELS)(lambda p: hccl_spans(p, "all_reduce"))
     yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
     yield in_file("values.jsonl", _VALUES)(read_runtime_values)
     yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(
@@ -248,6 +250,11 @@ _COLLECTIVES = json.dumps(
 _COMM = (
     b"message_bytes,num_devices,dtype,topology_tier,Duration(us),bandwidth_gbps,round_spread\n"
     b"1024,16,DT_BF16,1,12.50,0.08,0.01\n2048,16,DT_BF16,1,13.00,0.16,0.02\n"
+)
+_KERNELS = (
+    b"Step Id,Name,Type,Start Time(us),Duration(us)\n"
+    b"1,hcom_allReduce__1_1_1,hcom_allReduce_,1764246877843020.800\t,12.5\n"
+    b"1,hcom_allReduce__1_2_1,hcom_allReduce_,1764246877843120.800\t,13\n"
 )
 _HCCL_TEST = (
     b"data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
