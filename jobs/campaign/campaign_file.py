@@ -6,7 +6,7 @@ Paths are taken relative to the file. `docs/campaign.md` describes every key.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from collector.errors import BadInput
 from collector.plan import Limits, MeasureSettings, ShardSettings
 from collector.stack import BACKENDS
 from collector.store.opening import checked_address
+from jobs.campaign.collectives import CollectivesSource
 from jobs.campaign.document import Entry, read_document
 from jobs.campaign.source_kinds import Source, read_sources
 
@@ -94,6 +95,15 @@ def load_campaign(path: Path) -> Campaign:
     except UnicodeDecodeError as error:
         raise BadInput("a campaign file in UTF-8 is wanted", path=path) from error
     return campaign_from_text(text, path=path, base=path.parent)
+
+
+def without_collectives(campaign: Campaign) -> Campaign:
+    """The campaign without the collectives that it names; those of profiles stay. BadInput where
+    nothing else is left of it."""
+    kept = tuple(one for one in campaign.sources if not isinstance(one, CollectivesSource))
+    if not kept:
+        raise BadInput(f"campaign {campaign.name} has no sources but collectives")
+    return replace(campaign, sources=kept)
 
 
 def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:

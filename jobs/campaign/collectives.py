@@ -1,6 +1,8 @@
-"""`collectives` of a campaign's sources: which operations over which ranks, by sizes and groups."""
+"""`collectives` of a campaign's sources: which operations over which ranks, by sizes and groups; or
+those that a profile's step has sent."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collector.collective import OPERATIONS, dtype_named
@@ -14,6 +16,7 @@ _KEYS = (
     *("operations", "bytes", "max_bytes", "dtype", "groups", "ranks", "grid", "tiers"),
     *("mode", "environment"),
 )
+_A3, _DTYPE = Grid((48, 8, 2)), "bfloat16"
 _SIZE = re.compile(r"[a-z]+|[1-9][0-9]{0,12}")
 
 
@@ -34,6 +37,28 @@ class CollectivesSource:
     environment: str
 
 
+@dataclass(frozen=True, slots=True)
+class StepCollectives:
+    """What a profile does not tell of its collectives: how its ranks lie, the dtype of what they
+    sent; and how to measure them."""
+
+    grid: Grid
+    dtype: str
+    mode: str
+    environment: str
+
+
+def read_step_collectives(entry: Entry) -> StepCollectives:
+    """The same of a profile. Raises BadInput, with the line, for what cannot be meant."""
+    found = entry.fields(("grid", "dtype", "mode", "environment"))
+    return StepCollectives(
+        grid=_grid(found["grid"]) if "grid" in found else _A3,
+        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
+        mode=_mode(found),
+        environment=_environment(found["environment"]) if "environment" in found else "",
+    )
+
+
 def read_collectives(entry: Entry) -> CollectivesSource:
     """The source of a mapping. Raises BadInput, with the line, for what cannot be meant."""
     found = entry.fields(_KEYS, required=("groups",))
@@ -45,14 +70,18 @@ def read_collectives(entry: Entry) -> CollectivesSource:
         operations=_operations(found.get("operations")),
         sizes=_sizes(found["bytes"]) if "bytes" in found else ("full",),
         max_bytes=found["max_bytes"].integer(1) if "max_bytes" in found else None,
-        dtype=_dtype(found["dtype"]) if "dtype" in found else "bfloat16",
+        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
         groups=groups,
         ranks=ranks,
-        grid=_grid(found["grid"]) if "grid" in found else Grid((48, 8, 2)),
+        grid=_grid(found["grid"]) if "grid" in found else _A3,
         tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
-        mode=found["mode"].choice((AUTO, *MODES)) if "mode" in found else AUTO,
+        mode=_mode(found),
         environment=_environment(found["environment"]) if "environment" in found else "",
     )
+
+
+def _mode(found: Mapping[str, Entry]) -> str:
+    return found["mode"].choice((AUTO, *MODES)) if "mode" in found else AUTO
 
 
 def _operations(entry: Entry | None) -> tuple[str, ...]:

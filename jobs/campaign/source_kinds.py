@@ -4,11 +4,17 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.campaign.collectives import CollectivesSource, read_collectives
+from jobs.campaign.collectives import (
+    CollectivesSource,
+    StepCollectives,
+    read_collectives,
+    read_step_collectives,
+)
 from jobs.campaign.document import Entry
 
 _KINDS = ("profile", "tree", "bundled", "cases", "collectives")
 _KEYS = (*_KINDS, "stack", "communication_us")
+_BESIDE_A_PROFILE = "collectives"  # what it says there is no source of its own
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -16,10 +22,12 @@ _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 @dataclass(frozen=True, slots=True)
 class ProfileSource:
     """A folder or file that an Ascend profiler wrote. `same_stack`: the user says that it was
-    taken on the target stack, so that its own durations may stand beside the measured ones."""
+    taken on the target stack, so that its own durations may stand beside the measured ones. With
+    `collectives` what its ranks sent each other are cases, too."""
 
     path: Path
     same_stack: bool
+    collectives: StepCollectives | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
 
 def _source(entry: Entry, base: Path) -> Source:
     found = entry.fields(_KEYS)
+    of_profile = found.pop(_BESIDE_A_PROFILE, None) if "profile" in found else None
     kinds = [kind for kind in _KINDS if kind in found]
     if len(kinds) != 1:
         came = " and ".join(kinds) or "none of them"
@@ -74,7 +83,8 @@ def _source(entry: Entry, base: Path) -> Source:
         raise found["communication_us"].refusal("only of cases that were parsed elsewhere")
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
-        return ProfileSource(base / found[kind].text(), same_stack)
+        step = read_step_collectives(of_profile) if of_profile is not None else None
+        return ProfileSource(base / found[kind].text(), same_stack, step)
     if kind == "cases":
         sha256 = found[kind].text()
         if not _SHA256.fullmatch(sha256):

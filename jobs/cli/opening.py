@@ -14,7 +14,12 @@ from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.probe import probe
 from collector.store.single_writer import SingleWriterStore
-from jobs.campaign.campaign_file import Campaign, campaign_from_text, load_campaign
+from jobs.campaign.campaign_file import (
+    Campaign,
+    campaign_from_text,
+    load_campaign,
+    without_collectives,
+)
 
 if TYPE_CHECKING:
     from jobs.status.cluster_view import ClusterView
@@ -24,8 +29,13 @@ BUNDLED = ("quickstart",)
 _PATIENCE_S = 600.0
 
 
-def open_campaign(name: str) -> Campaign:
-    """The campaign of a file, or a bundled one by its name."""
+def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
+    """The campaign of a file, or a bundled one by its name; without its own `collectives`."""
+    found = _open_campaign(name)
+    return found if collectives else without_collectives(found)
+
+
+def _open_campaign(name: str) -> Campaign:
     if name in BUNDLED and not Path(name).exists():
         text = bundled_file(name, "campaign.yaml").decode()
         return campaign_from_text(text, path=f"bundled campaign {name}", base=Path.cwd())

@@ -25,6 +25,9 @@ SupersedeOption = Annotated[
     bool,
     typer.Option("--supersede-stack", help="let this stack show where a version holds another"),
 ]
+NoCollectivesOption = Annotated[
+    bool, typer.Option("--no-collectives", help="leave out the campaign's own collectives")
+]
 CampaignNameArgument = Annotated[str, typer.Argument(help="the campaign's name")]
 NamespaceOption = Annotated[
     str | None, typer.Option(help="the namespace of the workers  [that of this pod or context]")

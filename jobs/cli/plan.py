@@ -10,7 +10,12 @@ import typer
 
 from collector.counting import counted
 from collector.printable import in_one_line
-from jobs.cli.options import CampaignArgument, RootOption, SingleWriterOption
+from jobs.cli.options import (
+    CampaignArgument,
+    NoCollectivesOption,
+    RootOption,
+    SingleWriterOption,
+)
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ def plan_verb(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the forecast and write nothing")
     ] = False,
+    no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
 ) -> None:
     """Forecast a campaign and write its plan, which is never changed afterwards."""
@@ -40,7 +46,7 @@ def plan_verb(
     from jobs.publishing.due_merges import to_merge
     from jobs.publishing.next_plan import advance, intended, plan_in_hand
 
-    described = open_campaign(campaign)
+    described = open_campaign(campaign, collectives=not no_collectives)
     store = open_root(root, described, single_writer=single_writer)
     situation = survey(described, store)
     options = RunOptions(again, retry_failed)

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.counting import counted
-from jobs.cli.options import CampaignArgument, RootOption, SingleWriterOption, SupersedeOption
+from jobs.cli.options import (
+    CampaignArgument,
+    NoCollectivesOption,
+    RootOption,
+    SingleWriterOption,
+    SupersedeOption,
+)
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ def run_verb(
     strict: Annotated[
         bool, typer.Option("--strict", help="exit 1 where a case has no duration")
     ] = False,
+    no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
 ) -> int:
@@ -46,7 +53,7 @@ def run_verb(
     from jobs.status.summary import describe, plan_usage, summarise
 
     # 3 where shards are left or must be measured anew, 1 by --strict or where a plan is damaged.
-    described = open_campaign(campaign)
+    described = open_campaign(campaign, collectives=not no_collectives)
     options = RunOptions(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
         stop = stop_on_signals(view)

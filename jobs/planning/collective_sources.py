@@ -1,14 +1,18 @@
-"""The collectives that a campaign names as records of cases."""
+"""The collectives that a campaign names, or that a profile's step has sent, as records of cases."""
 
 from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
 from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
+from collector.comm.profiled import Profiled, profiled
 from collector.comm.sizes import chosen_sizes
+from collector.profiles.transfers import find_transfers, read_transfers
 from collector.record import CaseRecord
-from jobs.campaign.collectives import AUTO, CollectivesSource
+from collector.topology import Grid
+from jobs.campaign.collectives import AUTO, CollectivesSource, StepCollectives
 
 
 def collective_records(
@@ -26,20 +30,38 @@ def collective_records(
         grid=source.grid,
         world=source.ranks,
     )
-    return tuple(_record(one, source, backend) for one in found), left_out
+    cases = (_case(one, source, source.ranks, backend) for one in found)
+    return tuple(case.record() for case in cases), left_out
 
 
-def _record(one: Collective, source: CollectivesSource, backend: str) -> CaseRecord:
-    ranks = source.ranks if one.together else ranks_alone(one, source)
-    mode = source.mode
+def step_records(
+    profile: Path, step: StepCollectives, backend: str
+) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
+    """The collectives that the ranks of a profile have sent, each once, and its rows that are none.
+    What a profile says of their durations holds the waiting for other ranks: it stays there."""
+    transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
+    found = profiled(transfers, step.grid, step.dtype)
+    records = tuple(
+        _case(one.collective, step, step.grid.size, backend).record()
+        for one in found
+        if one.collective is not None
+    )
+    return records, tuple(one for one in found if one.collective is None)
+
+
+def _case(
+    one: Collective, said: CollectivesSource | StepCollectives, world: int, backend: str
+) -> CollectiveCase:
+    ranks = world if one.together else ranks_alone(one, said.grid, world)
+    mode = said.mode
     if mode == AUTO:
         mode = default_mode(one.operation, one.message_bytes, backend)
-    return CollectiveCase(one, source.grid, ranks, mode, source.environment).record()
+    return CollectiveCase(one, said.grid, ranks, mode, said.environment)
 
 
-def ranks_alone(one: Collective, source: CollectivesSource) -> int:
+def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
     """How many ranks hold the first group of a tier: whole parts of the grid, so that each rank of
     the group lies where it belongs."""
-    first = source.grid.groups(one.group_size, one.tier, source.ranks)[0]
-    part = prod(source.grid.extents[one.tier + 1 :])
-    return min(source.ranks, -(-(first[-1] + 1) // part) * part)
+    first = grid.groups(one.group_size, one.tier, world)[0]
+    part = prod(grid.extents[one.tier + 1 :])
+    return min(world, -(-(first[-1] + 1) // part) * part)

@@ -4,12 +4,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.counting import counted
 from collector.errors import BadInput, DamagedObject, NotFound, stored
 from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
@@ -21,9 +22,9 @@ from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.collectives import CollectivesSource
+from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
-from jobs.planning.collective_sources import collective_records
+from jobs.planning.collective_sources import collective_records, step_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,11 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
         case TreeSource(path):
             return _loaded("tree", read_tree(path), same_stack=False)
-        case ProfileSource(path, same_stack):
-            return _profile("profile", read_profile([path]), same_stack=same_stack)
+        case ProfileSource(path, same_stack, step):
+            profile = read_profile([path])
+            if step is None:
+                return _profile("profile", profile, same_stack=same_stack)
+            return _whole_step(profile, path, step, campaign.backend, same_stack=same_stack)
         case CollectivesSource():
             return _collectives(source, campaign.backend)
         case CasesSource():
@@ -59,6 +63,21 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
 def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
     communication_us = round(fsum(entry.total_us for entry in profile.communication), 3)
     return _loaded(name, profile.records, same_stack=same_stack, communication_us=communication_us)
+
+
+def _whole_step(
+    profile: Profile, path: Path, step: StepCollectives, backend: str, *, same_stack: bool
+) -> LoadedSource:
+    """A profile's kernels, and what its ranks sent each other."""
+    collectives, no_cases = step_records(path, step, backend)
+    reasons = Counter[str]()
+    for one in no_cases:
+        reasons[one.reason] += one.count
+    rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
+    told = "; ".join(f"{count}: {reason}" for count, reason in rows)
+    name = f"profile with {counted(len(collectives), 'collective')}"
+    whole = replace(profile, records=(*profile.records, *collectives))
+    return _profile(f"{name} ({told})" if told else name, whole, same_stack=same_stack)
 
 
 def _collectives(source: CollectivesSource, backend: str) -> LoadedSource:

@@ -236,12 +236,12 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a, tree: b}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives is wanted, "
             "profile and tree came",
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{stack: target}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases is wanted, "
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives is wanted, "
             "none of them came",
         ),
         (

@@ -1,5 +1,6 @@
 """Collectives of a campaign file: its cases, its gangs, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from collector.errors import BadInput
 from collector.ops.refusals import NO_KERNEL
 from collector.ops.registry import find
 from collector.plan import devices_for, plan_from_json, plan_to_json
+from collector.profiles.bundled import write_bundled_profile
 from collector.shard import read_shard
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.topology import Grid
-from jobs.campaign.campaign_file import Campaign, campaign_from_text
+from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
 from jobs.campaign.collectives import CollectivesSource
 from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan
 from jobs.planning.sources import load_sources
@@ -150,3 +152,42 @@ def test_a_campaign_file_says_all_of_it() -> None:
     assert (source.groups, source.ranks, source.tiers) == ((2, 4), 8, (0, 2))
     assert (source.grid, source.mode) == (Grid((2, 2, 2)), "alternating")
     assert source.environment == "HCCL_ALGO=level0:NA;level1:H-D_R HCCL_OP_EXPANSION_MODE=AIV"
+
+
+def test_a_campaign_goes_without_its_own_collectives() -> None:
+    sources = "[{bundled: quickstart}, {collectives: {groups: [2]}}]"
+    text = f"campaign: c\nsources: {sources}\nbackend: cpu\n"
+    of = campaign_from_text(text, path="c.yaml", base=Path("."))
+    assert without_collectives(of).sources == of.sources[:1]
+    with pytest.raises(BadInput, match="no sources but collectives"):
+        without_collectives(campaign("groups: [2]"))
+
+
+def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    write_bundled_profile("quickstart", tmp_path)
+    (details,) = tmp_path.rglob("kernel_details.csv")
+    sent = {"Communication Time Info": {"Elapse Time(ms)": 1.0}}
+    links = {name: {"Transit Size(MB)": 8.0} for name in ("HCCS", "SDMA")}
+    sent["Communication Bandwidth Info"] = {**links, "RDMA": {"Transit Size(MB)": 0.0}}
+    step = {"p2p": {}, "collective": {"hcom_allGather__1_0_1@22": sent, "hcom_new__1_1_1@22": sent}}
+    (details.parent / "communication.json").write_text(json.dumps({"step1": step}))
+    matrix = {"step1": {"p2p": {}, "collective": {"allgather-top1@22": {"0-1": {}}}}}
+    (details.parent / "communication_matrix.json").write_text(json.dumps(matrix))
+
+    def loaded(beside: str):
+        text = f"campaign: c\nsources: [{{profile: {tmp_path}{beside}}}]\nbackend: npu\n"
+        (found,) = load_sources(
+            campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore()
+        )
+        return found
+
+    plain, whole = loaded(""), loaded(", collectives: {grid: [1, 2], dtype: float16, mode: event}")
+    assert plain.planned.name == "profile"
+    name = "profile with 1 collective (1 row: no operation of this bench)"
+    assert whole.planned.name == name
+    assert whole.records[: len(plain.records)] == plain.records
+    told = collective_case(whole.records[-1].case)
+    assert str(told.collective) == "all_gather of 8000000 bytes of float16 over 2 ranks of tier 1"
+    assert (told.ranks, told.mode) == (2, "event")
