@@ -47,6 +47,9 @@ def probe_dfc_verb(
     memory_limit_mb: Annotated[
         float | None, typer.Option(help="what a rank may use  [half of what is free]")
     ] = None,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="npu: dispatch_gmm_combine_decode instead")
+    ] = False,
     output_csv: Annotated[Path | None, typer.Option(help="write the limits here")] = None,
     backend: Annotated[
         str, typer.Option(help="npu (the fused kernel), cuda or cpu (its reference)")
@@ -62,7 +65,7 @@ def probe_dfc_verb(
 ) -> int:
     """Find which tokens, experts and top-k DispatchFFNCombine accepts, by bisection."""
     from collector.comm.gang import Rendezvous
-    from collector.comm.moe.probe_plan import ProbePlan
+    from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbePlan
     from collector.comm.moe.region import ProbeGrid
     from collector.stack import BACKENDS
 
@@ -88,6 +91,7 @@ def probe_dfc_verb(
         grid,
         patience_s,
         None if memory_limit_mb is None else int(memory_limit_mb * (1 << 20)),
+        operator=OPERATOR_OF_DECODE if decode else OPERATOR,
     )
     for line in _plan_lines(plan):
         say(line)

@@ -1,7 +1,8 @@
 """The fused kernel itself, called as serving does: by vLLM-Ascend's own extension.
 
 Its releases differ in what they take: 0.18.0 has no biases, no mask and no limit of SwiGLU, 0.23.0
-has. What a release takes is read from its schema.
+has. What a release takes is read from its schema. There are two kernels for such a call, and the
+second is for the few tokens of decoding: it takes the same tensors by other names.
 """
 
 import os
@@ -18,7 +19,6 @@ from collector.errors import HostFault
 from collector.host.custom_opp import custom_opp_problem
 from collector.replay.calls import import_vllm_ascend
 
-NAME = "dispatch_ffn_combine"
 _FRACTAL_NZ = 29  # torch_npu's number of the format
 _MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
 
@@ -26,49 +26,65 @@ Prepare = Callable[[ExpertCall, int, str], Callable[[], object]]
 """Makes a call's tensors in a rank, on a device, and gives what runs it."""
 
 
-def open_fused() -> Prepare:
-    """What prepares the fused kernel. HostFault where the extension is not there, or takes what is
-    not known here."""
-    if not hasattr(torch.ops._C_ascend, NAME):
+def open_fused(name: str) -> Prepare:
+    """What prepares calls of an operator. HostFault where the extension is not there, or does not
+    have it."""
+    if not hasattr(torch.ops._C_ascend, name):
         if problem := custom_opp_problem(os.environ):
             raise HostFault(problem)
         try:
             import_vllm_ascend(os.environ)
         except ImportError as error:
-            raise HostFault(f"{NAME} needs vllm_ascend: {error}") from error
-    operator = getattr(torch.ops._C_ascend, NAME, None)
+            raise HostFault(f"{name} needs vllm_ascend: {error}") from error
+    operator = getattr(torch.ops._C_ascend, name, None)
     if operator is None:
-        raise HostFault(f"this vllm_ascend has no {NAME}: 0.18.0 and 0.23.0 have")
-    takes = [one.name for one in operator.default._schema.arguments]
+        raise HostFault(f"this vllm_ascend has no {name}: 0.18.0 and 0.23.0 have")
+    npu: Any = getattr(torch, "npu")  # noqa: B009  (torch_npu adds it)
+    npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
 
     def prepare(call: ExpertCall, rank: int, device: str) -> Callable[[], object]:
-        given = arguments(call, rank, device, takes)
+        given = arguments(operator, call, rank, device, _group_name(rank))
         return lambda: operator(**given)
 
     return prepare
 
 
-def arguments(call: ExpertCall, rank: int, device: str, takes: list[str]) -> dict[str, Any]:
-    """What the operator of a schema is called with, of balanced routing."""
+def arguments(
+    operator: Any, call: ExpertCall, rank: int, device: str, group: str
+) -> dict[str, Any]:
+    """What an operator is called with, of balanced routing; `group` is HCCL's name of the ranks."""
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
     experts = make_experts(call, 0, mine, device)
     tokens = make_tokens(call, 0, rank, balanced(call, 0), device)
     none = torch.empty(0, dtype=torch.float32, device=device)
+    gate_up, down, chosen = _nz(experts.gate_up), _nz(experts.down), tokens.experts.to(torch.int32)
     given = {
         "x": tokens.x,
-        "weight1": [_nz(experts.gate_up)],
-        "weight2": [_nz(experts.down)],
-        "expert_idx": tokens.experts.to(torch.int32),
+        "weight1": [gate_up],
+        "weight2": [down],
+        "expert_idx": chosen,
         "scale1": [_as_int64(experts.gate_up_scale)],
         "scale2": [_as_int64(experts.down_scale)],
         "bias1": [none],
         "bias2": [none],
         "probs": tokens.weights,
-        "group": _group_name(rank),
+        "group": group,
         "max_output_size": _MOST_ROWS,
         "out": torch.empty_like(tokens.x),
         "expert_token_nums": torch.empty(call.local_experts, dtype=torch.int32, device=device),
+        "expert_ids": chosen,
+        "gmm1_permuted_weight": [gate_up],
+        "gmm1_permuted_weight_scale": [experts.gate_up_scale],
+        "gmm2_weight": [down],
+        "gmm2_weight_scale": [experts.down_scale],
+        "expert_scales": tokens.weights,
+        "group_ep": group,
+        "ep_rank_size": call.ep_size,
+        "ep_rank_id": rank,
+        "moe_expert_num": call.experts,
+        "global_bs": call.tokens * call.ep_size,
     }
+    takes = {one.name for one in operator.default._schema.arguments}
     return {name: value for name, value in given.items() if name in takes}
 
 

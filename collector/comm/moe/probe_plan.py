@@ -10,13 +10,15 @@ from collector.comm.rank_files import RESULTS
 from collector.errors import BadInput
 
 PROBER = "collector.comm.moe.prober"
+OPERATOR, OPERATOR_OF_DECODE = "dispatch_ffn_combine", "dispatch_gmm_combine_decode"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
     """Calls of `world` ranks over a grid, all else equal. A try may take `patience_s` until its
     tensors are there, and twice that for the call. `memory_bytes` is what a rank may use, None for
-    what is free. `prober` is the module of which each rank keeps a process."""
+    what is free. `operator` is what an NPU runs, of vLLM-Ascend's extension. `prober` is the module
+    of which each rank keeps a process."""
 
     backend: str
     world: int
@@ -28,6 +30,7 @@ class ProbePlan:
     patience_s: float
     memory_bytes: int | None = None
     seed: int = 0
+    operator: str = OPERATOR
     prober: str = PROBER
 
     def call(self, point: Point) -> ExpertCall:

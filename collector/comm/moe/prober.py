@@ -70,7 +70,9 @@ class _Prober:
         if self._device is None:
             self._device = open_rank_device(self._plan.backend, int(os.environ["LOCAL_RANK"]))
         if self._prepare is None:
-            self._prepare = open_fused() if self._plan.backend == "npu" else prepared
+            self._prepare = (
+                open_fused(self._plan.operator) if self._plan.backend == "npu" else prepared
+            )
         return self._device, self._prepare
 
     def _made(
