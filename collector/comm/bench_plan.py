@@ -31,6 +31,8 @@ class Mode(StrEnum):
     KERNEL = "kernel"
 
 
+# About: torch_npu has msprof export a window before it reads it, torch reads its own.
+_WINDOW_S = {"npu": 10.0, "cuda": 1.0}
 # Below that, a pair of events around a call is mostly the launch.
 _KERNEL_BELOW_BYTES = 1 << 20
 
@@ -84,9 +86,12 @@ class BenchPlan:
 
     @property
     def expected_s(self) -> float:
-        """How long the ranks measure: a budget for each round of each case. Calls that take longer
-        than their budget, sizes between jumps, and starting come on top."""
-        return self.rounds * len(self.collectives) * self.budget_s
+        """How long the ranks measure: a budget for each round of each case, and what it takes to
+        read a profiler's window. Calls that take longer than their budget, sizes between jumps,
+        and starting come on top."""
+        windows = sum(self.mode_of(case) is Mode.KERNEL for case in self.collectives)
+        window_s = _WINDOW_S.get(self.backend, 0.0)
+        return self.rounds * (len(self.collectives) * self.budget_s + windows * window_s)
 
     def mode_of(self, collective: Collective) -> Mode:
         """How a case is timed."""

@@ -31,6 +31,8 @@ def test_the_plan_says_how_each_size_is_timed():
     assert "13 sizes, 128 to 524288 bytes, mode kernel" in done.stdout
     assert "10 sizes, 1048576 to 536870912 bytes, mode alternating" in done.stdout
     assert "23 sizes, 128 to 536870912 bytes, mode alternating" in done.stdout
+    # 46 cases of 0.2 s, and 13 windows of 10 s, in 3 rounds
+    assert "about 418 s of 2 ranks, 835 s of device time" in done.stdout
 
 
 @pytest.mark.parametrize(
