@@ -66,11 +66,14 @@ class Grid:
         return _groups(self, size, tier, world)
 
     def has_group(self, size: int, tier: int, world: int) -> bool:
-        """Whether `groups` would find any; no group is of a tier that the grid does not have."""
+        """Whether `groups` would find any: then the one of rank 0, without making the others. No
+        group is of a tier that the grid does not have."""
         try:
-            return bool(self.groups(size, tier, min(world, self.size)))
+            self._check_group(size, tier)
         except BadInput:
             return False
+        last = (size - 1) * _stride(self, size, tier)
+        return last < min(world, self.size) and self.tier((0, last)) == tier
 
     def natural_tier(self, size: int) -> int:
         """The tier of the first `size` ranks."""
@@ -89,8 +92,7 @@ class Grid:
 
 @lru_cache(maxsize=1024)  # every size and round of an operation asks for the same ones
 def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
-    inner, outer = prod(grid.extents[tier + 1 :]), prod(grid.extents[tier:])
-    stride = 1 if size > inner or size == 1 else inner
+    outer, stride = prod(grid.extents[tier:]), _stride(grid, size, tier)
     found = (
         tuple(range(first + at, first + at + size * stride, stride))
         for start in range(0, min(world, grid.size), outer)
@@ -103,3 +105,9 @@ def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ..
 def _blocks(start: int, end: int, width: int) -> Iterator[int]:
     """Where blocks of a width begin that lie side by side within an interval."""
     return iter(range(start, end - width + 1, width))
+
+
+def _stride(grid: Grid, size: int, tier: int) -> int:
+    """How far apart the ranks of a group lie: neighbours, or one of each part of the grid."""
+    inner = prod(grid.extents[tier + 1 :])
+    return 1 if size > inner or size == 1 else inner

@@ -131,3 +131,18 @@ def test_a_rank_is_found_again_by_its_place(extents, data):
     for at, extent in zip(grid.coordinates(rank), extents, strict=True):
         again = again * extent + at
     assert again == rank
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.integers(1, 40),
+    st.integers(-1, 4),
+    st.integers(0, 200),
+)
+def test_a_group_is_there_exactly_where_groups_finds_one(extents, size, tier, world):
+    grid = Grid(tuple(extents))
+    try:
+        found = bool(grid.groups(size, tier, world))
+    except BadInput:
+        found = False
+    assert grid.has_group(size, tier, world) == found
