@@ -27,7 +27,7 @@ _COLUMNS = tuple(
 _ENVIRONMENT = RUNTIME_PREFIX + "environment"
 MODES = ("kernel", "event", "alternating")  # how calls are timed
 _ONE, _ALL = "1", "all"
-_MOST_RANKS = 1 << 16
+MOST_RANKS = 1 << 16  # several times the largest super-pod
 _EXTENT = re.compile(r"[1-9][0-9]{0,4}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 # Only what the libraries themselves read: a case comes from a file, and ends in a process.
@@ -92,8 +92,8 @@ def collective_case(case: Case) -> CollectiveCase:
         told[_COLUMNS[6]],
         checked_environment(told.get(_ENVIRONMENT, "")),
     )
-    if found.grid.size > _MOST_RANKS:
-        raise BadInput(f"the grid {found.grid} has room for more than {_MOST_RANKS} ranks")
+    if found.grid.size > MOST_RANKS:
+        raise BadInput(f"the grid {found.grid} has room for more than {MOST_RANKS} ranks")
     there = found.grid.has_group(group_size, tier, found.ranks)
     if not 2 <= group_size <= found.ranks <= found.grid.size or not there:
         raise BadInput(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collector.collective import OPERATIONS, dtype_named
-from collector.collective_case import MODES, checked_environment
+from collector.collective_case import MODES, MOST_RANKS, checked_environment
 from collector.errors import BadInput
 from collector.topology import Grid
 from jobs.campaign.document import Entry
@@ -64,6 +64,9 @@ def read_collectives(entry: Entry) -> CollectivesSource:
     found = entry.fields(_KEYS, required=("groups",))
     groups = tuple(item.integer(2) for item in found["groups"].items())
     ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
+    grid = _grid(found["grid"]) if "grid" in found else _A3
+    if ranks > grid.size:
+        raise entry.refusal(f"{ranks} ranks, and the grid {grid} has room for {grid.size}")
     if ranks < max(groups):
         raise found["ranks"].refusal(f"a group of {max(groups)} is not among {ranks} ranks")
     return CollectivesSource(
@@ -73,7 +76,7 @@ def read_collectives(entry: Entry) -> CollectivesSource:
         dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
         groups=groups,
         ranks=ranks,
-        grid=_grid(found["grid"]) if "grid" in found else _A3,
+        grid=grid,
         tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
         mode=_mode(found),
         environment=_environment(found["environment"]) if "environment" in found else "",
@@ -107,7 +110,10 @@ def _dtype(entry: Entry) -> str:
 
 
 def _grid(entry: Entry) -> Grid:
-    return Grid(tuple(item.integer(1) for item in entry.items()))
+    grid = Grid(tuple(item.integer(1) for item in entry.items()))
+    if grid.size > MOST_RANKS:
+        raise entry.refusal(f"at most {MOST_RANKS} ranks are wanted")
+    return grid
 
 
 def _environment(entry: Entry) -> str:

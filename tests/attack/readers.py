@@ -9,6 +9,8 @@ from pathlib import Path
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.collective import Collective
+from collector.collective_case import CollectiveCase, collective_case, is_collective
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.hccl_test import read_hccl_test
@@ -20,6 +22,7 @@ from collector.database.pull import MARKER, check_is_real
 from collector.database.snapshot import read_measurements
 from collector.database.snapshot_manifest import manifest_from_json
 from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
 from collector.manifest import commit_from_json as shard_commit_from_json
 from collector.manifest import entry_from_json
 from collector.manifest import manifest_from_json as attempt_manifest_from_json
@@ -30,10 +33,11 @@ from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
 from collector.profiles.transfers import read_transfers
-from collector.record import read_table
+from collector.record import read_table, write_table
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
 from collector.store.memory import MemoryStore
+from collector.topology import Grid
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
@@ -92,7 +96,17 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield Reader("strikes", "a/key", (strikes,), lambda d: strikes_from_json(d, key="a/key"))
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
     yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
+    yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
+
+
+def _collectives(data: bytes) -> object:
+    """Cases of several ranks, as a worker and a merge read them in a shard."""
+    try:
+        records = read_table(data, path="a/key")
+        return [collective_case(one.case) for one in records if is_collective(one.case.kernel_type)]
+    except BadInput as error:
+        raise BadInput(str(error), path="a/key") from error
 
 
 def _measurements(data: bytes) -> object:
@@ -191,6 +205,14 @@ def _config_map(campaign: str) -> dict[str, object]:
     }
 
 
+_PAIR = CollectiveCase(
+    Collective("all_to_all", 4096, "bfloat16", 2, 1),
+    Grid((2, 2)),
+    4,
+    "event",
+    "HCCL_ALGO=level0:NA",
+)
+_PAIR_TABLE = write_table([_PAIR.record()])
 _REACHED = {
     "image": "r/i@sha256:" + 64 * "0",
     "controller_image": "r/c:1",

@@ -132,6 +132,8 @@ def test_a_gang_that_could_never_be_measured_is_refused(told: str, more: str, re
         ("groups: [2], environment: {LD_PRELOAD: x.so}", "HCCL_"),
         ("groups: [2], environment: {HCCL_ALGO: 'a b'}", "HCCL_"),
         ("groups: [2], grid: [0, 8]", "at least 1"),
+        ("groups: [2], grid: [1000000, 1000000]", "at most 65536 ranks"),
+        ("groups: [2], ranks: 64, grid: [4, 8]", "64 ranks, and the grid 4 8 has room for 32"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_line(told: str, reason: str) -> None:
