@@ -40,6 +40,7 @@ class ApiServer:
             kind: deque(maxlen=40) for kind in self.kinds
         }
         self._version = 0
+        self._written: dict[str, str] = {}  # by the version, of which there are no two
 
     def put(self, kind: str, thing: Object) -> Object:
         """Create or replace; old listings keep what they had."""
@@ -61,6 +62,13 @@ class ApiServer:
             return
         new = {part: {**found.get(part, {}), **more} for part, more in parts.items()}
         self.put(kind, {**found, **new})
+
+    def written(self, thing: Object) -> str:
+        """An object as JSON, which is the same at every request until it has another version."""
+        version = thing["metadata"]["resourceVersion"]
+        if version not in self._written:
+            self._written[version] = json.dumps(thing)
+        return self._written[version]
 
     def listed(self, kind: str, lag_s: float) -> dict[str, Object]:
         """All of a kind, as it was so long ago."""
@@ -122,8 +130,8 @@ class ApiServer:
 
 
 class _Answer:
-    def __init__(self, value: Any):
-        self.data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    def __init__(self, text: str):
+        self.data = text.encode()
 
     def stream(self, amt: int | None, decode_content: bool) -> Iterator[bytes]:
         yield self.data
@@ -155,7 +163,7 @@ class Client:
         server.world.pause(chance.random() * _CALL_S)
         if chance.random() < faults.api_lost_reply:
             raise urllib3.exceptions.ProtocolError("the connection broke")
-        return _Answer(value)
+        return _Answer(value if isinstance(value, str) else json.dumps(value))
 
     def _do(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Any:
         if found := _OF_NAMESPACE.fullmatch(path):
@@ -163,7 +171,7 @@ class Client:
             if kind in self._server.kinds:
                 return self._of_namespace(method, kind, name or "", bool(log), query, body)
         elif found := _OF_CLUSTER.fullmatch(path):
-            return self._list(found[1], query) if found[1] == "nodes" else {"items": []}
+            return self._list(found[1], query) if found[1] == "nodes" else '{"items": []}'
         if path.endswith("accessreviews"):
             return {"status": {"allowed": True}}
         if path == "/version":
@@ -185,22 +193,22 @@ class Client:
         if name not in there:
             raise _refusal(404, f"{kind} {name} not found")
         if method == "GET":
-            return there[name]
+            return self._server.written(there[name])
         if method == "PUT":
             return self._replace(kind, name, body)
         if method == "DELETE":
             return self._delete(kind, name)
         return self._patch(kind, name, body)
 
-    def _list(self, kind: str, query: Mapping[str, str]) -> Object:
+    def _list(self, kind: str, query: Mapping[str, str]) -> str:
         lag_s = self._server.faults.api_lag_s * self._process.chance.random()
         chosen = [
-            thing
+            self._server.written(thing)
             for thing in self._server.listed(kind, lag_s).values()
             if _matches(thing, query.get("labelSelector", ""))
             and _fields_match(thing, query.get("fieldSelector", ""))
         ]
-        return {"metadata": {"resourceVersion": "1"}, "items": chosen}
+        return f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{", ".join(chosen)}]}}'
 
     def _create(self, kind: str, body: Object, *, dry_run: bool) -> Object:
         if dry_run:
