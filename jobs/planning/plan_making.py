@@ -142,6 +142,8 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",
+        # What a source could not give as cases stands behind its name.
+        *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
     ]
 
 

@@ -17,7 +17,7 @@ from collector.store.memory import MemoryStore
 from collector.topology import Grid
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
 from jobs.campaign.collectives import CollectivesSource
-from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan
+from jobs.planning.plan_making import PlannedRound, PlanRequest, describe_forecast, make_plan
 from jobs.planning.sources import load_sources
 
 pytestmark = pytest.mark.fast
@@ -82,6 +82,7 @@ def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
     (loaded,) = load_sources(of, MemoryStore())
     assert loaded.planned.name.startswith("collectives (1 left out: whole elements for each of 2")
     assert [record.kernel_type for record in loaded.records] == ["hcom_allReduce_"]
+    assert describe_forecast(planned(of).plan)[-1] == f"source     {loaded.planned.name}"
 
 
 def test_a_plan_of_gangs_reads_back_and_one_without_is_spelled_as_before() -> None:
