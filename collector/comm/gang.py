@@ -63,6 +63,22 @@ class Rendezvous:
         return self.node_rank == 0
 
 
+def ranks_of(
+    world: int,
+    nproc_per_node: int | None,
+    nnodes: int,
+    node_rank: int,
+    master_addr: str,
+    master_port: int,
+) -> Rendezvous:
+    """How so many ranks meet: as many on each node, unless a node's are told. BadInput where they
+    are not so many."""
+    local = nproc_per_node or max(1, world // nnodes)
+    if local * nnodes != world:
+        raise BadInput(f"{world} ranks are wanted: {nnodes} x {local} are {local * nnodes}")
+    return Rendezvous(local, nnodes, node_rank, master_addr, master_port)
+
+
 class GangPlan(Protocol):
     """What ranks are to do, as far as whoever starts them has to know."""
 

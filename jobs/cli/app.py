@@ -19,6 +19,7 @@ from collector.errors import BadInput, DamagedObject, OpmeterError
 from jobs.cli import db
 from jobs.cli.cancel import cancel_verb
 from jobs.cli.comm import LISTS, comm_verb
+from jobs.cli.comm_dfc import DFC_LISTS, dfc_verb
 from jobs.cli.comm_probe_dfc import PROBE_LISTS, probe_dfc_verb
 from jobs.cli.comm_validate import validate_verb
 from jobs.cli.controller import controller_verb
@@ -64,8 +65,9 @@ VERBS: dict[str, Verb] = {
 # Verbs of several words, with the one that stands alone, if any.
 GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
     "db": (None, db.VERBS),
-    "comm": (comm_verb, {"validate": validate_verb, "probe-dfc": probe_dfc_verb}),
+    "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
 }
+_LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
 _OF_DATABASE = "Look at the versions of the database."
 
 app = typer.Typer(
@@ -132,7 +134,11 @@ def main() -> None:
     """Run the command; turn what is raised on purpose into one line and an exit code."""
     words = sys.argv[1:]
     try:
-        app(list(repeated(words, (*LISTS, *PROBE_LISTS))) if words[:1] == ["comm"] else words)
+        app(
+            list(repeated(words, (*LISTS, *PROBE_LISTS, *DFC_LISTS)))
+            if words[:1] == ["comm"]
+            else words
+        )
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED if end.code else 0

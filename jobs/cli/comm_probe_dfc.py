@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
+from jobs.cli.comm_dfc import buffsize_lines
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PROBE_LISTS = ("--tokens", "--experts", "--top-k")
 _TOKENS = [1 << power for power in range(14)]  # to 8192
 _EXPERTS, _TOP_K = [32, 64, 128, 256], [1, 2, 4, 6, 8]
-_BUFFSIZE = "HCCL_BUFFSIZE"
 _COLUMNS = (
     *("EP Size", "hidden", "intermediate", "weights"),
     *("experts", "top_k", "accepted_tokens", "refused_tokens"),
@@ -64,17 +63,14 @@ def probe_dfc_verb(
     patience_s: Annotated[float, typer.Option(help="for a rank's own part of a try")] = 30.0,
 ) -> int:
     """Find which tokens, experts and top-k DispatchFFNCombine accepts, by bisection."""
-    from collector.comm.gang import Rendezvous
+    from collector.comm.gang import ranks_of
     from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbePlan
     from collector.comm.moe.region import ProbeGrid
     from collector.stack import BACKENDS
 
     if backend not in BACKENDS:
         raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
-    local = nproc_per_node or max(1, ep_size // nnodes)
-    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
-    if meeting.world != ep_size:
-        raise BadInput(f"--ep-size {ep_size}: {nnodes} x {local} ranks are {meeting.world}")
+    meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
     grid = ProbeGrid(
         *(
             tuple(sorted(set(axis)))
@@ -99,8 +95,7 @@ def probe_dfc_verb(
 
 
 def _plan_lines(plan: ProbePlan) -> Iterator[str]:
-    """What will be tried; BadInput where nothing can be. Sets HCCL_BUFFSIZE for the ranks, where
-    nobody has, by the largest call."""
+    """What will be tried; BadInput where nothing can be."""
     open_points = plan.region().open_points
     if not open_points:
         raise BadInput(f"no point of the grid is a call of {plan.world} ranks")
@@ -109,9 +104,7 @@ def _plan_lines(plan: ProbePlan) -> Iterator[str]:
         f"{counted(open_points, 'point')} with {counted(plan.world, 'rank')}; where limits do not "
         f"depend on each other, {counted(max(1, int(2 * log2(points))), 'try', 'tries')} find them"
     )
-    if plan.backend == "npu" and _BUFFSIZE not in os.environ:
-        os.environ[_BUFFSIZE] = str(plan.largest_buffsize_mb())
-        yield f"{_BUFFSIZE}={os.environ[_BUFFSIZE]}, which the largest call asks for"
+    yield from buffsize_lines(plan.backend, plan.largest_buffsize_mb())
 
 
 def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:

@@ -5,7 +5,7 @@ and brings the weighed sum back. A row's inputs are one rank's: `EP Size` says h
 are, and the experts of all of them are as many times those of the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from collector.case import Case, Slot, case_from_cells, shape_text
@@ -127,6 +127,11 @@ def check(call: ExpertCall) -> None:
         raise BadInput(
             f"{call}: an HCCL_BUFFSIZE of {call.buffsize_mb} MiB is beyond {LARGEST_BUFFSIZE_MB}"
         )
+
+
+def largest_buffsize_mb(calls: Iterable[ExpertCall]) -> int:
+    """HCCL_BUFFSIZE with which none of the calls is refused for it; HCCL's default at least."""
+    return max([HCCL_BUFFSIZE_MB, *(call.buffsize_mb for call in calls)])
 
 
 def call_of(case: Case) -> ExpertCall:

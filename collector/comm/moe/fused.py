@@ -7,14 +7,14 @@ second is for the few tokens of decoding: it takes the same tensors by other nam
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.reference import make_experts, make_tokens
-from collector.comm.moe.routing import balanced
 from collector.errors import HostFault
 from collector.host.custom_opp import custom_opp_problem
 from collector.replay.calls import import_vllm_ascend
@@ -22,11 +22,10 @@ from collector.replay.calls import import_vllm_ascend
 _FRACTAL_NZ = 29  # torch_npu's number of the format
 _MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
 
-Prepare = Callable[[ExpertCall, int, str], Callable[[], object]]
-"""Makes a call's tensors in a rank, on a device, and gives what runs it."""
+Outputs = tuple[torch.Tensor, torch.Tensor]
 
 
-def open_fused(name: str) -> Prepare:
+def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]]:
     """What prepares calls of an operator. HostFault where the extension is not there, or does not
     have it."""
     if not hasattr(torch.ops._C_ascend, name):
@@ -42,20 +41,20 @@ def open_fused(name: str) -> Prepare:
     npu: Any = getattr(torch, "npu")  # noqa: B009  (torch_npu adds it)
     npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
 
-    def prepare(call: ExpertCall, rank: int, device: str) -> Callable[[], object]:
-        given = arguments(operator, call, rank, device, _group_name(rank))
-        return lambda: operator(**given)
+    def prepare(case: MoeCase, rank: int, device: str) -> Callable[[], Outputs]:
+        given = arguments(operator, case, rank, device, _group_name(rank))
+        run: Callable[[], Outputs] = partial(operator, **given)
+        return run
 
     return prepare
 
 
-def arguments(
-    operator: Any, call: ExpertCall, rank: int, device: str, group: str
-) -> dict[str, Any]:
-    """What an operator is called with, of balanced routing; `group` is HCCL's name of the ranks."""
+def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
+    """What an operator is called with; `group` is HCCL's name of the ranks."""
+    call = case.call
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
-    experts = make_experts(call, 0, mine, device)
-    tokens = make_tokens(call, 0, rank, balanced(call, 0), device)
+    experts = make_experts(call, case.seed, mine, device)
+    tokens = make_tokens(call, case.seed, rank, case.routing(), device)
     none = torch.empty(0, dtype=torch.float32, device=device)
     gate_up, down, chosen = _nz(experts.gate_up), _nz(experts.down), tokens.experts.to(torch.int32)
     given = {

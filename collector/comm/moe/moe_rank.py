@@ -1,8 +1,8 @@
 """One rank of a bench of DispatchFFNCombine: `python -m collector.comm.moe.moe_rank FOLDER`,
 started by torchrun.
 
-What is timed is the reference over the ranks' own collectives; its first result is held against the
-one that a process computes alone.
+On an NPU the fused kernel is timed, elsewhere the reference over the ranks' own collectives. Its
+first result is held against the one that a process computes alone.
 """
 
 import sys
@@ -16,7 +16,9 @@ import torch.distributed as dist
 from collector.comm.clock import Clock
 from collector.comm.measuring_rank import Gathered
 from collector.comm.moe.moe_plan import CALLS, MoeCase, MoePlan
-from collector.comm.moe.reference import alone, combined, is_alike, make_experts, make_tokens
+from collector.comm.moe.probe_plan import OPERATOR
+from collector.comm.moe.reference import alone, is_alike
+from collector.comm.moe.runner import Prepare, open_runner
 from collector.comm.rank import Membership, joined, turns, write_results
 
 _LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
@@ -30,6 +32,7 @@ def main(folder: Path) -> None:
 
 def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
     clock, limit_bytes = Clock(member.control), member.memory_of_all()
+    prepare = open_runner(plan.backend, OPERATOR)
     for round_number, at in turns(plan.rounds, len(plan.cases)):
         case = plan.cases[at]
         member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
@@ -37,26 +40,28 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
             reason = f"{wanted >> 20} MiB are more than the {limit_bytes >> 20} a rank can have"
             yield round_number, at, Gathered((), reason)
         else:
-            yield round_number, at, _measured(plan, case, member, clock, not round_number)
+            yield round_number, at, _measured(plan, case, member, clock, prepare, not round_number)
 
 
 def _measured(
-    plan: MoePlan, case: MoeCase, member: Membership, clock: Clock, is_looked_at: bool
+    plan: MoePlan,
+    case: MoeCase,
+    member: Membership,
+    clock: Clock,
+    prepare: Prepare,
+    is_looked_at: bool,
 ) -> Gathered:
     """The same in every rank: what rank 0 returns is what all saw."""
     call, routing, rank = case.call, case.routing(), member.rank
-    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
-    experts = make_experts(call, case.seed, mine, member.device.name)
-    tokens = make_tokens(call, case.seed, rank, routing, member.device.name)
-    is_right = True
-
-    def run() -> tuple[torch.Tensor, torch.Tensor]:
-        return combined(call, tokens, experts, dist.group.WORLD)
-
+    run = prepare(case, rank, member.device.name)
     out, rows = run()
+    is_right = True
     if is_looked_at:
-        is_right = is_alike(call, out.cpu(), alone(call, case.seed, rank, routing))
-        is_right &= rows.tolist() == routing.loads[mine.start : mine.stop].tolist()
+        wanted = alone(call, case.seed, rank, routing)
+        is_exact = call.is_int8 and plan.backend != "npu"
+        is_right = is_alike(out.cpu(), wanted, is_exact=is_exact)
+        mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)
+        is_right &= rows.tolist() == routing.loads[mine].tolist()
     count = _agreed(plan, member, run)
     times = torch.zeros(2 * count + 1, dtype=torch.float64)
     times[-1] = float(not is_right)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from collector.comm.moe.call import HCCL_BUFFSIZE_MB, ExpertCall, check
+from collector.comm.moe.call import ExpertCall, check, largest_buffsize_mb
 from collector.comm.moe.region import Point, ProbeGrid, Region
 from collector.comm.rank_files import RESULTS
 from collector.errors import BadInput
@@ -56,10 +56,8 @@ class ProbePlan:
         return True
 
     def largest_buffsize_mb(self) -> int:
-        """HCCL_BUFFSIZE with which no call of the grid is refused for it; HCCL's default at
-        least."""
-        calls = map(self.call, self.region().open_list())
-        return max(HCCL_BUFFSIZE_MB, *(call.buffsize_mb for call in calls))
+        """HCCL_BUFFSIZE with which no call of the grid is refused for it."""
+        return largest_buffsize_mb(map(self.call, self.region().open_list()))
 
     def region(self) -> Region:
         """The region, of which nothing is known."""

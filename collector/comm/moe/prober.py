@@ -17,11 +17,10 @@ import torch.distributed as dist
 
 from collector.comm.bench_plan import BACKENDS
 from collector.comm.moe.call import ExpertCall
-from collector.comm.moe.fused import Prepare, open_fused
+from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
-from collector.comm.moe.reference import combined, make_experts, make_tokens
-from collector.comm.moe.routing import balanced
+from collector.comm.moe.runner import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import PLAN
 from collector.errors import OpmeterError
@@ -70,9 +69,7 @@ class _Prober:
         if self._device is None:
             self._device = open_rank_device(self._plan.backend, int(os.environ["LOCAL_RANK"]))
         if self._prepare is None:
-            self._prepare = (
-                open_fused(self._plan.operator) if self._plan.backend == "npu" else prepared
-            )
+            self._prepare = open_runner(self._plan.backend, self._plan.operator)
         return self._device, self._prepare
 
     def _made(
@@ -83,7 +80,8 @@ class _Prober:
             wanted, most = call.working_bytes / 2**20, limit_bytes / 2**20
             return None, f"{wanted:.3g} MiB are more than the {most:.3g} a rank can have"
         try:
-            return prepare(call, self._ranks.rank, device.name), ""
+            case = MoeCase(call, self._plan.seed)
+            return prepare(case, self._ranks.rank, device.name), ""
         except (RuntimeError, MemoryError) as error:
             return None, _line(error)
 
@@ -140,14 +138,6 @@ class _Ranks:
         number = torch.tensor([float(can)])
         dist.all_reduce(number, dist.ReduceOp.MIN, group=self._control)
         return bool(number[0])
-
-
-def prepared(call: ExpertCall, rank: int, device: str) -> Callable[[], object]:
-    """The reference's call, with balanced routing."""
-    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
-    experts = make_experts(call, 0, mine, device)
-    tokens = make_tokens(call, 0, rank, balanced(call, 0), device)
-    return lambda: combined(call, tokens, experts, dist.group.WORLD)
 
 
 def _free_bytes(device: RankDevice) -> int:

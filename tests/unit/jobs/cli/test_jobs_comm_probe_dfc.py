@@ -18,7 +18,10 @@ def probe(words, cwd=None):
     ("words", "said"),
     [
         ("--backend tpu", "--backend 'tpu'"),
-        ("--backend cpu --ep-size 2 --nnodes 2 --nproc-per-node 2", "2 x 2 ranks are 4"),
+        (
+            "--backend cpu --ep-size 2 --nnodes 2 --nproc-per-node 2",
+            "2 x 2 are 4",
+        ),
         ("--backend cpu --ep-size 2 --tokens 0 1", "tokens (0, 1): numbers from 1 on"),
         ("--backend cpu --ep-size 3 --experts 4 8", "no point of the grid is a call of 3 ranks"),
         (f"{SMALL} --dtype FLOAT", "no point of the grid is a call"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collector.comm.moe.call import ExpertCall
+from collector.comm.moe.moe_plan import MoeCase
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -51,7 +52,7 @@ def test_a_call_gives_what_the_schema_takes(operator):
     from collector.comm.moe.fused import arguments
 
     for call in (CALL, replace(CALL, is_int8=False)):
-        given = arguments(operator, call, 1, "cpu", "the group")
+        given = arguments(operator, MoeCase(call, 3, 0.5), 1, "cpu", "the group")
         schema = operator.default._schema
         needed = {one.name for one in schema.arguments if not one.has_default_value()}
         assert needed <= set(given)
@@ -68,7 +69,7 @@ def test_the_tensors_are_the_seven_inputs_of_a_row():
             library.define(RELEASES["0.18.0"])
             operator = torch.ops._C_ascend.dispatch_ffn_combine
             for call in (CALL, replace(CALL, is_int8=False)):
-                given = arguments(operator, call, 0, "cpu", "the group")
+                given = arguments(operator, MoeCase(call, 3, 0.5), 0, "cpu", "the group")
                 tensors = [
                     given[name][0] if name[:-1] in ("weight", "scale") else given[name]
                     for name in (

@@ -2,20 +2,12 @@
 
 import pytest
 
-from collector.comm.gang import Rendezvous, run_gang
+from collector.comm.gang import Rendezvous
+from collector.comm.moe.benching import bench, found_in
 from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.rank_files import read_results
-from collector.comm.timing import collective_timing
 
 pytestmark = pytest.mark.slow
-
-RANK = "collector.comm.moe.moe_rank"
-
-
-def seen(plan, folder):
-    run_gang(plan, Rendezvous(plan.world), folder, program=RANK)
-    return read_results(folder)
 
 
 def test_four_ranks_compute_what_one_process_computes(tmp_path):
@@ -32,12 +24,16 @@ def test_four_ranks_compute_what_one_process_computes(tmp_path):
             MoeCase(call, 8, counts=counts),
         )
     )
-    found = seen(MoePlan("cpu", 4, 1, 0.001, cases), tmp_path)
-    assert [one.case for one in found] == list(range(len(cases)))
-    for one in found:
-        assert one.wrong == ()
-        assert one.left_out == ""
-        timing = collective_timing(one.ranks)
-        assert len(one.ranks) == 4
-        assert timing.iterations >= 5
-        assert timing.duration_us > 0
+    plan = MoePlan("cpu", 4, 2, 0.001, cases)
+    bench(plan, Rendezvous(4), tmp_path)
+    found = found_in(tmp_path, plan)
+    assert found.failed == ()
+    assert [one.case for one in found.measured] == list(cases)
+    for one in found.measured:
+        assert len(one.timings) == 2
+        assert all(timing.iterations >= 5 for timing in one.timings)
+        assert one.mean_us > 0
+    imbalances = [one.imbalance for one in found.measured]
+    assert imbalances[0] == pytest.approx(0.0, abs=0.05)
+    assert imbalances[1] == pytest.approx(0.9, abs=0.02)
+    assert imbalances[2] > 1.0

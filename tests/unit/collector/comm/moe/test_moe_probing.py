@@ -70,10 +70,11 @@ def test_a_limit_of_memory_is_found_without_losing_a_process(tmp_path):
 FAULTY = """
 import os, signal, sys, time
 from pathlib import Path
-from collector.comm.moe.prober import main, prepared
+from collector.comm.moe.prober import main
+from collector.comm.moe.runner import reference
 
-def prepare(call, rank, device):
-    run = prepared(call, rank, device)
+def prepare(case, rank, device):
+    call, run = case.call, reference(case, rank, device)
     if rank == 1 and call.tokens > 32:
         return lambda: os.kill(os.getpid(), signal.SIGSEGV)
     if rank == 1 and call.choices > 1:

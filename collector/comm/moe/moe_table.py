@@ -1,0 +1,111 @@
+"""`DispatchFFNCombine.csv` of a tree: rows of fused calls, changed by their case.
+
+A balanced row is the case that a profile's row is. Where tokens are routed otherwise, the row says
+so in columns that are part of the case, and stands behind the balanced one: a consumer that asks
+for shapes and `EP Size` alone takes the first.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from collector.canonical import short_hash
+from collector.case import Case, case_from_cells
+from collector.comm.moe.call import KERNEL, KERNEL_FLOATING, call_of
+from collector.comm.moe.moe_measured import MeasuredCase
+from collector.comm.moe.moe_plan import MoeCase
+from collector.database.columns import DATABASE_COLUMNS, duration_cells
+from collector.database.tree import Cells, KernelFile, Upserted, read_kernel_file, upsert
+from collector.errors import BadInput
+from collector.store.atomic import write_whole
+from collector.vocabulary import EP_SIZE, RUNTIME_PREFIX
+
+KERNELS = (KERNEL, KERNEL_FLOATING)
+_ASKED, _LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
+BACKEND = "Backend"
+
+
+def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
+    """The cases of a version folder's rows that are of so many ranks, but for replayed loads, which
+    are not in a row. BadInput for rows that contradict themselves."""
+    found = []
+    for path in (folder / f"{kernel}.csv" for kernel in KERNELS):
+        rows = read_kernel_file(path).rows if path.exists() else ()
+        for row in rows:
+            if row.get(EP_SIZE, "").strip() == str(ep_size) and not row.get(_LOADS):
+                found.append(moe_case(case_from_cells(path.stem, row), seed))
+    return list(dict.fromkeys(found))
+
+
+def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple[Path, Upserted]]:
+    """Add or change the rows of what was measured, each file at once. BadInput where it cannot be
+    written, or where its rows are of another backend."""
+    written = []
+    for kernel in KERNELS:
+        rows = [_row(one) for one in measured if one.case.call.kernel == kernel]
+        if rows:
+            written.append(_write(folder / f"{kernel}.csv", rows))
+    return written
+
+
+def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
+    old = read_kernel_file(path) if path.exists() else KernelFile(path.stem, DATABASE_COLUMNS, ())
+    _check_backend(old, rows[0][BACKEND], path)
+    change = upsert(old, rows)
+    columns = change.file.columns
+    ordered = KernelFile(path.stem, columns, tuple(sorted(change.file.rows, key=_is_routed)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, ordered.as_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
+    return path, change
+
+
+def _is_routed(row: Cells) -> bool:
+    return bool(row.get(_ASKED) or row.get(_LOADS))
+
+
+def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
+    for there in {row.get(BACKEND, "") for row in file.rows} - {"", backend}:
+        raise BadInput(f"its rows are of {there}, these are of {backend}", path=path)
+
+
+def case_cells(case: MoeCase) -> dict[str, str]:
+    """The cells that tell a case: those of its call, and its routing where that is not balanced.
+    Loads are told by a hash: they are as many as experts."""
+    routed = {}
+    if case.counts:
+        routed[_LOADS] = short_hash(list(case.counts))
+    elif case.imbalance:
+        routed[_ASKED] = f"{case.imbalance:g}"
+    return {**case.call.cells, **routed}
+
+
+def moe_case(case: Case, seed: int) -> MoeCase:
+    """The case of a row. BadInput for one that contradicts itself, or whose loads are not in it."""
+    asked = case.attribute(_ASKED) or "0"
+    if case.attribute(_LOADS) or not asked.replace(".", "", 1).isdecimal():
+        raise BadInput(f"{case.describe()}: {_ASKED} as a number is wanted, and no {_LOADS}")
+    return MoeCase(call_of(case), seed, float(asked))
+
+
+def _row(one: MeasuredCase) -> dict[str, str]:
+    timings = one.timings
+    return {
+        **case_cells(one.case),
+        **duration_cells(one.mean_us, ()),
+        "Imbalance": f"{one.imbalance:.4f}",
+        "Rank Imbalance": f"{one.rank_imbalance:.4f}",
+        "Routing Seed": str(one.case.seed),
+        BACKEND: one.backend,
+        "Rounds": str(len(timings)),
+        "Calls": str(sum(timing.iterations for timing in timings)),
+        "Round Spread": f"{one.round_spread:.4f}",
+        "Call Median(us)": f"{one.median_us:.2f}",
+        "Call Min(us)": f"{min(timing.min_us for timing in timings):.2f}",
+        "Call P90(us)": f"{max(timing.p90_us for timing in timings):.2f}",
+        "Call Max(us)": f"{max(timing.max_us for timing in timings):.2f}",
+        "Rank Min(us)": f"{min(timing.rank_min_us for timing in timings):.2f}",
+        "Rank Max(us)": f"{max(timing.rank_max_us for timing in timings):.2f}",
+        "Skew(us)": f"{max(timing.skew_us for timing in timings):.2f}",
+    }

@@ -1,0 +1,93 @@
+"""Rows of DispatchFFNCombine in a tree: one a case, the balanced one first, with its routing."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.comm.moe.call import KERNEL, ExpertCall
+from collector.comm.moe.moe_measured import moe_found
+from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.comm.moe.moe_table import case_cells, moe_case, read_cases, write_measured
+from collector.comm.rank_files import CaseSeen
+from collector.comm.timing import RankTimes
+from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
+
+pytestmark = pytest.mark.fast
+
+CALL = ExpertCall(8, 64, 32, 16, 2, 2)
+BALANCED, SKEWED = MoeCase(CALL, 1), MoeCase(CALL, 1, 0.9)
+REPLAYED = MoeCase(CALL, 1, counts=(5,) * 8 + (1,) * 8)
+
+
+def found(*cases, us=(100.0, 120.0), backend="cpu", rounds=1, **changed):
+    plan = MoePlan(backend, 2, rounds, 0.1, cases)
+    times = tuple(RankTimes(rank, (0.0, 9e6), us) for rank in (0, 1))
+    seen = [
+        replace(CaseSeen(number, at, times, "", ()), **changed)
+        for number in range(rounds)
+        for at in range(len(cases))
+    ]
+    return moe_found(plan, seen)
+
+
+def rows(folder):
+    return read_kernel_file(folder / f"{KERNEL}.csv").rows
+
+
+def test_a_row_has_its_ranks_its_mean_and_the_routing_that_was_drawn(tmp_path):
+    ((path, change),) = write_measured(tmp_path, found(SKEWED, rounds=3).measured)
+    assert (path.name, change.added) == ("DispatchFFNCombine.csv", 1)
+    (row,) = rows(tmp_path)
+    assert row["EP Size"] == "2"
+    assert float(row["Average Duration(us)"]) == 110.0
+    assert float(row["Imbalance"]) == pytest.approx(0.9, abs=0.05)
+    assert float(row["Rank Imbalance"]) >= 1.0
+    assert (row["Rounds"], row["Calls"], row["Backend"]) == ("3", "6", "gloo")
+
+
+def test_a_balanced_row_is_the_case_of_a_profile_and_stands_first(tmp_path):
+    write_measured(tmp_path, found(SKEWED, REPLAYED).measured)
+    write_measured(tmp_path, found(BALANCED, us=(50.0, 50.0)).measured)
+    first, *others = rows(tmp_path)
+    assert case_from_cells(KERNEL, first) == CALL.case
+    assert float(first["Average Duration(us)"]) == 50.0
+    assert len({case_from_cells(KERNEL, row).case_id for row in (first, *others)}) == 3
+
+
+def test_measuring_again_changes_the_row(tmp_path):
+    write_measured(tmp_path, found(BALANCED, SKEWED).measured)
+    ((_, change),) = write_measured(tmp_path, found(SKEWED, us=(7.0, 7.0)).measured)
+    assert (change.added, change.updated) == (0, 1)
+    assert [float(row["Average Duration(us)"]) for row in rows(tmp_path)] == [110.0, 7.0]
+
+
+def test_rows_of_another_backend_are_not_mixed(tmp_path):
+    write_measured(tmp_path, found(BALANCED).measured)
+    with pytest.raises(BadInput, match="its rows are of gloo, these are of hccl"):
+        write_measured(tmp_path, found(SKEWED, backend="npu").measured)
+
+
+def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
+    other = MoeCase(replace(CALL, tokens=4, is_int8=False), 1)
+    write_measured(tmp_path, found(BALANCED, SKEWED, REPLAYED, other).measured)
+    assert read_cases(tmp_path, 2, 1) == [BALANCED, SKEWED, other]
+    assert read_cases(tmp_path, 4, 1) == []
+    assert read_cases(tmp_path / "nothing", 2, 1) == []
+
+
+def test_a_row_whose_loads_are_not_in_it_is_no_case():
+    with pytest.raises(BadInput, match="and no Runtime expert_loads"):
+        moe_case(case_from_cells(KERNEL, case_cells(REPLAYED)), 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"wrong": (1,)}, "the result of rank 1 is wrong"),
+        ({"left_out": "9 MiB are more"}, "9 MiB are more"),
+    ],
+)
+def test_what_has_no_number_has_a_reason(changed, reason):
+    assert found(BALANCED, **changed).failed == ((BALANCED, reason),)
