@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from collector.canonical import short_hash
-from collector.counting import counted
-from collector.errors import BadInput
-from collector.plan import Plan, devices_for
 from collector.stack import Stack
 from collector.store.base import Store
 from jobs.campaign.run_options import RunOptions
@@ -25,25 +22,13 @@ from jobs.decide.merge_jobs import has_merged, merging
 from jobs.decide.observed import Observed
 from jobs.kube.cluster import Cluster
 from jobs.objects.applied_campaign import SELECTOR, Applied
+from jobs.objects.gangs import check_gangs
 from jobs.objects.reruns import SERVED_BY, open_rerun, promise
-from jobs.objects.site import Site
 from jobs.planning.lifecycle import NewPlan
 from jobs.planning.situation import Situation, choose_step, survey
 from jobs.planning.stored_plans import read_plans
 from jobs.publishing.due_merges import own_numbers
 from jobs.publishing.next_plan import check_version, settled
-
-
-def check_gangs(plan: Plan, site: Site) -> None:
-    """Raise BadInput for a plan whose gangs no pod of the site can hold."""
-    ranks = max((shard.ranks for shard in plan.shards), default=1)
-    needed, there = devices_for(ranks, plan.backend), site.devices_per_worker
-    if needed > there:
-        raise BadInput(
-            f"campaign {plan.campaign} has gangs of {ranks} ranks, and a pod of site {site.name} "
-            f"has {counted(there, 'device')}: shape: node is wanted where a node has enough. Gangs "
-            "over several nodes are not launched yet: opmeter comm measures them by torchrun"
-        )
 
 
 class PlanFinder:

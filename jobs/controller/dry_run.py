@@ -5,6 +5,7 @@ from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.target import resolve_stack_of
 from jobs.objects.deployment import Deployment, Manifest
+from jobs.objects.gangs import check_gangs
 from jobs.objects.job_manifest import SPEC_HASH, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
 from jobs.objects.site import Site
@@ -18,7 +19,7 @@ def first_objects(
 ) -> list[Manifest]:
     """The Job of the first wave; that of the probe, where the campaign leaves its stack open, so
     that no plan can be made yet; none where nothing is left to measure. Reads the store, and
-    writes nothing."""
+    writes nothing. Raises BadInput for gangs that no pod of the site can hold."""
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]
@@ -30,6 +31,7 @@ def first_objects(
             plan = next_round(situation, step, again=False, retry_failed=False).plan
         case Continue(plan):
             pass
+    check_gangs(plan, site)
     todo = [s.shard_id for s in plan.shards if s.shard_id not in situation.committed]
     if not todo:
         return []

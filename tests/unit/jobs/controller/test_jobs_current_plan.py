@@ -12,7 +12,7 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.shard import read_shard
 from jobs.campaign.run_options import RunOptions
-from jobs.controller.current_plan import check_gangs
+from jobs.objects.gangs import check_gangs
 from jobs.objects.reruns import rerun_annotations
 from jobs.objects.site_profile import load_site
 from jobs.planning.stored_plans import committed_shards, read_plans
