@@ -142,13 +142,20 @@ def _found_lines(
         if not one.is_accepted:
             yield f"refused: {plan.call(one.point)}: {one.reason}"
     for limit in limits:
-        most = "none" if limit.accepted is None else f"up to {limit.accepted}"
-        refused = "" if limit.refused is None else f"; refused from {limit.refused} on"
-        yield f"experts {limit.experts}, top-k {limit.choices}: {most} tokens of a rank{refused}"
+        yield f"experts {limit.experts}, top-k {limit.choices}: {_limit_text(limit)}"
     lost = [rank for one in tries for rank in one.restarted]
     restarted = f"; started anew: rank {', '.join(map(str, lost))}" if lost else ""
     unknown = f"; {counted(open_points, 'point')} not known" if open_points else ""
     yield f"{counted(len(tries), 'try', 'tries')}{restarted}{unknown}"
+
+
+def _limit_text(limit: Limit) -> str:
+    """How many tokens of a rank are accepted, as far as it is known."""
+    refused = "" if limit.refused is None else f"refused from {limit.refused} on"
+    if limit.accepted is None:
+        return refused or "not known"
+    accepted = f"up to {limit.accepted} tokens of a rank"
+    return f"{accepted}; {refused}" if refused else accepted
 
 
 def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:

@@ -43,6 +43,7 @@ def test_the_limits_of_a_memory_are_said_and_written(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "24 points with 2 ranks" in done.stdout
     assert "experts 2, top-k 1: up to 32 tokens of a rank; refused from 64 on" in done.stdout
+    assert "experts 8, top-k 2: refused from 8 on" in done.stdout
     assert "of 4 experts of 32 (INT8) on 2 ranks: rank 0: 0.0" in done.stdout
     with (tmp_path / "limits.csv").open() as file:
         rows = {(row["experts"], row["top_k"]): row for row in csv.DictReader(file)}
