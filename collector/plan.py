@@ -130,6 +130,11 @@ class Plan:
         """The name of its content: the first digits of `sha256`."""
         return self.sha256[:16]
 
+    @cached_property
+    def gangs(self) -> frozenset[str]:
+        """The shards that need several ranks at once."""
+        return frozenset(shard.shard_id for shard in self.shards if shard.is_gang)
+
     def beyond(self, known: Container[str]) -> tuple[PlannedShard, ...]:
         """The shards that are not among those, in order: what is left to measure beyond the
         committed ones, and to merge beyond those of a database."""

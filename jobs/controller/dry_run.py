@@ -36,7 +36,7 @@ def first_objects(
     if not todo:
         return []
     workers = max(1, campaign.devices // site.devices_per_worker)
-    indexes = cut(todo, site.devices_per_worker, workers)
+    indexes = cut(todo, site.devices_per_worker, workers, plan.gangs)
     wave = Wave(campaign.name, plan.number, plan.plan_hash, 0, indexes)
     # Its plan and its wave are not written yet: a pod that came first would find neither, and fail
     # the Job. A controller writes them and lets it go. It names no queue, which would do so before.

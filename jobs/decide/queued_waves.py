@@ -60,7 +60,9 @@ def queued_launches(
         if begun is not None and _fits(begun, observed, left, width, takes_s):
             wave = begun
         else:
-            indexes = cut_for_queue(left, desired.per_index, width, desired.workers, takes_s)
+            indexes = cut_for_queue(
+                left, desired.per_index, width, desired.workers, takes_s, desired.plan.gangs
+            )
             wave = wave_of(desired, indexes, serial, avoid)
             serial += 1
         yield Launch(wave, width)

@@ -16,7 +16,7 @@ def next_wave(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Wave:
     """A new wave of the first of the shards that are to do, away from the nodes `avoid`."""
-    indexes = cut(todo, desired.per_index, desired.workers)
+    indexes = cut(todo, desired.per_index, desired.workers, desired.plan.gangs)
     return wave_of(desired, indexes, len(observed.waves), avoid)
 
 

@@ -111,7 +111,7 @@ class LocalRun:
 
         Raises LocalRunFailed, the first, where a worker blames the machine or the store.
         """
-        of_gangs = {shard.shard_id for shard in self.plan.shards if shard.is_gang}
+        of_gangs = self.plan.gangs
         failures: list[OpmeterError] = []
         self._serve_all([s for s in shards if s in of_gangs], self.devices[:1], failures)
         self._serve_all([s for s in shards if s not in of_gangs], self.devices, failures)

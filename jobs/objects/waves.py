@@ -5,7 +5,7 @@ again creates the same one. Pure: what is committed and what runs is told.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,12 +55,18 @@ def wave_size(workers: int) -> int:
     return max(_LEAST_INDEXES, min(_MOST_INDEXES, _INDEXES_PER_WORKER * workers))
 
 
-def cut(shards: Sequence[str], per_index: int, workers: int) -> tuple[tuple[str, ...], ...]:
-    """The indexes of the next wave: the first shards, `per_index` together. Where all of several
-    indexes could run at once, an empty one comes last: without it one of them would have to wait
-    for another (see `parallelism`), and take twice as long in all."""
-    chosen = shards[: per_index * wave_size(workers)]
-    indexes = [tuple(chosen[i : i + per_index]) for i in range(0, len(chosen), per_index)]
+def cut(
+    shards: Sequence[str], per_index: int, workers: int, gangs: Collection[str] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """The indexes of the next wave: the first shards, `per_index` together, each of the `gangs`
+    alone, since it has all devices of its pod. Where all of several indexes could run at once, an
+    empty one comes last: without it one of them would have to wait for another (see `parallelism`),
+    and take twice as long in all.
+
+    Example: 4 gangs and 20 other shards, on pods of 8 devices: 4 indexes of a gang each, two of 8
+    shards and one of 4, and an empty one.
+    """
+    indexes = _grouped(shards, per_index, gangs)[: wave_size(workers)]
     if 1 < len(indexes) <= workers:
         indexes.append(())
     return tuple(indexes)
@@ -72,11 +78,12 @@ def cut_for_queue(
     width: int,
     workers: int,
     takes_s: Callable[[Sequence[str]], float],
+    gangs: Collection[str] = (),
 ) -> tuple[tuple[str, ...], ...]:
     """The indexes of the next wave where a queue decides what runs: for `width` pods at once, who
     end within a quarter of an hour by what an index takes, or after one index each; never more of
     them than a fair share for so many workers. It is no gang either: see `cut`."""
-    indexes = [tuple(shards[i : i + per_index]) for i in range(0, len(shards), per_index)]
+    indexes = _grouped(shards, per_index, gangs)
     most = min(_MOST_INDEXES, width * max(1, -(-len(indexes) // workers)))
     ends_s, chosen = [0.0] * width, list[tuple[str, ...]]()
     for index in indexes[:most]:
@@ -88,6 +95,20 @@ def cut_for_queue(
     if 1 < len(chosen) <= width:
         chosen.append(())
     return tuple(chosen)
+
+
+def _grouped(
+    shards: Sequence[str], per_index: int, gangs: Collection[str]
+) -> list[tuple[str, ...]]:
+    """The shards in their order, so many together; a gang ends what was begun."""
+    found: list[list[str]] = []
+    alone = True
+    for shard in shards:
+        if shard in gangs or alone or len(found[-1]) == per_index:
+            found.append([])
+        found[-1].append(shard)
+        alone = shard in gangs
+    return [tuple(index) for index in found]
 
 
 def index_s(shards: Sequence[str], planned: Mapping[str, PlannedShard], at_once: int) -> float:
