@@ -1,8 +1,8 @@
 """The tree of CSVs that a state shows: computed from the state alone, byte for byte the same.
 
 Rows of a file are in the order of their cells as spelled, and of the case id where spellings
-agree: cases that look alike stand together, a diff of two versions reads well, and no order of
-merging can show.
+agree (those of uneven loads after all others): cases that look alike stand together, a diff of two
+versions reads well, and no order of merging can show.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from collector.database.columns import (
 from collector.database.layout import OP_MAPPING, by_file
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State
+from collector.expert_call import EXPERT_LOADS, IMBALANCE
 from collector.record import ProfileStatistics
 from collector.vocabulary import BASE_CELLS
 
@@ -53,6 +54,7 @@ def render(
     for path, version in sorted(state.versions.items()):
         for kernel, rows in _kernels(state, path, cache):
             own = [row for row in rows if told_by(kernel, row) is None]
+            own.sort(key=_is_uneven)
             shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
             for name, found in by_file(kernel, shown).items():
                 columns = database_columns(set().union(*found))
@@ -112,6 +114,12 @@ def _row(
     if profile is not None:
         row.update(profile)
     return row
+
+
+def _is_uneven(row: Cells) -> bool:
+    """Whether the row is of tokens that are not spread evenly. It stands behind the others: whoever
+    asks for shapes and ranks alone takes the first."""
+    return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
 
 
 def _extra_cells(extra: str) -> Cells:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from collector.case import Case
 from collector.collective_case import collective_case, is_collective
 from collector.errors import BadInput, CaseRejected
+from collector.gang_case import is_of_gangs, ranks_of
 from collector.measurement import Outcome
 from collector.ops.spec import OpSpec
 
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 REFUSED = "the operator refuses it"
-NO_COLLECTIVE = "it does not tell a collective"
+NO_RANKS = "it does not tell what its ranks are to do"
 NO_KERNEL = "mode kernel: gloo runs no kernel that could be timed"
 
 # What a mistake in an operator's declaration raises, on shapes that it did not foresee.
@@ -38,8 +39,8 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     """Why a case needs no device to be answered; None where it can be measured. It is not answered
     for a mistake in a declaration: the session, which has a fence around each case, meets that
     again, and what becomes of it is the outcome of that one case."""
-    if is_collective(case.kernel_type):
-        return _collective_refusal(case, backend)
+    if is_of_gangs(case.kernel_type):
+        return _refusal_by_ranks(case, backend)
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
@@ -56,12 +57,15 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     return None
 
 
-def _collective_refusal(case: Case, backend: str) -> Refusal | None:
-    """Collectives have no declaration: what can be run is what the bench knows by name."""
+def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
+    """What runs over ranks has no declaration: what can be run is what the bench knows by name."""
     try:
-        told = collective_case(case)
+        ranks = ranks_of(case)
+        mode = collective_case(case).mode if is_collective(case.kernel_type) else ""
     except BadInput as error:
-        return Refusal(Outcome.REJECTED, NO_COLLECTIVE, str(error))
-    if told.mode == "kernel" and backend == "cpu":
+        return Refusal(Outcome.REJECTED, NO_RANKS, str(error))
+    if ranks < 2:
+        return Refusal(Outcome.REJECTED, NO_RANKS, f"{ranks} rank: at least 2 are wanted")
+    if mode == "kernel" and backend == "cpu":
         return Refusal(Outcome.REJECTED, NO_KERNEL, NO_KERNEL)
     return None

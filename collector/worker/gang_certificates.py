@@ -7,7 +7,6 @@ from statistics import median
 
 import numpy as np
 
-from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import settings_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import (
@@ -24,13 +23,18 @@ from collector.quality.statistics import summarise
 from collector.record import CaseRecord
 from collector.stack import Stack
 
+Groups = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class GangSession:
-    """A bench and what its cases are to the plan: `records` in the order of its collectives."""
+    """A bench and what its cases are to the plan, in the order of the bench: the groups of ranks
+    that work in each, and what is known of it besides, by name. `rounds` are planned."""
 
-    plan: BenchPlan
     records: tuple[CaseRecord, ...]
+    groups: tuple[Groups, ...]
+    facts: tuple[tuple[tuple[str, float], ...], ...]
+    rounds: int
     provenance: Provenance
     stack: Stack
     limits: Limits
@@ -68,7 +72,7 @@ def _certificate(
         reason = seen[0].left_out
         lost = Outcome.OOM if reason.startswith(TOO_LARGE) else Outcome.PROFILER_LOST
         return replace(made, outcome=lost, reason=reason)
-    groups = session.plan.groups(session.plan.collectives[at])
+    groups = session.groups[at]
     calls_us = [us for one in timed for us in _calls_us(one, groups)]
     made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
     limit_us = session.limits.case_s * 1e6
@@ -86,28 +90,29 @@ def _certificate(
         reason=fault or doubt,
         n_accepted=len(found.accepted_us),
         timing=found.timing,
-        counters=_counters(
-            [_of_groups(one, groups) for one in timed],
-            [us for one in timed for us in _calls_us(one, groups, slowest=True)],
+        counters=(
+            *_counters(
+                [_of_groups(one, groups) for one in timed],
+                [us for one in timed for us in _calls_us(one, groups, slowest=True)],
+            ),
+            *session.facts[at],
         ),
         warnings=(
             *doubts(found.timing, len(found.accepted_us)),
-            *_of_rounds(len(timed), session.plan.rounds),
+            *_of_rounds(len(timed), session.rounds),
             *(f"set where it ran: {one}" for one in settings_of(environment)),
         ),
     )
 
 
-def _calls_us(
-    seen: CaseSeen, groups: Sequence[tuple[int, ...]], *, slowest: bool = False
-) -> list[float]:
+def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[float]:
     """What each call took: of several groups at once the median over them, or the slowest's."""
     by_rank = {one.rank: one for one in seen.ranks}
     own = np.array([call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups])
     return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
 
 
-def _of_groups(seen: CaseSeen, groups: Sequence[tuple[int, ...]]) -> tuple[CollectiveTiming, ...]:
+def _of_groups(seen: CaseSeen, groups: Groups) -> tuple[CollectiveTiming, ...]:
     by_rank = {one.rank: one for one in seen.ranks}
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 

@@ -1,7 +1,7 @@
 """The instrument of a gang: its session is a bench of several ranks on this machine.
 
 What the ranks saw of every call is the raw record; the certificate of a case is made of it. Cases
-that need their ranks in another place, mode or environment are another session's.
+that cannot share a start of the ranks are another session's.
 """
 
 import csv
@@ -11,20 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collector import surroundings
-from collector.collective_case import CollectiveCase, collective_case
-from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.gang import GangFailed, Rendezvous, run_gang
+from collector.comm.gang import GangFailed
 from collector.comm.rank_files import CaseSeen, read_results
 from collector.errors import BadInput
 from collector.manifest import Usage
 from collector.measurement import Measurement, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
-from collector.plan import MeasureSettings
 from collector.shard import ShardCase
+from collector.worker.gang_bench import ROUNDS, GangBench, bench_of, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 
-ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 
 
@@ -44,20 +41,25 @@ class GangInstrument:
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """One start of the ranks, for the cases that can share it with the first one."""
-        told = [(case, collective_case(case.record.case)) for case in cases]
-        shared = [pair for pair in told if _start_of(pair[1]) == _start_of(told[0][1])]
-        plan = self._plan([collective for _, collective in shared])
+        start = start_of(cases[0].record.case)
+        shared = [case for case in cases if start_of(case.record.case) == start]
+        settings = self._settings
+        bench = bench_of(
+            [case.record.case for case in shared], settings.backend, self._ranks, settings.measure
+        )
         folder = self._scratch / f"gang_{provenance.session}"
         folder.mkdir(parents=True)
         began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
-        reason = self._run(plan, [case for case, _ in shared], told[0][1].environment, folder)
+        reason = self._run(bench, shared, folder)
         seen = read_results(folder)
         session = GangSession(
-            plan,
-            tuple(case.record for case, _ in shared),
+            tuple(case.record for case in shared),
+            bench.groups,
+            bench.facts,
+            ROUNDS,
             provenance,
-            self._settings.stack,
-            self._settings.limits,
+            settings.stack,
+            settings.limits,
             began_at,
             surroundings.utc_now().isoformat(),
         )
@@ -70,22 +72,7 @@ class GangInstrument:
             reason=reason,
         )
 
-    def _plan(self, asked: Sequence[CollectiveCase]) -> BenchPlan:
-        measure, first = self._settings.measure, asked[0]
-        return BenchPlan(
-            self._settings.backend,
-            first.grid,
-            self._ranks,
-            Mode(first.mode),
-            ROUNDS,
-            measure.budget_s / ROUNDS,
-            calls_a_round(measure),
-            tuple(one.collective for one in asked),
-        )
-
-    def _run(
-        self, plan: BenchPlan, cases: Sequence[ShardCase], environment: str, folder: Path
-    ) -> str:
+    def _run(self, bench: GangBench, cases: Sequence[ShardCase], folder: Path) -> str:
         """Why the ranks ended before their time; empty where they did not."""
 
         def tick(measured: int) -> None:
@@ -96,28 +83,10 @@ class GangInstrument:
 
         longest_s = max(case.predicted_s for case in cases)
         try:
-            run_gang(
-                plan,
-                Rendezvous(self._ranks),
-                folder,
-                patience_s=case_limit_s(longest_s, self._settings.limits),
-                tick=tick,
-                environment=dict(one.split("=", 1) for one in environment.split()),
-            )
+            bench.run(folder, case_limit_s(longest_s, self._settings.limits), tick)
         except (GangFailed, BadInput) as error:
             return str(error)
         return ""
-
-
-def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
-    """The fewest and the most calls of a case in one round, so that all rounds together have what
-    the plan's settings say."""
-    fewest = measure.repeat_count or measure.min_repeats
-    return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
-
-
-def _start_of(one: CollectiveCase) -> tuple[object, ...]:
-    return one.grid, one.mode, one.environment
 
 
 def _has_begun(folder: Path) -> bool:

@@ -39,23 +39,25 @@ class CollectivesSource:
 
 @dataclass(frozen=True, slots=True)
 class StepCollectives:
-    """What a profile does not tell of its collectives: how its ranks lie, the dtype of what they
-    sent; and how to measure them."""
+    """What a profile does not tell of what its ranks exchange: how they lie, the dtype of what they
+    sent, how many have the experts of a DispatchFFNCombine; and how to measure it."""
 
     grid: Grid
     dtype: str
     mode: str
     environment: str
+    ep_size: int | None = None
 
 
 def read_step_collectives(entry: Entry) -> StepCollectives:
     """The same of a profile. Raises BadInput, with the line, for what cannot be meant."""
-    found = entry.fields(("grid", "dtype", "mode", "environment"))
+    found = entry.fields(("grid", "dtype", "mode", "environment", "ep_size"))
     return StepCollectives(
         grid=_grid(found["grid"]) if "grid" in found else _A3,
         dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
         mode=_mode(found),
         environment=_environment(found["environment"]) if "environment" in found else "",
+        ep_size=found["ep_size"].integer(2) if "ep_size" in found else None,
     )
 
 

@@ -68,9 +68,9 @@ def dfc_verb(
 ) -> int:
     """Measure DispatchFFNCombine over ranks, balanced or not."""
     from collector.comm.gang import ranks_of
-    from collector.comm.moe.call import ExpertCall, check, largest_buffsize_mb
     from collector.comm.moe.moe_plan import MoeCase, MoePlan
     from collector.comm.moe.moe_table import read_cases
+    from collector.expert_call import ExpertCall, check, largest_buffsize_mb
     from collector.stack import BACKENDS
 
     if backend not in BACKENDS:

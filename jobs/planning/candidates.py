@@ -13,11 +13,13 @@ from sys import intern
 
 from collector.collective_case import collective_case, is_collective
 from collector.errors import BadInput
+from collector.expert_call import call_of
+from collector.gang_case import is_of_gangs, ranks_of
 from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource
 from collector.record import CaseRecord, ProfileStatistics
-from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective
+from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_experts
 from jobs.planning.weight import Weight, weigh
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
@@ -123,8 +125,8 @@ def price(
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
     no = refusal(case, find, backend)
-    if no is None and is_collective(case.kernel_type):
-        return _collective(candidate, peaks, measure, limits, last_us)
+    if no is None and is_of_gangs(case.kernel_type):
+        return _of_gang(candidate, peaks, measure, limits, last_us)
     op = find(case.kernel_type)
     if op is None or no is not None:
         return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
@@ -136,7 +138,7 @@ def price(
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None)
 
 
-def _collective(
+def _of_gang(
     candidate: Candidate,
     peaks: Peaks,
     measure: MeasureSettings,
@@ -144,10 +146,15 @@ def _collective(
     last_us: float | None,
 ) -> PricedCase:
     """Those that share ranks, their places and their environment share a start of the ranks."""
-    told = collective_case(candidate.record.case)
-    cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
-    group = f"{told.grid}|{told.mode}|{told.environment}"
-    return PricedCase(candidate, min(cost_s, limits.case_s), group, None, told.ranks)
+    case = candidate.record.case
+    if is_collective(case.kernel_type):
+        told = collective_case(case)
+        cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
+        group = f"{told.grid}|{told.mode}|{told.environment}"
+    else:
+        cost_s = predict_experts(call_of(case), peaks, measure, last_us).total_s
+        group = case.kernel_type
+    return PricedCase(candidate, min(cost_s, limits.case_s), group, None, ranks_of(case))
 
 
 def unsupported(priced: Iterable[PricedCase]) -> tuple[Unsupported, ...]:

@@ -1,6 +1,7 @@
 """The collectives that a campaign names, or that a profile's step has sent, as records of cases."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from collector.collective_case import CollectiveCase
 from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
 from collector.comm.profiled import Profiled, profiled
 from collector.comm.sizes import chosen_sizes
+from collector.expert_call import KERNELS
 from collector.profiles.transfers import find_transfers, read_transfers
 from collector.record import CaseRecord
 from collector.topology import Grid
+from collector.vocabulary import EP_SIZE
 from jobs.campaign.collectives import AUTO, CollectivesSource, StepCollectives
 
 
@@ -47,6 +50,14 @@ def step_records(
         if one.collective is not None
     )
     return records, tuple(one for one in found if one.collective is None)
+
+
+def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
+    """The record of a DispatchFFNCombine with how many ranks have its experts, where only somebody
+    else says; every other one as it is."""
+    if ep_size is None or record.kernel_type not in KERNELS or record.extra.get(EP_SIZE):
+        return record
+    return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
 
 
 def _case(

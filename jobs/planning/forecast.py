@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from collector.case import Case
 from collector.collective import Collective
+from collector.expert_call import ExpertCall
 from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
 from collector.ops.spec import OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
@@ -99,8 +100,30 @@ def predict_collective(
     launch_s = (
         last_us * _MICRO if last_us else steps_s + one.bus_bytes / (peaks.bytes_per_s * _LINK_SHARE)
     )
+    return _of_ranks(launch_s, measure, one.input_bytes, peaks)
+
+
+def predict_experts(
+    call: ExpertCall, peaks: Peaks, measure: MeasureSettings, last_us: float | None
+) -> Prediction:
+    """The same of DispatchFFNCombine: its experts' matrices, once, and its tokens over links, there
+    and back."""
+    dtype = "int8" if call.is_int8 else "bfloat16"
+    rows = call.tokens * call.choices
+    compute_s = 6 * rows * call.hidden * call.intermediate / peaks.flops_of(dtype)
+    weights_s = call.working_bytes / peaks.bytes_per_s
+    sent_s = 4 * rows * call.hidden / (peaks.bytes_per_s * _LINK_SHARE)
+    launch_s = last_us * _MICRO if last_us else max(compute_s, weights_s) + sent_s
+    # What is compared with the result is computed by every rank alone.
+    return _of_ranks(launch_s + peaks.launch_s, measure, 4 * call.working_bytes, peaks)
+
+
+def _of_ranks(
+    launch_s: float, measure: MeasureSettings, made_bytes: float, peaks: Peaks
+) -> Prediction:
     launches = WARM_UPS + measure.repeats_of(launch_s + _BEGIN_TOGETHER_S)
-    return Prediction(launch_s, launches * (launch_s + _BEGIN_TOGETHER_S) + _COLLECTIVE_S)
+    once_s = _COLLECTIVE_S + made_bytes / peaks.fill_bytes_per_s
+    return Prediction(launch_s, launches * (launch_s + _BEGIN_TOGETHER_S) + once_s)
 
 
 def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:

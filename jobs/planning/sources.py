@@ -24,7 +24,7 @@ from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
-from jobs.planning.collective_sources import collective_records, step_records
+from jobs.planning.collective_sources import collective_records, step_records, with_ep_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ def _whole_step(
     rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
     told = "; ".join(f"{count}: {reason}" for count, reason in rows)
     name = f"profile with {counted(len(collectives), 'collective')}"
-    whole = replace(profile, records=(*profile.records, *collectives))
+    kernels = tuple(with_ep_size(one, step.ep_size) for one in profile.records)
+    whole = replace(profile, records=(*kernels, *collectives))
     return _profile(f"{name} ({told})" if told else name, whole, same_stack=same_stack)
 
 

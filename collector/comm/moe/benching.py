@@ -1,7 +1,8 @@
 """A bench of DispatchFFNCombine from its plan to what was found: what a verb or a worker calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from collector.comm.gang import PATIENCE_S, Rendezvous, run_gang
 from collector.comm.moe.moe_measured import MoeFound, moe_found
@@ -18,11 +19,20 @@ def bench(
     *,
     patience_s: float = PATIENCE_S,
     tick: Callable[[int], None] = lambda measured: None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Have the ranks of this node measure, in an empty folder; `tick` is told how many cases of all
     rounds are measured. Raises GangFailed and BadInput as a bench of collectives does; what was
     measured until then is in the folder."""
-    run_gang(plan, meeting, folder, program=_RANK, patience_s=patience_s, tick=tick)
+    run_gang(
+        plan,
+        meeting,
+        folder,
+        program=_RANK,
+        patience_s=patience_s,
+        tick=tick,
+        environment=environment,
+    )
 
 
 def found_in(folder: Path, plan: MoePlan) -> MoeFound:

@@ -4,8 +4,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.routing import Routing, replayed, skewed
+from collector.expert_call import ExpertCall
 
 CALLS = (5, 100)  # fewest and most that are timed in a round
 

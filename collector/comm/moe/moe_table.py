@@ -10,17 +10,15 @@ from pathlib import Path
 
 from collector.canonical import short_hash
 from collector.case import Case, case_from_cells
-from collector.comm.moe.call import KERNEL, KERNEL_FLOATING, call_of
 from collector.comm.moe.moe_measured import MeasuredCase
 from collector.comm.moe.moe_plan import MoeCase
 from collector.database.columns import DATABASE_COLUMNS, duration_cells
 from collector.database.tree import Cells, KernelFile, Upserted, read_kernel_file, upsert
 from collector.errors import BadInput
+from collector.expert_call import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imbalance_of
 from collector.store.atomic import write_whole
-from collector.vocabulary import EP_SIZE, RUNTIME_PREFIX
+from collector.vocabulary import EP_SIZE
 
-KERNELS = (KERNEL, KERNEL_FLOATING)
-_ASKED, _LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
 BACKEND = "Backend"
 
 
@@ -31,7 +29,7 @@ def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
     for path in (folder / f"{kernel}.csv" for kernel in KERNELS):
         rows = read_kernel_file(path).rows if path.exists() else ()
         for row in rows:
-            if row.get(EP_SIZE, "").strip() == str(ep_size) and not row.get(_LOADS):
+            if row.get(EP_SIZE, "").strip() == str(ep_size) and not row.get(EXPERT_LOADS):
                 found.append(moe_case(case_from_cells(path.stem, row), seed))
     return list(dict.fromkeys(found))
 
@@ -62,7 +60,7 @@ def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
 
 
 def _is_routed(row: Cells) -> bool:
-    return bool(row.get(_ASKED) or row.get(_LOADS))
+    return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
 
 
 def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
@@ -75,18 +73,15 @@ def case_cells(case: MoeCase) -> dict[str, str]:
     Loads are told by a hash: they are as many as experts."""
     routed = {}
     if case.counts:
-        routed[_LOADS] = short_hash(list(case.counts))
+        routed[EXPERT_LOADS] = short_hash(list(case.counts))
     elif case.imbalance:
-        routed[_ASKED] = f"{case.imbalance:g}"
+        routed[IMBALANCE] = f"{case.imbalance:g}"
     return {**case.call.cells, **routed}
 
 
 def moe_case(case: Case, seed: int) -> MoeCase:
     """The case of a row. BadInput for one that contradicts itself, or whose loads are not in it."""
-    asked = case.attribute(_ASKED) or "0"
-    if case.attribute(_LOADS) or not asked.replace(".", "", 1).isdecimal():
-        raise BadInput(f"{case.describe()}: {_ASKED} as a number is wanted, and no {_LOADS}")
-    return MoeCase(call_of(case), seed, float(asked))
+    return MoeCase(call_of(case), seed, imbalance_of(case))
 
 
 def _row(one: MeasuredCase) -> dict[str, str]:

@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from collector.comm.moe.call import ExpertCall, check, largest_buffsize_mb
 from collector.comm.moe.region import Point, ProbeGrid, Region
 from collector.comm.rank_files import RESULTS
 from collector.errors import BadInput
+from collector.expert_call import ExpertCall, check, largest_buffsize_mb
 
 PROBER = "collector.comm.moe.prober"
 OPERATOR, OPERATOR_OF_DECODE = "dispatch_ffn_combine", "dispatch_gmm_combine_decode"

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from collector.comm.bench_plan import BACKENDS
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
@@ -24,6 +23,7 @@ from collector.comm.moe.runner import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import PLAN
 from collector.errors import OpmeterError
+from collector.expert_call import ExpertCall
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
 from collector.printable import in_a_line

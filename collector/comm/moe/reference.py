@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.routing import Routing
+from collector.expert_call import ExpertCall
 from collector.ops.parts.int8 import int8_product, quantise_rows
 from collector.vocabulary import dtype_of
 

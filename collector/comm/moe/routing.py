@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.comm.moe.call import ExpertCall
 from collector.errors import BadInput
+from collector.expert_call import ExpertCall
 
 _HALVINGS = 24  # of an exponent between 0 and _STEEPEST
 _STEEPEST = 64.0

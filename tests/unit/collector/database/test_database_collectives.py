@@ -16,16 +16,19 @@ from collector.database.layout import collective_folder, is_collective_file
 from collector.database.merge import CREATE, merge
 from collector.database.pull import pull
 from collector.database.verify import verify
+from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.measurement import Outcome
 from collector.record import CaseRecord
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.topology import Grid
+from collector.vocabulary import EP_SIZE
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
     MadeShard,
     Tried,
+    answered,
     write_campaign,
 )
 
@@ -160,3 +163,21 @@ def test_collectives_lie_by_the_library_that_ran_them(version: str, folder: str)
     assert not is_collective_file(f"{folder}/Add.csv", version)
     assert not is_collective_file(f"{folder}/deeper/hcom_allReduce_.csv", version)
     assert not is_collective_file(f"{folder}/hcom_allReduce_", version)
+
+
+def test_uneven_loads_stand_behind_even_ones(tmp_path: Path) -> None:
+    """A consumer that asks for shapes and EP Size alone takes the first row."""
+    store = MemoryStore()
+    calls = [ExpertCall(tokens, 64, 32, 8, 2, ep_size=2) for tokens in (16, 32)]
+    records = []
+    for call in calls:
+        cells = dict(call.cells)
+        ranks = {EP_SIZE: cells.pop(EP_SIZE)}
+        records += [CaseRecord(KERNEL, cells, {**ranks, IMBALANCE: "0.5"})]
+        records += [CaseRecord(KERNEL, cells, ranks)]
+    merged(store, MadePlan([MadeShard("shard", records, [answered(records, 10.0)])]))
+    assert not rows_of(store, tmp_path)
+    path = tmp_path / "tree-1" / STACK.version_path / f"{KERNEL}.csv"
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [row[IMBALANCE] for row in rows] == ["", "", "0.5", "0.5"]
+    assert all(float(row["Average Duration(us)"]) > 0 and row[EP_SIZE] == "2" for row in rows)

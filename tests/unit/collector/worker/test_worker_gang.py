@@ -8,17 +8,21 @@ import pytest
 
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
-from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
+from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
+from collector.gang_case import ranks_of
 from collector.measurement import Outcome, Provenance
 from collector.measuring.instrument import SessionSettings
 from collector.plan import Limits, MeasureSettings
+from collector.record import CaseRecord
 from collector.shard import ShardCase
 from collector.stack import Runtime, Stack
 from collector.topology import Grid
+from collector.vocabulary import EP_SIZE
+from collector.worker.gang_bench import bench_of, calls_a_round, start_of
 from collector.worker.gang_certificates import GangSession, certificates
-from collector.worker.gang_instrument import GangInstrument, calls_a_round
+from collector.worker.gang_instrument import GangInstrument
 
 STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
 GRID = Grid((2, 2))
@@ -33,11 +37,14 @@ def asked(**changes: object) -> CollectiveCase:
 
 
 def session(*cases: CollectiveCase, world: int = 4) -> GangSession:
-    plan = BenchPlan(
-        "cpu", GRID, world, Mode.EVENT, 3, 0.1, (3, 10), tuple(c.collective for c in cases)
+    groups = tuple(
+        found if case.collective.together else found[:1]
+        for case in cases
+        for found in [GRID.groups(2, 1, world)]
     )
     records = tuple(case.record() for case in cases)
-    return GangSession(plan, records, PROVENANCE, STACK, Limits(), "began", "ended")
+    facts = tuple((("known", 1.0),) for _ in cases)
+    return GangSession(records, groups, facts, 3, PROVENANCE, STACK, Limits(), "began", "ended")
 
 
 def seen(case: int, round_: int, *ranks: RankTimes, left_out: str = "", wrong=()) -> CaseSeen:
@@ -61,6 +68,7 @@ class TestCertificates:
         assert (made.n_expected, made.n_accepted) == (6, 6)
         counters = dict(made.counters)
         assert (counters["skew_us"], counters["rounds"]) == (10.0, 2.0)
+        assert counters["known"] == 1.0
         assert "2 of 3 rounds" in made.warnings
 
     def test_groups_at_once_are_told_by_their_median_and_their_slowest(self) -> None:
@@ -109,12 +117,38 @@ def test_all_rounds_together_have_the_calls_that_a_plan_asks_for() -> None:
     assert calls_a_round(MeasureSettings(repeat_count=10)) == (4, 4)
 
 
+def expert_record(imbalance: str = "") -> CaseRecord:
+    """A call of 8 tokens to 2 of 4 experts on 2 ranks, as a tree's row tells of it."""
+    cells = dict(ExpertCall(8, 16, 8, 4, 2, ep_size=2).cells)
+    extra = {EP_SIZE: cells.pop(EP_SIZE), **({IMBALANCE: imbalance} if imbalance else {})}
+    return CaseRecord(KERNEL, {"OP State": "", "Accelerator Core": "", **cells}, extra)
+
+
+@pytest.mark.fast
+class TestStarts:
+    def test_collectives_share_what_their_ranks_are_started_with(self) -> None:
+        plain, other = asked().record().case, asked(environment="GLOO_TEST=1").record().case
+        assert start_of(plain) != start_of(other) != start_of(expert_record().case)
+        assert start_of(expert_record().case) == start_of(expert_record("0.5").case)
+
+    def test_a_bench_of_experts_knows_how_uneven_its_loads_are(self) -> None:
+        cases = [expert_record().case, expert_record("1").case]
+        bench = bench_of(cases, "cpu", 2, MeasureSettings())
+        assert bench.groups == (((0, 1),), ((0, 1),))
+        even, uneven = (dict(facts)["imbalance"] for facts in bench.facts)
+        assert even < uneven
+
+
 def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
+    return measure_records(tmp_path, [case.record() for case in cases], stop)
+
+
+def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
     settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
     heard: list[tuple[int, str]] = []
-    ranks = max(case.ranks for case in cases)
+    ranks = max(ranks_of(record.case) for record in records)
     instrument = GangInstrument(settings, ranks, tmp_path, stop, lambda *told: heard.append(told))
-    found = instrument.measure([ShardCase(case.record(), 0.1) for case in cases], PROVENANCE)
+    found = instrument.measure([ShardCase(record, 0.1) for record in records], PROVENANCE)
     return found, heard
 
 
@@ -136,6 +170,15 @@ class TestRanks:
         assert "joining the others" in raw.journal.read_text()
         assert 0 < found.usage.useful_us <= found.usage.busy_us <= found.usage.wall_s * 1e6
         assert heard[-1][0] == 1
+
+    def test_experts_over_ranks_are_answered_in_the_same_way(self, tmp_path) -> None:
+        records = [expert_record(), expert_record("0.5")]
+        found, _ = measure_records(tmp_path, records, threading.Event())
+        assert found.reason == ""
+        assert [m.case_id for m in found.measurements] == [one.case_id for one in records]
+        for made in found.measurements:
+            assert made.outcome is Outcome.OK
+            assert {"imbalance", "rank_imbalance", "skew_us"} <= dict(made.counters).keys()
 
     def test_a_gang_that_is_told_to_stop_ends_at_once(self, tmp_path) -> None:
         stop = threading.Event()

@@ -7,16 +7,20 @@ import pytest
 
 from collector.collective_case import collective_case
 from collector.errors import BadInput
-from collector.ops.refusals import NO_KERNEL
+from collector.expert_call import KERNEL, ExpertCall
+from collector.ops.refusals import NO_KERNEL, NO_RANKS
 from collector.ops.registry import find
-from collector.plan import devices_for, plan_from_json, plan_to_json
+from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
 from collector.profiles.bundled import write_bundled_profile
+from collector.record import CaseRecord
 from collector.shard import read_shard
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.topology import Grid
+from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
 from jobs.campaign.collectives import CollectivesSource
+from jobs.planning.collective_sources import with_ep_size
 from jobs.planning.plan_making import PlannedRound, PlanRequest, describe_forecast, make_plan
 from jobs.planning.sources import load_sources
 
@@ -194,3 +198,21 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     told = collective_case(whole.records[-1].case)
     assert str(told.collective) == "all_gather of 8000000 bytes of float16 over 2 ranks of tier 1"
     assert (told.ranks, told.mode) == (2, "event")
+
+
+def test_experts_over_ranks_are_a_gang_of_them() -> None:
+    call = ExpertCall(64, 128, 64, 32, 4, ep_size=16)
+    cells = dict(call.cells)
+    bare = CaseRecord(KERNEL, {name: text for name, text in cells.items() if name != EP_SIZE}, {})
+    assert with_ep_size(bare, None) == bare
+    whole = with_ep_size(bare, 16)
+    assert with_ep_size(whole, 8) == whole
+    source = PlannedSource("tree", "0" * 64, 2, same_stack=False)
+    of = campaign("groups: [2]")
+    request = PlanRequest(
+        of, 1, 0, "", NPU, ((source, (bare, whole)),), {}, None, retry_failed=False
+    )
+    found = make_plan(request, find=find)
+    assert [shard.ranks for shard in found.plan.shards] == [16, 1]
+    (unsupported,) = found.unsupported
+    assert unsupported.reason == NO_RANKS

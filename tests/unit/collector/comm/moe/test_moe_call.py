@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
-from collector.comm.moe.call import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
 from collector.errors import BadInput
+from collector.expert_call import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
 from collector.vocabulary import (
     EP_SIZE,
     INPUT_DTYPES,

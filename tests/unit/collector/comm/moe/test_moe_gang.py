@@ -4,8 +4,8 @@ import pytest
 
 from collector.comm.gang import Rendezvous
 from collector.comm.moe.benching import bench, found_in
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.expert_call import ExpertCall
 
 pytestmark = pytest.mark.slow
 

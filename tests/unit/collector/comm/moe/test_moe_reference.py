@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.routing import skewed
+from collector.expert_call import ExpertCall
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.comm.moe.call import ExpertCall
 from collector.comm.moe.routing import balanced, imbalance_of, replayed, skewed
 from collector.errors import BadInput
+from collector.expert_call import ExpertCall
 
 pytestmark = pytest.mark.fast
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from collector.case import case_from_cells
-from collector.comm.moe.call import KERNEL, ExpertCall
 from collector.comm.moe.moe_measured import moe_found
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.moe_table import case_cells, moe_case, read_cases, write_measured
@@ -13,6 +12,7 @@ from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
+from collector.expert_call import KERNEL, ExpertCall
 
 pytestmark = pytest.mark.fast
 

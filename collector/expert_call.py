@@ -5,16 +5,29 @@ and brings the weighed sum back. A row's inputs are one rank's: `EP Size` says h
 are, and the experts of all of them are as many times those of the weights.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from collector.case import Case, Slot, case_from_cells, shape_text
 from collector.errors import BadInput
-from collector.vocabulary import EP_SIZE, FRACTAL_NZ, INPUT_CELLS, OUTPUT_CELLS, Dtype, dtype_of
+from collector.vocabulary import (
+    EP_SIZE,
+    FRACTAL_NZ,
+    INPUT_CELLS,
+    OUTPUT_CELLS,
+    RUNTIME_PREFIX,
+    Dtype,
+    dtype_of,
+)
 
 KERNEL = "DispatchFFNCombine"
 # The extension launches another kernel where the weights are not INT8.
 KERNEL_FLOATING = "DispatchFFNCombineBF16"
+KERNELS = (KERNEL, KERNEL_FLOATING)
+# Columns of rows whose tokens are not spread evenly: how unevenly, or by whose loads.
+IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
+_IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
 _MIB = 1 << 20
@@ -138,7 +151,7 @@ def call_of(case: Case) -> ExpertCall:
     """The call that a row tells of. BadInput, with the input and its constraint, for a row whose
     tensors contradict each other, or that does not say `EP Size`."""
     ranks = case.attribute(EP_SIZE)
-    if ranks is None or not ranks.isdecimal() or int(ranks) < 1:
+    if ranks is None or not re.fullmatch("[1-9][0-9]{0,4}", ranks):
         raise BadInput(f"{case.describe()}: {EP_SIZE}, a number of ranks, is wanted")
     slots = case.inputs or ()
     if len(slots) != len(_INPUTS):
@@ -160,6 +173,17 @@ def call_of(case: Case) -> ExpertCall:
     check(call)
     _check_agrees(case, call, shapes)
     return call
+
+
+def imbalance_of(case: Case) -> float:
+    """How unevenly a row's tokens are spread over experts; 0 where it does not say. BadInput for
+    one of replayed loads: they are not in it."""
+    asked = case.attribute(IMBALANCE) or "0"
+    if case.attribute(EXPERT_LOADS) or not _IMBALANCE.fullmatch(asked):
+        raise BadInput(
+            f"{case.describe()}: {IMBALANCE} as a number is wanted, and no {EXPERT_LOADS}"
+        )
+    return float(asked)
 
 
 def _cells(names: tuple[str, str, str], slots: tuple[Slot, ...]) -> Mapping[str, str]:

@@ -1,0 +1,133 @@
+"""What the ranks of a gang are started with: one bench for cases that can share a start.
+
+Collectives share where ranks lie, mode and environment; calls of DispatchFFNCombine share nothing
+but their ranks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from collector.case import Case
+from collector.collective_case import CollectiveCase, collective_case, is_collective
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.gang import Rendezvous, run_gang
+from collector.comm.moe.benching import bench
+from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.expert_call import call_of, imbalance_of, largest_buffsize_mb
+from collector.plan import MeasureSettings
+from collector.worker.gang_certificates import Groups
+
+ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
+_SEED = 0  # of routings: the same in every session, so that a case means the same
+_BUFFSIZE = "HCCL_BUFFSIZE"
+
+
+class GangBench(Protocol):
+    """A bench of cases, in an order; each with its groups of ranks, and what is known of it."""
+
+    @property
+    def groups(self) -> tuple[Groups, ...]: ...
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]: ...
+
+    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
+        """Have the ranks measure in an empty folder. Raises GangFailed and BadInput."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveBench:
+    plan: BenchPlan
+    environment: Mapping[str, str]
+
+    @property
+    def groups(self) -> tuple[Groups, ...]:
+        return tuple(self.plan.groups(case) for case in self.plan.collectives)
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        return tuple(() for _ in self.plan.collectives)
+
+    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
+        run_gang(
+            self.plan,
+            Rendezvous(self.plan.world),
+            folder,
+            patience_s=patience_s,
+            tick=tick,
+            environment=self.environment,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBench:
+    plan: MoePlan
+
+    @property
+    def groups(self) -> tuple[Groups, ...]:
+        return tuple((tuple(range(self.plan.world)),) for _ in self.plan.cases)
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """How uneven the loads are that were drawn: of experts, and of ranks."""
+        drawn = ((case.routing(), case.call.ep_size) for case in self.plan.cases)
+        return tuple(
+            (("imbalance", one.imbalance), ("rank_imbalance", one.rank_imbalance(ranks)))
+            for one, ranks in drawn
+        )
+
+    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
+        wanted_mb = largest_buffsize_mb(case.call for case in self.plan.cases)
+        bench(
+            self.plan,
+            Rendezvous(self.plan.world),
+            folder,
+            patience_s=patience_s,
+            tick=tick,
+            environment={_BUFFSIZE: str(wanted_mb)},
+        )
+
+
+def start_of(case: Case) -> tuple[object, ...]:
+    """What cases of one start share."""
+    if not is_collective(case.kernel_type):
+        return ("experts",)
+    told = collective_case(case)
+    return (told.grid, told.mode, told.environment)
+
+
+def bench_of(
+    cases: Sequence[Case], backend: str, ranks: int, measure: MeasureSettings
+) -> GangBench:
+    """The bench of cases that share a start."""
+    if is_collective(cases[0].kernel_type):
+        told = [collective_case(case) for case in cases]
+        return _of_collectives(told, backend, ranks, measure)
+    routed = tuple(MoeCase(call_of(case), _SEED, imbalance_of(case)) for case in cases)
+    return ExpertBench(MoePlan(backend, ranks, ROUNDS, measure.budget_s / ROUNDS, routed))
+
+
+def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
+    """The fewest and the most calls of a case in one round, so that all rounds together have what
+    the plan's settings say."""
+    fewest = measure.repeat_count or measure.min_repeats
+    return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
+
+
+def _of_collectives(
+    told: Sequence[CollectiveCase], backend: str, ranks: int, measure: MeasureSettings
+) -> CollectiveBench:
+    first = told[0]
+    plan = BenchPlan(
+        backend,
+        first.grid,
+        ranks,
+        Mode(first.mode),
+        ROUNDS,
+        measure.budget_s / ROUNDS,
+        calls_a_round(measure),
+        tuple(one.collective for one in told),
+    )
+    return CollectiveBench(plan, dict(one.split("=", 1) for one in first.environment.split()))
