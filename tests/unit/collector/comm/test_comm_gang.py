@@ -102,7 +102,7 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SLOW_FROM_1500_BYTES)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     folder = tmp_path / "bench"
     folder.mkdir()
     plan = replace(plan_of(["all_reduce"], [1024, 2048], [2], 2), jump_factor=1.1)
