@@ -28,6 +28,7 @@ KERNELS = (KERNEL, KERNEL_FLOATING)
 # Columns of rows whose tokens are not spread evenly: how unevenly, or by whose loads.
 IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
 _IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
+_MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: who draws a routing holds them
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
 _MIB = 1 << 20
@@ -140,6 +141,8 @@ def check(call: ExpertCall) -> None:
         raise BadInput(
             f"{call}: an HCCL_BUFFSIZE of {call.buffsize_mb} MiB is beyond {LARGEST_BUFFSIZE_MB}"
         )
+    if call.experts > _MOST_EXPERTS or call.tokens * call.choices * call.ep_size > _MOST_ROWS:
+        raise BadInput(f"{call}: more experts or tokens than any group of ranks has")
 
 
 def largest_buffsize_mb(calls: Iterable[ExpertCall]) -> int:
@@ -171,6 +174,8 @@ def call_of(case: Case) -> ExpertCall:
         dtype=_dtype(case, slots[0]).spelling,
     )
     check(call)
+    if call.kernel != case.kernel_type:
+        raise BadInput(f"{case.describe()}: with these weights {call.kernel} is launched")
     _check_agrees(case, call, shapes)
     return call
 
@@ -209,7 +214,9 @@ def _dtype(case: Case, slot: Slot) -> Dtype:
 
 def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """All seven inputs are what the call would have; scales may be a row an expert."""
-    for name, slot in zip(_INPUTS, call.inputs, strict=True):
+    for name, slot, told in zip(_INPUTS, call.inputs, case.inputs or (), strict=True):
+        if not name.startswith("scale") and told.known_dtype != slot.known_dtype:
+            raise BadInput(f"{case.describe()}: {name} of {slot.dtype} is wanted")
         wanted, came = slot.shape or (), shapes[name]
         by_expert = (call.local_experts, wanted[0] // call.local_experts)
         if came != wanted and not (name.startswith("scale") and came == by_expert):

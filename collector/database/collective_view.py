@@ -27,6 +27,7 @@ from collector.row import list_of
 from collector.vocabulary import BASE_CELLS
 
 _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
+_OF_TOGETHER = "concurrent_version"  # where that is not the row's own
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
 
 Key = tuple[str, ...]
@@ -55,7 +56,7 @@ class _Row:
     @property
     def setting(self) -> tuple[object, ...]:
         """What one group and all at once share where they stand in one row."""
-        return (self.told.grid, self.told.mode, self.told.environment, self.version)
+        return (self.told.grid, self.told.mode, self.told.environment)
 
     def cells(self) -> Cells:
         one = self.told.collective
@@ -87,7 +88,7 @@ def collective_tables(
     files: dict[str, tuple[bytes, int]] = {}
     for file, rows in found.items():
         shown, others = _one_a_key(rows)
-        files[file] = _table((*COLUMNS, "grid_shape", "version"), shown)
+        files[file] = _table((*COLUMNS, "grid_shape", "version", _OF_TOGETHER), shown)
         if others:
             folder, _, name = file.rpartition("/")
             files[f"{folder}/{OTHER_SETTINGS}/{name}"] = _table((*COLUMNS, *_SETTINGS), others)
@@ -103,11 +104,27 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
     for key in sorted(by_key, key=_in_order):
         ranked = sorted(by_key[key], key=lambda row: row.preference, reverse=True)
         first = next((r for r in ranked if not r.told.collective.together), ranked[0])
-        beside = [r for r in ranked if r.setting == first.setting and r.told.collective.together]
-        in_row = [first, *(row for row in beside[:1] if row is not first)]
-        shown.append({name: text for row in in_row for name, text in row.cells().items()})
+        beside = _beside(first, ranked)
+        in_row = [first] if beside is None or beside is first else [first, beside]
+        shown.append(_joined(first, beside))
         others += [row.cells_elsewhere() for row in ranked if row not in in_row]
     return shown, others
+
+
+def _beside(first: _Row, ranked: list[_Row]) -> _Row | None:
+    """What all groups at once took where one of them alone took what `first` says: of the same
+    setting, and of the same version where that has measured it. What is shown of one is not blanked
+    by a newer version of the other."""
+    alike = [r for r in ranked if r.told.collective.together and r.setting == first.setting]
+    alike.sort(key=lambda row: row.facts is None or row.version != first.version)
+    return alike[0] if alike else None
+
+
+def _joined(first: _Row, beside: _Row | None) -> Cells:
+    if beside is None or beside is first:
+        return first.cells()
+    elsewhere = beside.version if beside.version != first.version else ""
+    return {**beside.cells(), **first.cells(), _OF_TOGETHER: elsewhere}
 
 
 def _in_order(key: Key) -> tuple[int, int, int, str]:

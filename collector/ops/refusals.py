@@ -17,6 +17,9 @@ NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 REFUSED = "the operator refuses it"
 NO_RANKS = "it does not tell what its ranks are to do"
+NO_PLACE = "its ranks need as many devices at once, and warm caches"
+TOO_MANY_RANKS = "too many ranks for a cpu"
+MOST_CPU_RANKS = 64
 NO_KERNEL = "mode kernel: gloo runs no kernel that could be timed"
 
 # What a mistake in an operator's declaration raises, on shapes that it did not foresee.
@@ -57,6 +60,16 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     return None
 
 
+def refusal_of_place(case: Case, ranks: int) -> Refusal | None:
+    """Why a shard of so many ranks is no place for a case that could be measured elsewhere: the
+    plan had too few devices for it, or another state of the caches."""
+    needed = ranks_of(case) if is_of_gangs(case.kernel_type) else 1
+    if needed == ranks:
+        return None
+    reason = f"it needs {needed} ranks at once, and the plan gives it {ranks}"
+    return Refusal(Outcome.UNSUPPORTED, NO_PLACE, reason)
+
+
 def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
     """What runs over ranks has no declaration: what can be run is what the bench knows by name."""
     try:
@@ -66,6 +79,9 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
         return Refusal(Outcome.REJECTED, NO_RANKS, str(error))
     if ranks < 2:
         return Refusal(Outcome.REJECTED, NO_RANKS, f"{ranks} rank: at least 2 are wanted")
+    if backend == "cpu" and ranks > MOST_CPU_RANKS:
+        reason = f"{ranks} ranks: each is a process, and a cpu is given {MOST_CPU_RANKS} at most"
+        return Refusal(Outcome.REJECTED, TOO_MANY_RANKS, reason)
     if mode == "kernel" and backend == "cpu":
         return Refusal(Outcome.REJECTED, NO_KERNEL, NO_KERNEL)
     return None

@@ -94,6 +94,7 @@ def work(
             instrument,
             find=find,
             backend=plan.backend,
+            ranks=planned.ranks,
             session_s=plan.shard_settings.session_s,
             stop=stop,
             on_progress=progress.answered,

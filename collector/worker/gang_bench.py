@@ -15,6 +15,7 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import Rendezvous, run_gang
 from collector.comm.moe.benching import bench
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.errors import BadInput
 from collector.expert_call import call_of, imbalance_of, largest_buffsize_mb
 from collector.plan import MeasureSettings
 from collector.worker.gang_certificates import Groups
@@ -105,8 +106,24 @@ def bench_of(
     if is_collective(cases[0].kernel_type):
         told = [collective_case(case) for case in cases]
         return _of_collectives(told, backend, ranks, measure)
-    routed = tuple(MoeCase(call_of(case), _SEED, imbalance_of(case)) for case in cases)
-    return ExpertBench(MoePlan(backend, ranks, ROUNDS, measure.budget_s / ROUNDS, routed))
+    routed = tuple(map(_routed, cases))
+    calls = calls_a_round(measure)
+    return ExpertBench(MoePlan(backend, ranks, ROUNDS, measure.budget_s / ROUNDS, routed, calls))
+
+
+def impossible(case: Case) -> str:
+    """Why no routing can be what a case asks for; empty where one can."""
+    if is_collective(case.kernel_type):
+        return ""
+    try:
+        _routed(case).routing()
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def _routed(case: Case) -> MoeCase:
+    return MoeCase(call_of(case), _SEED, imbalance_of(case))
 
 
 def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:

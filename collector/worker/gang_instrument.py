@@ -7,21 +7,24 @@ that cannot share a start of the ranks are another session's.
 import csv
 import json
 import threading
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from collector import surroundings
 from collector.comm.gang import GangFailed
 from collector.comm.rank_files import CaseSeen, read_results
 from collector.errors import BadInput
-from collector.manifest import Usage
-from collector.measurement import Measurement, Provenance
-from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.manifest import NO_USAGE, Usage
+from collector.measurement import Measurement, Outcome, Provenance
+from collector.measuring.answers import RawRecords, SessionAnswers, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
 from collector.shard import ShardCase
-from collector.worker.gang_bench import ROUNDS, GangBench, bench_of, start_of
+from collector.worker.gang_bench import ROUNDS, GangBench, bench_of, impossible, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 
+_STEPS_TOGETHER = 2  # of a rank's journal: joining the others, comparing plans
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 
 
@@ -40,7 +43,10 @@ class GangInstrument:
         self._stop, self._on_progress = stop, on_progress
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
-        """One start of the ranks, for the cases that can share it with the first one."""
+        """One start of the ranks, for the cases that can share it with the first one. Those that no
+        ranks could run are answered alone, without a start."""
+        if refused := self._refused(cases, provenance):
+            return SessionAnswers(refused, (), NO_USAGE, began=True, reason="")
         start = start_of(cases[0].record.case)
         shared = [case for case in cases if start_of(case.record.case) == start]
         settings = self._settings
@@ -52,6 +58,9 @@ class GangInstrument:
         began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
         reason = self._run(bench, shared, folder)
         seen = read_results(folder)
+        if reason:  # as with any session: what is not whole is measured again
+            rounds = Counter(one.case for one in seen)
+            seen = [one for one in seen if rounds[one.case] == ROUNDS]
         session = GangSession(
             tuple(case.record for case in shared),
             bench.groups,
@@ -72,14 +81,26 @@ class GangInstrument:
             reason=reason,
         )
 
+    def _refused(
+        self, cases: Sequence[ShardCase], provenance: Provenance
+    ) -> tuple[Measurement, ...]:
+        told = ((case.record, impossible(case.record.case)) for case in cases)
+        cache, without_raw = self._settings.measure.cache, replace(provenance, raw_key=None)
+        return tuple(
+            Unmeasured(record, Outcome.REJECTED, reason).certificate(without_raw, cache)
+            for record, reason in told
+            if reason
+        )
+
     def _run(self, bench: GangBench, cases: Sequence[ShardCase], folder: Path) -> str:
         """Why the ranks ended before their time; empty where they did not."""
 
         def tick(measured: int) -> None:
             if self._stop.is_set():
                 raise GangFailed("the gang was told to stop")
-            through = min(measured, len(cases) - 1)
-            self._on_progress(min(measured, len(cases)), cases[through].record.case.describe())
+            done = max(0, measured - (ROUNDS - 1) * len(cases))
+            in_flight = cases[measured % len(cases)].record.case
+            self._on_progress(min(done, len(cases)), in_flight.describe())
 
         longest_s = max(case.predicted_s for case in cases)
         try:
@@ -90,8 +111,10 @@ class GangInstrument:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether a rank came as far as a case: it names it, and its round."""
-    return any("(round " in path.read_text() for path in folder.glob("rank-*.jsonl"))
+    """Whether the ranks came together. From there on it may be the cases that end them: their
+    groups, their environment, their memory."""
+    journals = [path.read_text().splitlines() for path in folder.glob("rank-*.jsonl")]
+    return any(len(lines) > _STEPS_TOGETHER for lines in journals)
 
 
 def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:

@@ -8,7 +8,7 @@ from collector.measuring.answers import Unmeasured
 from collector.measuring.batches import Batches, killers
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
-from collector.ops.refusals import FindOperator, refusal
+from collector.ops.refusals import FindOperator, refusal, refusal_of_place
 from collector.shard import ShardCase
 from collector.worker.answers import ShardAnswers
 
@@ -19,6 +19,7 @@ def complete(
     *,
     find: FindOperator,
     backend: str,
+    ranks: int = 1,
     session_s: float,
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
@@ -33,7 +34,7 @@ def complete(
         return True
     answers.load()
     # Phase 2: what needs no device. Nobody could launch these cases, or they have killed a session.
-    answers.give(_refused(answers.unanswered(), find, backend))
+    answers.give(_refused(answers.unanswered(), find, backend, ranks))
     answers.give(killers(answers.unanswered(), answers.killed))
     # Phase 3: the device, session after session, until every case has its answer.
     left = {case.record.case_id for case in answers.unanswered()}
@@ -47,9 +48,15 @@ def complete(
     return True
 
 
-def _refused(cases: Sequence[ShardCase], find: FindOperator, backend: str) -> list[Unmeasured]:
-    found = ((case.record, refusal(case.record.case, find, backend)) for case in cases)
-    return [Unmeasured(record, no.outcome, no.reason) for record, no in found if no is not None]
+def _refused(
+    cases: Sequence[ShardCase], find: FindOperator, backend: str, ranks: int
+) -> list[Unmeasured]:
+    found = []
+    for record in (case.record for case in cases):
+        no = refusal(record.case, find, backend) or refusal_of_place(record.case, ranks)
+        if no is not None:
+            found.append(Unmeasured(record, no.outcome, no.reason))
+    return found
 
 
 def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:

@@ -15,9 +15,9 @@ from collector.collective_case import collective_case, is_collective
 from collector.errors import BadInput
 from collector.expert_call import call_of
 from collector.gang_case import is_of_gangs, ranks_of
-from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
+from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
-from collector.plan import Limits, MeasureSettings, PlannedSource
+from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
 from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_experts
 from jobs.planning.weight import Weight, weigh
@@ -119,13 +119,17 @@ def price(
     limits: Limits,
     answer: HeadAnswer | None,
     backend: str,
+    devices: int = 1,
 ) -> PricedCase:
-    """The forecast of one candidate; never more than the limit after which it is given up."""
+    """The forecast of one candidate on so many devices; never more than the limit after which it is
+    given up."""
     case = candidate.record.case
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
     no = refusal(case, find, backend)
     if no is None and is_of_gangs(case.kernel_type):
+        if devices_for(ranks_of(case), backend) > devices or measure.cache != "warm":
+            return PricedCase(candidate, ANSWER_S, candidate.record.case_id, NO_PLACE)
         return _of_gang(candidate, peaks, measure, limits, last_us)
     op = find(case.kernel_type)
     if op is None or no is not None:

@@ -1,6 +1,6 @@
 """The collectives that a campaign names, or that a profile's step has sent, as records of cases."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -10,11 +10,15 @@ from collector.collective_case import CollectiveCase
 from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
 from collector.comm.profiled import Profiled, profiled
 from collector.comm.sizes import chosen_sizes
+from collector.errors import BadInput
 from collector.expert_call import KERNELS
+from collector.gang_case import ranks_of
+from collector.plan import devices_for
 from collector.profiles.transfers import find_transfers, read_transfers
 from collector.record import CaseRecord
 from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
+from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import AUTO, CollectivesSource, StepCollectives
 
 
@@ -35,6 +39,22 @@ def collective_records(
     )
     cases = (_case(one, source, source.ranks, backend) for one in found)
     return tuple(case.record() for case in cases), left_out
+
+
+def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
+    """Raise BadInput where what a campaign asks for by name could never be measured. (Rows that
+    only happen to be in a source are answered instead.)"""
+    ranks = max((ranks_of(record.case) for record in records), default=1)
+    if devices_for(ranks, campaign.backend) > campaign.devices:
+        raise BadInput(
+            f"campaign {campaign.name} has collectives over {ranks} ranks, which need as many "
+            f"devices, and it has {campaign.devices}"
+        )
+    if ranks > 1 and campaign.measure.cache != "warm":
+        raise BadInput(
+            f"campaign {campaign.name} has collectives, which are measured warm: measure.cache: "
+            f"warm is wanted, {campaign.measure.cache} came"
+        )
 
 
 def step_records(

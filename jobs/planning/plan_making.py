@@ -10,7 +10,6 @@ from math import fsum
 
 from collector.canonical import sha256_hex, short_hash
 from collector.counting import counted
-from collector.errors import BadInput
 from collector.ops.refusals import FindOperator
 from collector.plan import Forecast, Plan, PlannedShard, PlannedSource, devices_for
 from collector.stack import Stack
@@ -75,10 +74,10 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
             campaign.limits,
             request.answered.get(candidate.record.case_id),
             campaign.backend,
+            campaign.devices,
         )
         for candidate in chosen
     ]
-    _check_gangs(priced, campaign)
     shards = cut_shards(
         priced,
         campaign.shards,
@@ -193,23 +192,6 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
             for s in shards
         ),
     )
-
-
-def _check_gangs(priced: Sequence[PricedCase], campaign: Campaign) -> None:
-    """Raise BadInput where a gang could never be whole, or be measured as the plan says."""
-    widest = max(priced, key=lambda item: item.ranks, default=None)
-    if widest is None or widest.ranks == 1:
-        return
-    if campaign.measure.cache != "warm":
-        raise BadInput(
-            f"campaign {campaign.name} has collectives, which are measured warm: measure.cache: "
-            f"warm is wanted, {campaign.measure.cache} came"
-        )
-    if devices_for(widest.ranks, campaign.backend) > campaign.devices:
-        raise BadInput(
-            f"{widest.candidate.record.kernel_type} over {widest.ranks} ranks needs as many "
-            f"devices, and campaign {campaign.name} has {campaign.devices}"
-        )
 
 
 def _duration(seconds: float) -> str:

@@ -24,7 +24,12 @@ from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
-from jobs.planning.collective_sources import collective_records, step_records, with_ep_size
+from jobs.planning.collective_sources import (
+    check_gangs,
+    collective_records,
+    step_records,
+    with_ep_size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,9 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             profile = read_profile([path])
             if step is None:
                 return _profile("profile", profile, same_stack=same_stack)
-            return _whole_step(profile, path, step, campaign.backend, same_stack=same_stack)
+            return _whole_step(profile, path, step, campaign, same_stack=same_stack)
         case CollectivesSource():
-            return _collectives(source, campaign.backend)
+            return _collectives(source, campaign)
         case CasesSource():
             return _stored(source, campaign, store)
         case BundledSource(name):
@@ -66,10 +71,11 @@ def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
 
 
 def _whole_step(
-    profile: Profile, path: Path, step: StepCollectives, backend: str, *, same_stack: bool
+    profile: Profile, path: Path, step: StepCollectives, campaign: Campaign, *, same_stack: bool
 ) -> LoadedSource:
     """A profile's kernels, and what its ranks sent each other."""
-    collectives, no_cases = step_records(path, step, backend)
+    collectives, no_cases = step_records(path, step, campaign.backend)
+    check_gangs(collectives, campaign)
     reasons = Counter[str]()
     for one in no_cases:
         reasons[one.reason] += one.count
@@ -81,8 +87,9 @@ def _whole_step(
     return _profile(f"{name} ({told})" if told else name, whole, same_stack=same_stack)
 
 
-def _collectives(source: CollectivesSource, backend: str) -> LoadedSource:
-    records, left_out = collective_records(source, backend)
+def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
+    records, left_out = collective_records(source, campaign.backend)
+    check_gangs(records, campaign)
     reasons = Counter(one.reason for one in left_out)
     told = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(reasons.items()))
     if not records:

@@ -33,14 +33,15 @@ class MoeCase:
 
 @dataclass(frozen=True, slots=True)
 class MoePlan:
-    """`rounds` times over all cases, each with as many calls as `budget_s` pays for. All cases are
-    of `world` ranks."""
+    """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
+    `iterations` (fewest, most). All cases are of `world` ranks."""
 
     backend: str
     world: int
     rounds: int
     budget_s: float
     cases: tuple[MoeCase, ...]
+    iterations: tuple[int, int] = CALLS
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -53,7 +54,7 @@ class MoePlan:
         read["cases"] = tuple(
             MoeCase(**{**case, "counts": tuple(case["counts"])}) for case in cases
         )
-        return cls(**read)
+        return cls(**{**read, "iterations": tuple(read["iterations"])})
 
     @property
     def number(self) -> int:

@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from collector.comm.clock import Clock
 from collector.comm.measuring_rank import Gathered
-from collector.comm.moe.moe_plan import CALLS, MoeCase, MoePlan
+from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.probe_plan import OPERATOR
 from collector.comm.moe.reference import alone, is_alike
 from collector.comm.moe.runner import Prepare, open_runner
 from collector.comm.rank import Membership, joined, turns, write_results
+from collector.comm.rank_files import TOO_LARGE
 
 _LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
 _COPIES = 2  # of weights while they are made
@@ -37,7 +38,7 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
         case = plan.cases[at]
         member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
         if (wanted := _COPIES * case.call.working_bytes) > limit_bytes:
-            reason = f"{wanted >> 20} MiB are more than the {limit_bytes >> 20} a rank can have"
+            reason = f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have: {wanted >> 20}"
             yield round_number, at, Gathered((), reason)
         else:
             yield round_number, at, _measured(plan, case, member, clock, prepare, not round_number)
@@ -78,7 +79,7 @@ def _agreed(plan: MoePlan, member: Membership, run: Callable[[], object]) -> int
     member.device.timed(_nothing, run)
     longest = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
     dist.all_reduce(longest, dist.ReduceOp.MAX, group=member.control)
-    fewest, most = CALLS
+    fewest, most = plan.iterations
     return max(fewest, min(most, int(plan.budget_s / float(longest[0]))))
 
 

@@ -120,6 +120,20 @@ def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> No
     assert (other["Duration(us)"], other["version"]) == ("16.00", STACK.version)
 
 
+def test_a_newer_version_of_one_group_does_not_blank_what_all_took(tmp_path: Path) -> None:
+    store = MemoryStore()
+    newer = replace(STACK, vllm="0.20.0")
+    both = [(ALONE, Tried(5.0)), (TOGETHER, Tried(7.0, counters=FACTS))]
+    merged(store, made(both))
+    merged(store, made([(ALONE, Tried(6.0))], number=2, head_commit=1, stack=newer))
+    (row,) = rows_of(store, tmp_path)
+    assert (row["Duration(us)"], row["version"]) == ("6.00", newer.version)
+    assert (row["concurrent_us"], row["concurrent_version"]) == ("7.00", STACK.version)
+    merged(store, made([(TOGETHER, Tried(8.0))], number=3, head_commit=2, stack=newer))
+    (row,) = rows_of(store, tmp_path)
+    assert (row["concurrent_us"], row["concurrent_version"]) == ("8.00", "")
+
+
 def test_the_order_of_merging_does_not_show() -> None:
     plans = [
         made([(ALONE, Tried(16.0, counters=FACTS))]),

@@ -1,6 +1,7 @@
 """The shard of a gang: what its ranks saw becomes certificates, and what ends them is told."""
 
 import csv
+import json
 import threading
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
+from collector.comm.gang import GangFailed
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
 from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
@@ -139,6 +141,31 @@ class TestStarts:
         assert even < uneven
 
 
+@pytest.mark.fast
+def test_what_a_session_left_in_the_middle_is_measured_again(tmp_path, monkeypatch) -> None:
+    """One case has all its rounds, the other has not."""
+
+    class Ended:
+        groups, facts = (((0, 1),),) * 2, ((), ())
+
+        def run(self, folder, patience_s, tick):
+            ranks = [[0, [0.0], [5.0]], [1, [0.0], [6.0]]]
+            lines = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+            seen = {"ranks": ranks, "left_out": "", "wrong": []}
+            told = [json.dumps({"round": r, "case": c, **seen}) for r, c in lines]
+            (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in told))
+            (folder / "torchrun.log").write_text("")
+            tick(len(lines))
+            raise GangFailed("rank 1 was killed")
+
+    monkeypatch.setattr("collector.worker.gang_instrument.bench_of", lambda *_: Ended())
+    other = asked(collective=replace(asked().collective, message_bytes=2048))
+    found, heard = measure(tmp_path, [asked(), other], threading.Event())
+    assert [m.case_id for m in found.measurements] == [asked().record().case_id]
+    assert (found.began, found.reason) == (True, "rank 1 was killed")
+    assert heard[-1] == (1, other.record().case.describe())
+
+
 def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
     return measure_records(tmp_path, [case.record() for case in cases], stop)
 
@@ -179,6 +206,14 @@ class TestRanks:
         for made in found.measurements:
             assert made.outcome is Outcome.OK
             assert {"imbalance", "rank_imbalance", "skew_us"} <= dict(made.counters).keys()
+
+    def test_a_call_that_no_routing_can_be_is_answered_without_a_start(self, tmp_path) -> None:
+        records = [expert_record(), expert_record("50")]
+        found, _ = measure_records(tmp_path, records, threading.Event())
+        (made,) = found.measurements
+        assert (made.case_id, made.outcome) == (records[1].case_id, Outcome.REJECTED)
+        assert "imbalance" in made.reason and made.provenance.raw_key is None
+        assert not found.raw
 
     def test_a_gang_that_is_told_to_stop_ends_at_once(self, tmp_path) -> None:
         stop = threading.Event()

@@ -8,7 +8,7 @@ import pytest
 from collector.collective_case import collective_case
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
-from collector.ops.refusals import NO_KERNEL, NO_RANKS
+from collector.ops.refusals import NO_KERNEL, NO_PLACE, NO_RANKS, refusal, refusal_of_place
 from collector.ops.registry import find
 from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
 from collector.profiles.bundled import write_bundled_profile
@@ -114,7 +114,11 @@ def test_a_mode_that_a_backend_does_not_have_is_answered_without_a_device() -> N
 @pytest.mark.parametrize(
     ("told", "more", "reason"),
     [
-        ("bytes: [64], groups: [32], grid: [4, 8]", "devices: 16", "over 32 ranks needs as many"),
+        (
+            "bytes: [64], groups: [32], grid: [4, 8]",
+            "devices: 16",
+            "over 32 ranks, which need as many",
+        ),
         ("bytes: [64], groups: [2]", "devices: 2\nmeasure: {cache: cold}", "measured warm"),
     ],
 )
@@ -184,7 +188,9 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     (details.parent / "communication_matrix.json").write_text(json.dumps(matrix))
 
     def loaded(beside: str):
-        text = f"campaign: c\nsources: [{{profile: {tmp_path}{beside}}}]\nbackend: npu\n"
+        text = (
+            f"campaign: c\nsources: [{{profile: {tmp_path}{beside}}}]\nbackend: npu\ndevices: 2\n"
+        )
         (found,) = load_sources(
             campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore()
         )
@@ -208,7 +214,7 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
     whole = with_ep_size(bare, 16)
     assert with_ep_size(whole, 8) == whole
     source = PlannedSource("tree", "0" * 64, 2, same_stack=False)
-    of = campaign("groups: [2]")
+    of = campaign("groups: [2], operations: [broadcast], bytes: [64]")
     request = PlanRequest(
         of, 1, 0, "", NPU, ((source, (bare, whole)),), {}, None, retry_failed=False
     )
@@ -216,3 +222,28 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
     assert [shard.ranks for shard in found.plan.shards] == [16, 1]
     (unsupported,) = found.unsupported
     assert unsupported.reason == NO_RANKS
+
+
+@pytest.mark.parametrize("more", ["devices: 8", "devices: 16\nmeasure: {cache: cold}"])
+def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured(more: str) -> None:
+    call = ExpertCall(64, 128, 64, 32, 4, ep_size=16)
+    cells = dict(call.cells)
+    extra = {EP_SIZE: cells.pop(EP_SIZE)}
+    record = CaseRecord(KERNEL, cells, extra)
+    source = PlannedSource("tree", "0" * 64, 1, same_stack=False)
+    text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: npu\n{more}\n"
+    of = campaign_from_text(text, path="c.yaml", base=Path("."))
+    request = PlanRequest(of, 1, 0, "", NPU, ((source, (record,)),), {}, None, retry_failed=False)
+    found = make_plan(request, find=find)
+    assert [one.reason for one in found.unsupported] == [NO_PLACE]
+    assert [shard.ranks for shard in found.plan.shards] == [1]
+    no = refusal_of_place(record.case, 1)
+    assert no is not None and no.reason == "it needs 16 ranks at once, and the plan gives it 1"
+    assert refusal_of_place(record.case, 16) is None
+
+
+def test_a_cpu_is_not_given_more_processes_than_it_can_bear() -> None:
+    case = ExpertCall(8, 16, 8, 256, 2, ep_size=128).case
+    no = refusal(case, find, "cpu")
+    assert no is not None and no.reason.startswith("128 ranks: each is a process")
+    assert refusal(case, find, "npu") is None

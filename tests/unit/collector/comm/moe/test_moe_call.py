@@ -139,3 +139,19 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, words)
 def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, choices, wanted_mb):
     call = replace(DEEPSEEK, tokens=tokens, hidden=hidden, choices=choices)
     assert call.buffsize_mb == wanted_mb
+
+
+def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
+    floating = replace(DEEPSEEK, is_int8=False).cells
+    with pytest.raises(BadInput, match="DispatchFFNCombineBF16 is launched"):
+        call_of(case_from_cells(KERNEL, floating))
+    mixed = {**DEEPSEEK.cells, INPUT_DTYPES: "DT_BF16;INT8;FLOAT;INT32;INT64;INT64;FLOAT"}
+    with pytest.raises(BadInput, match="weight2 of INT8 is wanted"):
+        call_of(case_from_cells(KERNEL, mixed))
+
+
+def test_a_call_that_no_group_of_ranks_can_hold_is_refused():
+    with pytest.raises(BadInput, match="more experts or tokens"):
+        check(replace(DEEPSEEK, experts=1 << 44))
+    with pytest.raises(BadInput, match="more experts or tokens"):
+        check(replace(DEEPSEEK, tokens=1 << 21, hidden=1))
