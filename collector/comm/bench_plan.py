@@ -168,6 +168,21 @@ def collectives_of(
     return found, left_out
 
 
+def measurable(
+    cases: Iterable[Collective], *, grid: Grid, world: int
+) -> tuple[list[Collective], list[LeftOut]]:
+    """The cases that a world of ranks can run, and those that it cannot."""
+    found: list[Collective] = []
+    left_out: list[LeftOut] = []
+    for case in cases:
+        there = grid.has_group(case.group_size, case.tier, world)
+        if reason := _refusal(case, int(there), world):
+            left_out.append(LeftOut(case, reason))
+        else:
+            found.append(case)
+    return found, left_out
+
+
 def _known(operations: Iterable[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(operations))
     for name in found:

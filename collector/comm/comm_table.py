@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.collective import OPERATIONS
-from collector.collective_row import COLUMNS, KEY, Cells, CollectiveFacts, fact_cells, key_cells
+from collector.collective_row import (
+    COLUMNS,
+    DURATION,
+    KEY,
+    Cells,
+    CollectiveFacts,
+    fact_cells,
+    key_cells,
+)
 from collector.comm.measured import Measured
 from collector.errors import BadInput
 from collector.store.atomic import write_whole
@@ -117,7 +125,8 @@ def _key_of(row: Mapping[str, str]) -> Key:
 
 
 def _check_backend(row: Mapping[str, str], one: Measured, path: Path) -> None:
-    there = row.get("backend", "") or one.backend
+    # Other producers have no such column: what they measured is of NPUs.
+    there = row.get("backend", "") or ("hccl" if row.get(DURATION) else one.backend)
     if there != one.backend:
         raise BadInput(f"its rows are of {there}, these are of {one.backend}", path=path)
 

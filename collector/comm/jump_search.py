@@ -1,6 +1,6 @@
 """The sizes of a plan as series in which jumps are looked for, and what was seen of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -24,11 +24,13 @@ def searched(plan: BenchPlan) -> list[Collective]:
     return list(found.values())
 
 
-def next_case(plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen]) -> Collective | None:
-    """What is to be measured next for the jumps of `one`'s series."""
+def next_case(
+    plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen], asked: Collection[int] = ()
+) -> Collective | None:
+    """What is to be measured next for the jumps of `one`'s series, but for the sizes `asked`."""
     if plan.jump_factor is None:
         return None
-    size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one))
+    size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one), asked)
     return None if size is None else replace(one, message_bytes=size)
 
 

@@ -5,7 +5,7 @@ does so beyond noise has a jump between them, which is bisected until neighbours
 Both ends are measured again first: what is gone then was no property of a size.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -47,21 +47,25 @@ class Jump:
         return f"{self.kind}, x {self.ratio:.2f} from {self.lower_bytes} bytes"
 
 
-def next_size(first: Times, again: Times, factor: float, whole_bytes: int) -> int | None:
+def next_size(
+    first: Times, again: Times, factor: float, whole_bytes: int, asked: Collection[int] = ()
+) -> int | None:
     """The size to measure next, a multiple of `whole_bytes`; None where all jumps are known.
 
     `first` are the planned sizes, `again` those that were measured for a jump, whose times count
     more. Of a jump the ends come first, then the middle by ratio: with a `factor` of 1.1 neighbours
-    that lie a factor of 2 apart need three sizes between them.
+    that lie a factor of 2 apart need three sizes between them. None of `asked` is asked for again:
+    one that gave no time would not give one for ever.
     """
-    if len(again) >= _MOST_SIZES:
+    if max(len(again), len(asked)) >= _MOST_SIZES:
         return None
     for lower, upper in _jumping({**first, **again}):
         if missing := [size for size in (lower, upper) if size not in again]:
-            return missing[0]
-        middle = _middle(lower, upper, whole_bytes)
-        if upper > lower * factor and middle is not None:
-            return middle
+            wanted: int | None = missing[0]
+        else:
+            wanted = _middle(lower, upper, whole_bytes) if upper > lower * factor else None
+        if wanted is not None and wanted not in asked:
+            return wanted
     return None
 
 

@@ -39,6 +39,18 @@ class Gathered:
         return asdict(self)
 
 
+def peer_case(plan: BenchPlan, case: Collective) -> Collective | None:
+    """What runs before each call of a case, where its mode has something do so."""
+    if plan.mode_of(case) is not Mode.ALTERNATING:
+        return None
+    other = replace(case, operation=_PEERS.get(case.operation, _PEER_OF_OTHERS))
+    try:
+        check(other)
+    except BadInput:
+        return None
+    return other
+
+
 class MeasuringRank:
     """`groups` are torch's, by their ranks; `control` is one of all ranks, on the host."""
 
@@ -52,6 +64,10 @@ class MeasuringRank:
         self._plan, self._device, self._control, self._groups = plan, device, control, groups
         self._clock = Clock(control)
         self._rank = dist.get_rank()
+
+    def renew_clock(self) -> None:
+        """Find out anew how far this rank's clock is ahead of rank 0's; by all ranks at once."""
+        self._clock = Clock(self._control)
 
     def measure(self, case: Collective) -> Gathered:
         """The same in every rank: what rank 0 returns is what all saw."""
@@ -101,14 +117,8 @@ class MeasuringRank:
         return Buffers(case, member, self._device.name)
 
     def _peer(self, case: Collective, ranks: tuple[int, ...]) -> Buffers | None:
-        if self._plan.mode_of(case) is not Mode.ALTERNATING:
-            return None
-        other = replace(case, operation=_PEERS.get(case.operation, _PEER_OF_OTHERS))
-        try:
-            check(other)
-        except BadInput:
-            return None
-        return self._buffers(other, ranks)
+        other = peer_case(self._plan, case)
+        return None if other is None else self._buffers(other, ranks)
 
     def _first_calls(self, target: Buffers | None, peer: Buffers | None) -> bool:
         """Untimed: the first call of an operation in a group sets up its channels, which takes ten

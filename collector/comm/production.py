@@ -60,19 +60,27 @@ class Held:
         return self.isolated_us / self.in_network.duration_us
 
     @property
+    def is_own(self) -> bool:
+        """Whether the rows are of the message's own tier and dtype."""
+        one = self.in_network.collective
+        return (self.below.tier, self.below.dtype) == (str(one.tier), DTYPES[one.dtype][0])
+
+    @property
     def offset_us(self) -> float | None:
-        """What the network adds; None where there is no row of this size, and of a difference that
-        is none: waiting, or less than nothing."""
+        """What the network adds; None where there is no row of this size, tier and dtype, and of a
+        difference that is none: waiting, or less than nothing."""
         added_us = self.in_network.duration_us - self.isolated_us
-        return added_us if self.is_exact and 0 <= added_us <= _LARGEST_OFFSET_US else None
+        is_the_same = self.is_exact and self.is_own
+        return added_us if is_the_same and 0 <= added_us <= _LARGEST_OFFSET_US else None
 
 
 def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
     """The messages of a profile, by operation, group and size."""
+    timed = ((one, [us for us in one.durations_us if us > 0]) for one in found)
     messages = [
-        InNetwork(one.collective, one.count, trimmed_median(one.durations_us))
-        for one in found
-        if one.collective is not None
+        InNetwork(one.collective, one.count, trimmed_median(durations_us))
+        for one, durations_us in timed
+        if one.collective is not None and durations_us
     ]
     return sorted(messages, key=lambda one: _order(one.collective))
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan
 from collector.comm.jump_search import next_case, searched
-from collector.comm.measuring_rank import Gathered, MeasuringRank
+from collector.comm.measuring_rank import Gathered, MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import (
     PLAN,
@@ -138,12 +138,17 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
 
     def measured(case: Collective, of_rounds: str) -> Gathered:
         member.journal.say(step=f"{case} ({of_rounds} of {plan.rounds})")
-        if _COPIES * (case.input_bytes + case.output_bytes) > limit_bytes:
-            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have")
+        peer = peer_case(plan, case)
+        wanted = sum(one.input_bytes + one.output_bytes for one in (case, peer) if one is not None)
+        if _COPIES * wanted > limit_bytes:
+            beside = " beside what comes before it in serving" if peer is not None else ""
+            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have{beside}")
         return worker.measure(case)
 
     for round_number, at in turns(plan.rounds, len(plan.collectives)):
         case = plan.collectives[at]
+        if at == 0:  # clocks drift, and a bench may last for hours
+            worker.renew_clock()
         yield round_number, at, measured(case, f"round {round_number + 1}")
     places = {case: at for at, case in enumerate(plan.collectives)}
     for case in _of_jumps(plan, member, folder):
@@ -158,13 +163,15 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
     """The sizes that tell where time jumps, each by what was written of those before it. Rank 0
     chooses: the others have not seen what all have."""
     for one in searched(plan):
+        asked = set[int]()
         while True:
             size = torch.zeros(1, dtype=torch.int64)
-            if member.rank == 0 and (wanted := next_case(plan, one, read_results(folder))):
+            if member.rank == 0 and (wanted := next_case(plan, one, read_results(folder), asked)):
                 size[0] = wanted.message_bytes
             dist.broadcast(size, 0, group=member.control)
             if not size[0]:
                 break
+            asked.add(int(size[0]))
             yield replace(one, message_bytes=int(size[0]))
 
 

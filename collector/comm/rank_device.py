@@ -59,6 +59,7 @@ class AcceleratorRank:
         self._window = hccl_window if kind == "npu" else nccl_window
 
     def free_bytes(self) -> int | None:
+        self._module.empty_cache()  # what torch keeps of tensors that are gone is free, too
         return int(self._module.mem_get_info()[0])
 
     def synchronize(self) -> None:

@@ -4,6 +4,7 @@ Collectives share where ranks lie, mode and environment; calls of DispatchFFNCom
 but their ranks.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ class ExpertBench:
             folder,
             patience_s=patience_s,
             tick=tick,
-            environment={_BUFFSIZE: str(wanted_mb)},
+            environment={} if _BUFFSIZE in os.environ else {_BUFFSIZE: str(wanted_mb)},
         )
 
 

@@ -86,7 +86,7 @@ def comm_verb(
 ) -> int:
     """Measure collectives, and write one CSV an operation."""
     from collector.collective import OPERATIONS, dtype_named
-    from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+    from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, measurable
     from collector.comm.gang import Rendezvous
     from collector.comm.sizes import chosen_sizes
     from collector.stack import BACKENDS
@@ -117,7 +117,8 @@ def comm_verb(
             world=meeting.world,
         )
     else:
-        cases, left_out = [one for one in from_profile if one.operation in operations], []
+        asked = [one for one in from_profile if one.operation in operations]
+        cases, left_out = measurable(asked, grid=grid, world=meeting.world)
     for line in left_out_lines("not measured", left_out):
         say(line)
     if not cases:

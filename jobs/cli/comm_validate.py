@@ -112,6 +112,8 @@ def _held_against_profile(path: Path, points: list[Point], tree: Path | None) ->
         if not one.is_exact:
             sizes = f"{one.below.message_bytes} and {one.above.message_bytes}"
             between = f" (on the line between {sizes} bytes)"
+        if not one.is_own:
+            between += f" (rows of {one.below.dtype}, tier {one.below.tier})"
         say(f"{mark} {one.ratio:.2f} x {message}; alone {one.isolated_us:g} us{between}")
         if mark == "FAIL":
             failed.append(str(message))

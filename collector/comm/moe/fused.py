@@ -20,7 +20,7 @@ from collector.host.custom_opp import custom_opp_problem
 from collector.replay.calls import import_vllm_ascend
 
 _FRACTAL_NZ = 29  # torch_npu's number of the format
-_MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
+MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
 
@@ -68,7 +68,7 @@ def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) 
         "bias2": [none],
         "probs": tokens.weights,
         "group": group,
-        "max_output_size": _MOST_ROWS,
+        "max_output_size": MOST_ROWS,
         "out": torch.empty_like(tokens.x),
         "expert_token_nums": torch.empty(call.local_experts, dtype=torch.int32, device=device),
         "expert_ids": chosen,

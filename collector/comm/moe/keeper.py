@@ -6,8 +6,10 @@ try over torchrun's store, and put their answers there.
 """
 
 import datetime
+import faulthandler
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import astuple
@@ -20,7 +22,7 @@ from collector.comm.moe.probe_plan import ProbePlan, Try
 from collector.comm.moe.prober_process import Answer, ProberProcess, Verdict
 from collector.comm.moe.region import Point
 from collector.comm.rank import RankJournal
-from collector.comm.rank_files import PLAN, RESULTS
+from collector.comm.rank_files import PLAN, RESULTS, stacks_name
 from collector.errors import BadInput, HostFault
 from collector.host.parent import die_with_parent
 from collector.replay.process import this_process
@@ -37,6 +39,8 @@ def main(folder: Path) -> None:
     die_with_parent(os.getppid())
     plan = ProbePlan.from_json((folder / PLAN).read_text())
     store, rank, world = next(rendezvous("env://"))
+    stacks = (folder / stacks_name(rank)).open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
     journal.say(process=astuple(this_process()), step="starting to probe")
     if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():

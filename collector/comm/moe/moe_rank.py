@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from collector.comm.clock import Clock
 from collector.comm.measuring_rank import Gathered
+from collector.comm.moe.fused import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.probe_plan import OPERATOR
 from collector.comm.moe.reference import alone, is_alike
@@ -32,16 +33,30 @@ def main(folder: Path) -> None:
 
 
 def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
-    clock, limit_bytes = Clock(member.control), member.memory_of_all()
+    limit_bytes = member.memory_of_all()
     prepare = open_runner(plan.backend, OPERATOR)
     for round_number, at in turns(plan.rounds, len(plan.cases)):
         case = plan.cases[at]
+        if at == 0:  # clocks drift, and a bench may last for hours
+            clock = Clock(member.control)
         member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
-        if (wanted := _COPIES * case.call.working_bytes) > limit_bytes:
-            reason = f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have: {wanted >> 20}"
+        if reason := _too_large(plan, case, limit_bytes):
             yield round_number, at, Gathered((), reason)
         else:
             yield round_number, at, _measured(plan, case, member, clock, prepare, not round_number)
+
+
+def _too_large(plan: MoePlan, case: MoeCase, limit_bytes: int) -> str:
+    """Why the busiest rank could not hold what it gets; empty where it can."""
+    call = case.call
+    rows = case.routing().busiest_rows(call.ep_size)
+    if plan.backend == "npu" and rows > MOST_ROWS:
+        return f"{TOO_LARGE} {MOST_ROWS} rows that the operator gives a rank: {rows}"
+    uneven_bytes = max(0, rows - call.tokens * call.choices) * call.outputs[0].size_bytes
+    wanted = _COPIES * (call.working_bytes + 4 * uneven_bytes // call.tokens)
+    if wanted > limit_bytes:
+        return f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have: {wanted >> 20}"
+    return ""
 
 
 def _measured(
@@ -58,7 +73,11 @@ def _measured(
     out, rows = run()
     is_right = True
     if is_looked_at:
-        wanted = alone(call, case.seed, rank, routing)
+
+        def tick(expert: int) -> None:
+            member.journal.say(step=f"{case}: computing expert {expert} alone")
+
+        wanted = alone(call, case.seed, rank, routing, tick)
         is_exact = call.is_int8 and plan.backend != "npu"
         is_right = is_alike(out.cpu(), wanted, is_exact=is_exact)
         mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)

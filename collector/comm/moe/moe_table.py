@@ -12,7 +12,7 @@ from collector.canonical import short_hash
 from collector.case import Case, case_from_cells
 from collector.comm.moe.moe_measured import MeasuredCase
 from collector.comm.moe.moe_plan import MoeCase
-from collector.database.columns import DATABASE_COLUMNS, duration_cells
+from collector.database.columns import AVERAGE_DURATION, DATABASE_COLUMNS, duration_cells
 from collector.database.tree import Cells, KernelFile, Upserted, read_kernel_file, upsert
 from collector.errors import BadInput
 from collector.expert_call import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imbalance_of
@@ -64,7 +64,9 @@ def _is_routed(row: Cells) -> bool:
 
 
 def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
-    for there in {row.get(BACKEND, "") for row in file.rows} - {"", backend}:
+    # Other producers have no such column: what they measured is of NPUs.
+    known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in file.rows}
+    for there in known - {"", backend}:
         raise BadInput(f"its rows are of {there}, these are of {backend}", path=path)
 
 

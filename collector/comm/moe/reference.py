@@ -7,7 +7,7 @@ scale a token: a token is quantised once before it is sent, the middle once an e
 INT8 are exact, so that both ways agree to the last bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +87,20 @@ def combined(
     return _weighed(back.view(call.tokens, call.choices, -1), tokens.weights), rows
 
 
-def alone(call: ExpertCall, seed: int, rank: int, routing: Routing) -> torch.Tensor:
+def alone(
+    call: ExpertCall,
+    seed: int,
+    rank: int,
+    routing: Routing,
+    tick: Callable[[int], object] = lambda expert: None,
+) -> torch.Tensor:
     """The same output of a rank, computed in one process on the host: expert by expert, with no
-    exchange."""
+    exchange. `tick` is told each: to make the weights of hundreds takes minutes."""
     tokens = make_tokens(call, seed, rank, routing, "cpu")
     sent = _sent(call, tokens.x)
     results = tokens.x.new_zeros((call.tokens, call.choices, call.hidden))
     for number in tokens.experts.unique().tolist():
+        tick(number)
         token, choice = (tokens.experts == number).nonzero(as_tuple=True)
         expert = make_experts(call, seed, [number], "cpu")
         results[token, choice] = _one_expert(call, [part[token] for part in sent], expert, 0)

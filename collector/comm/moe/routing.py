@@ -35,6 +35,10 @@ class Routing:
         the root of (experts - 1) where one has all."""
         return imbalance_of(self.loads)
 
+    def busiest_rows(self, ranks: int) -> int:
+        """The rows of the rank that gets most."""
+        return int(self.loads.reshape(ranks, -1).sum(axis=1).max())
+
     def rank_imbalance(self, ranks: int) -> float:
         """The rows of the busiest rank by the mean of ranks: how much longer than an even call the
         slowest rank computes."""

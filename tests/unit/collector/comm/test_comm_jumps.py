@@ -148,3 +148,12 @@ def test_the_plan_that_ranks_read_has_its_factor():
     plan = plan_of(case(1024))
     assert BenchPlan.from_json(plan.to_json()) == plan
     assert replace(plan, jump_factor=None).number != plan.number
+
+
+def test_a_size_that_gives_no_time_is_asked_for_once():
+    first = {1024: Timed(10.0, 0.0), 2048: Timed(11.0, 0.0), 4096: Timed(60.0, 0.0)}
+    asked: set[int] = set()
+    while (size := next_size(first, {}, 1.1, 2, asked)) is not None:
+        assert size not in asked
+        asked.add(size)
+    assert asked == {2048}  # the other end is not needed without it

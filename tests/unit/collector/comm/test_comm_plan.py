@@ -14,7 +14,13 @@ from collector.collective import (
     parts_v,
 )
 from collector.collective_row import key_cells
-from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, default_mode
+from collector.comm.bench_plan import (
+    BenchPlan,
+    Mode,
+    collectives_of,
+    default_mode,
+    measurable,
+)
 from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
 from collector.errors import BadInput
 from collector.topology import Grid
@@ -185,3 +191,13 @@ def test_a_dtype_has_three_spellings(text):
 def test_another_dtype_is_refused():
     with pytest.raises(BadInput, match="float8"):
         dtype_named("float8")
+
+
+def test_cases_of_a_profile_that_the_ranks_do_not_hold_are_left_out():
+    grid = Grid((48, 8, 2))
+    pair, wide = (
+        Collective("all_reduce", 64, "bfloat16", size, 2 - (size > 2)) for size in (2, 16)
+    )
+    cases, left_out = measurable([pair, wide], grid=grid, world=8)
+    assert cases == [pair]
+    assert [one.reason for one in left_out] == ["no group of 16 ranks of tier 1 among 8 ranks"]

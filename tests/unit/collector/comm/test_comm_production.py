@@ -112,3 +112,18 @@ def test_offsets_go_into_tables_of_collectives_only(tmp_path):
     path.write_text("Name,Type\n")
     with pytest.raises(BadInput, match="message_bytes and num_devices"):
         write_offsets(path, {})
+
+
+def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
+    for other in (row(1024, 10.0, tier="0"), row(1024, 10.0, dtype="DT_FLOAT")):
+        one = held(message(1024, 12.0), [other])
+        assert one.is_exact and not one.is_own
+        assert one.ratio == pytest.approx(10.0 / 12.0)
+        assert one.offset_us is None
+
+
+def test_times_of_nothing_are_no_messages():
+    sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (0.0, 10.0)]
+    (one,) = in_network(profiled(sent, GRID, "bfloat16"))
+    assert one.duration_us == 10.0
+    assert in_network(profiled(sent[:1], GRID, "bfloat16")) == []

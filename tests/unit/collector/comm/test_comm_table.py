@@ -92,7 +92,7 @@ def test_what_others_wrote_stays(tmp_path):
         "4096,2,DT_BF16,2,8.00,0.51,second\r\n"
         "8192,16,DT_BF16,1,9.00,0.91,other\r\n"
     )
-    change = write_file(path, found(ALONE).measured)
+    change = write_file(path, found(ALONE, backend="npu").measured)
     assert (change.added, change.changed, change.twice) == (0, 1, 1)
     assert [(row["Duration(us)"], row["note"]) for row in rows(path)] == [
         ("100.00", "first"),  # which the consumer takes
@@ -172,3 +172,15 @@ def test_one_case_in_twenty_moves_more_between_rounds():
     sizes = [replace(ALONE, message_bytes=1024 * at) for at in range(1, 41)]
     assert found(*sizes, rounds_us=(90.0, 100.0, 105.0)).round_p95 == pytest.approx(0.1)
     assert found(ALONE).round_p95 == 0.0
+
+
+def test_rows_of_other_producers_are_of_npus(tmp_path):
+    table = tmp_path / "hcom_allReduce_.csv"
+    table.write_text(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us)\n4096,2,DT_BF16,2,12.5\n"
+    )
+    before = table.read_bytes()
+    case = replace(ALONE, operation="all_reduce", message_bytes=4096, group_size=2, tier=2)
+    with pytest.raises(BadInput, match="its rows are of hccl, these are of gloo"):
+        write_measured(tmp_path, found(case).measured)
+    assert table.read_bytes() == before
