@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from collector.case import Case
-from collector.collective import DTYPES, OPERATIONS, Collective, check
+from collector.collective import BY_KERNEL_TYPE, DTYPES, OPERATIONS, Collective, check
 from collector.errors import BadInput
 from collector.record import CaseRecord
 from collector.topology import Grid
 from collector.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
 
-_BY_KERNEL_TYPE = {one.file.removesuffix(".csv"): one for one in OPERATIONS.values()}
 _COLUMNS = tuple(
     RUNTIME_PREFIX + name
     for name in (
@@ -47,7 +46,7 @@ class CollectiveCase:
 
     def record(self) -> CaseRecord:
         """The case as a row: one rank's tensors, flat."""
-        one, operation = self.collective, OPERATIONS[self.collective.operation]
+        one = self.collective
         _, item_bytes = DTYPES[one.dtype]
         sent, received = one.input_bytes // item_bytes, one.output_bytes // item_bytes
         spelling = _SPELLED[one.dtype]
@@ -59,19 +58,19 @@ class CollectiveCase:
         extra = dict(zip(_COLUMNS, map(str, values), strict=True))
         if self.environment:
             extra[_ENVIRONMENT] = self.environment
-        kernel_type = operation.file.removesuffix(".csv")
+        kernel_type = OPERATIONS[one.operation].kernel_type
         return CaseRecord(kernel_type, dict(zip(BASE_CELLS, told, strict=True)), extra)
 
 
 def is_collective(kernel_type: str) -> bool:
     """Whether a kernel type is that of an operation over several ranks."""
-    return kernel_type in _BY_KERNEL_TYPE
+    return kernel_type in BY_KERNEL_TYPE
 
 
 def collective_case(case: Case) -> CollectiveCase:
     """The collective that a case of such a kernel type asks for. BadInput, with the column, for a
     row that does not say, or says two things."""
-    operation = _BY_KERNEL_TYPE[case.kernel_type]
+    operation = BY_KERNEL_TYPE[case.kernel_type]
     told = dict(case.attributes)
     if missing := [name for name in _COLUMNS if name not in told]:
         raise BadInput(f"{missing[0]} is wanted of a collective, beside its shapes")

@@ -25,8 +25,7 @@ Cells = dict[str, str]
 class CollectiveFacts:
     """What a bench found of a case: durations in microseconds over all its calls, the smallest and
     the largest of the ranks' own medians, how far apart they arrived. `jump` tells of one between
-    this size and the next. `groups` worked at once, the
-    slowest of them took `slowest_us`."""
+    this size and the next. `groups` worked at once, the slowest of them took `slowest_us`."""
 
     duration_us: float
     mode: str

@@ -40,7 +40,7 @@ def nccl_spans(kernels: Iterable[Event]) -> list[Span]:
 def hccl_spans(path: Path, operation: str) -> list[Span]:
     """An operation's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
     `N/A` and on the stream that carried it, with the same start. BadInput for another file."""
-    kernel_type = OPERATIONS[operation].file.removesuffix(".csv")
+    kernel_type = OPERATIONS[operation].kernel_type
     try:
         lines = path.read_text("utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ from statistics import median
 from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
 from collector.comm.jump_search import case_of, found_jumps
-from collector.comm.rank_files import CaseSeen
+from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
 
 # What changes how a collective runs, by the libraries' own documentation.
@@ -86,20 +86,23 @@ def found_of(
     measured, left_out, wrong = [], [], []
     for case, rounds in by_case.items():
         timed = [one for one in rounds if not one.left_out]
-        if ranks := sorted({rank for one in rounds for rank in one.wrong}):
-            wrong.append(LeftOut(case, f"the result of rank {', '.join(map(str, ranks))} is wrong"))
+        if reason := wrong_result(rounds):
+            wrong.append(LeftOut(case, reason))
         elif not timed:
             left_out.append(LeftOut(case, rounds[0].left_out))
         else:
             groups = plan.groups(case)
-            timings = tuple(_of_groups(groups, one) for one in timed)
+            timings = tuple(group_timings(groups, one) for one in timed)
             backend = BACKENDS[plan.backend]
             mode, jump = plan.mode_of(case), jumps.get(case, "")
             measured.append(Measured(case, mode, backend, timings, settings, jump))
     return Found(tuple(measured), tuple(left_out), tuple(wrong))
 
 
-def _of_groups(groups: Sequence[tuple[int, ...]], seen: CaseSeen) -> tuple[CollectiveTiming, ...]:
+def group_timings(
+    groups: Sequence[tuple[int, ...]], seen: CaseSeen
+) -> tuple[CollectiveTiming, ...]:
+    """What each group of a round took."""
     by_rank = {one.rank: one for one in seen.ranks}
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 

@@ -8,13 +8,11 @@ an AIV kernel sends is not told at all: such rows are counted, and are no cases.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from collector.collective import DTYPES, OPERATIONS, Collective
+from collector.collective import BY_KERNEL_TYPE, Collective, whole_bytes
 from collector.profiles.transfers import Transfer
 from collector.topology import Grid
-
-_BY_KERNEL_TYPE = {one.file.removesuffix(".csv"): one.name for one in OPERATIONS.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +45,18 @@ def share(found: Sequence[Profiled]) -> float:
 
 
 def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str]:
-    operation = _BY_KERNEL_TYPE.get(one.kernel_type)
+    operation = BY_KERNEL_TYPE.get(one.kernel_type)
     if operation is None:
         return None, "no operation of this bench"
-    if operation == "broadcast":
+    if operation.name == "broadcast":
         return None, "what a rank sends of a broadcast does not tell its size"
     if one.group_size is None or not one.sent_bytes:
         return None, "the profile does not tell what was sent"
     if one.group_size > grid.size:
         return None, f"{one.group_size} ranks, and the grid {grid} has {grid.size}"
-    exact_bytes = one.sent_bytes / OPERATIONS[operation].crosses(one.group_size)
-    parts = one.group_size if OPERATIONS[operation].is_split else 1
-    whole = DTYPES[dtype][1] * parts
-    message_bytes = max(whole, round(exact_bytes / whole) * whole)
+    exact_bytes = one.sent_bytes / operation.crosses(one.group_size)
     tier = grid.natural_tier(one.group_size)
-    return Collective(operation, message_bytes, dtype, one.group_size, tier), ""
+    found = Collective(operation.name, 0, dtype, one.group_size, tier)
+    whole = whole_bytes(found)
+    message_bytes = max(whole, round(exact_bytes / whole) * whole)
+    return replace(found, message_bytes=message_bytes), ""

@@ -1,6 +1,7 @@
 """The files by which ranks and whoever watches them speak: a plan, journals, results, stacks."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,12 @@ class CaseSeen:
     left_out: str
     wrong: tuple[int, ...]
     extra: Collective | None = None
+
+
+def wrong_result(rounds: Iterable[CaseSeen]) -> str:
+    """Whose result of a case was not what it must be, in words; empty where all were right."""
+    ranks = sorted({rank for one in rounds for rank in one.wrong})
+    return f"the result of rank {', '.join(map(str, ranks))} is wrong" if ranks else ""
 
 
 def rank_states(folder: Path) -> list[RankState]:

@@ -69,9 +69,8 @@ def work(
     Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
     another plan than the one assigned.
     """
-    plan = _read_plan(store, assignment)
+    plan, planned = _read_plan(store, assignment)
     machine = machine or ThisMachine()
-    planned = next(shard for shard in plan.shards if shard.shard_id == assignment.shard)
     cases = _read_cases(store, plan, planned)
     if cases is None:
         _commit_nothing(store, assignment, plan, machine.node)
@@ -103,8 +102,8 @@ def work(
 
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
     """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
-    plan, node = _read_plan(store, assignment), ThisMachine().node
-    planned = next(shard for shard in plan.shards if shard.shard_id == assignment.shard)
+    plan, planned = _read_plan(store, assignment)
+    node = ThisMachine().node
     cases = _read_cases(store, plan, planned)
     if cases is None:
         _commit_nothing(store, assignment, plan, node)
@@ -153,15 +152,15 @@ def _difference(name: str, wanted: object, here: object) -> str:
     return f"the plan is for {name} {wanted!r}, and this machine has {here!r}"
 
 
-def _read_plan(store: Store, assignment: Assignment) -> Plan:
-    """The plan that whoever assigned a shard of it knows; else WrongImage."""
+def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard]:
+    """The plan that whoever assigned a shard of it knows, and the shard; else WrongImage."""
     campaign, number = assignment.campaign, assignment.plan
     with seen_by_all():
         plan = assigned_plan(store, campaign, number, assignment.plan_hash)
-    if assignment.shard not in {shard.shard_id for shard in plan.shards}:
-        key = keys.plan(campaign, number)
-        raise WrongImage(f"{key}: this plan has no shard {assignment.shard}")
-    return plan
+    for planned in plan.shards:
+        if planned.shard_id == assignment.shard:
+            return plan, planned
+    raise WrongImage(f"{keys.plan(campaign, number)}: this plan has no shard {assignment.shard}")
 
 
 def _read_cases(store: Store, plan: Plan, planned: PlannedShard) -> list[ShardCase] | None:

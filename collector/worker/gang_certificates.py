@@ -7,12 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from collector.comm.measured import settings_of
-from collector.comm.rank_files import TOO_LARGE, CaseSeen
+from collector.comm.measured import group_timings, settings_of
+from collector.comm.rank_files import TOO_LARGE, CaseSeen, wrong_result
 from collector.comm.timing import (
     CollectiveTiming,
     call_durations_us,
-    collective_timing,
     relative_spread,
 )
 from collector.measurement import Measurement, Outcome, Provenance
@@ -81,8 +80,7 @@ def _certificate(
     found = summarise(calls_us)
     least_us = floor_us(record.case, session.stack)
     fault = implausible(found.timing.mean_us, floor_us=least_us, limit_us=limit_us)
-    wrong = sorted({rank for one in seen for rank in one.wrong})
-    doubt = f"the result of rank {', '.join(map(str, wrong))} is wrong" if wrong else ""
+    doubt = wrong_result(seen)
     outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if doubt else Outcome.OK
     return replace(
         made,
@@ -92,7 +90,7 @@ def _certificate(
         timing=found.timing,
         counters=(
             *_counters(
-                [_of_groups(one, groups) for one in timed],
+                [group_timings(groups, one) for one in timed],
                 [us for one in timed for us in _calls_us(one, groups, slowest=True)],
             ),
             *session.facts[at],
@@ -110,11 +108,6 @@ def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[
     by_rank = {one.rank: one for one in seen.ranks}
     own = np.array([call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups])
     return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
-
-
-def _of_groups(seen: CaseSeen, groups: Groups) -> tuple[CollectiveTiming, ...]:
-    by_rank = {one.rank: one for one in seen.ranks}
-    return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
 def _counters(

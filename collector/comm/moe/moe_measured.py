@@ -8,7 +8,7 @@ import numpy as np
 
 from collector.comm.bench_plan import BACKENDS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.rank_files import CaseSeen
+from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import (
     CollectiveTiming,
     call_durations_us,
@@ -66,10 +66,7 @@ def moe_found(plan: MoePlan, seen: Iterable[CaseSeen]) -> MoeFound:
 
 
 def _failure(rounds: Sequence[CaseSeen]) -> str:
-    wrong = sorted({rank for one in rounds for rank in one.wrong})
-    if wrong:
-        return f"the result of rank {', '.join(map(str, wrong))} is wrong"
-    return next((one.left_out for one in rounds if one.left_out), "")
+    return wrong_result(rounds) or next((one.left_out for one in rounds if one.left_out), "")
 
 
 def _measured(plan: MoePlan, case: MoeCase, rounds: Sequence[CaseSeen]) -> MeasuredCase:
