@@ -53,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def start_folder(command: Command) -> Path:
     """The PROF folder of a run, in which its launches are written down."""
-    stamp = time.strftime("%Y%m%d%H%M%S") + f"{time.time_ns() // 1_000_000 % 1000:03d}"
+    now_ms = time.time_ns() // 1_000_000
+    stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
     folder = command.output.absolute() / f"PROF_000001_{stamp}_{_letters(os.getpid())}"
     for part in ("host/data", "device_0/data"):
         (folder / part).mkdir(parents=True)
