@@ -1,6 +1,7 @@
 """What every tier of tests shares: where real profiles are, and calm settings for hypothesis."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 # torch_npu beside another torch makes `import torch` fail unless this is said first.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+# Where bytecode may not be kept, each of hundreds of processes compiles all of ours anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The machine may be shared: no example is failed for its time.
 settings.register_profile("calm", deadline=None)
