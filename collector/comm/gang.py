@@ -31,6 +31,8 @@ from collector.errors import BadInput, OpmeterError
 from collector.replay.process import describe_end, end_group
 
 PATIENCE_S = 120.0
+RANK = "collector.comm.rank"
+Tick = Callable[[int], None]
 _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _LOOK_S = 1.0  # between looks at files: the ranks need the cores
@@ -97,9 +99,9 @@ def run_gang(
     meeting: Rendezvous,
     folder: Path,
     *,
-    program: str = "collector.comm.rank",
+    program: str = RANK,
     patience_s: float = PATIENCE_S,
-    tick: Callable[[int], None] = lambda measured: None,
+    tick: Tick = lambda measured: None,
     environment: Mapping[str, str] = _AS_HERE,
 ) -> None:
     """Run a plan's ranks of this node in an empty folder, each the module `program`; `tick` is told
@@ -128,6 +130,45 @@ def run_gang(
             if state.process is not None:
                 state.process.kill()
         end_group(process)
+
+
+class StartRanks(Protocol):
+    """Starts all `world` ranks of a plan, wherever they are, and watches over them as `run_gang`
+    does; what rank 0 gathers is in the folder."""
+
+    def __call__(
+        self,
+        plan: GangPlan,
+        world: int,
+        folder: Path,
+        *,
+        program: str,
+        patience_s: float,
+        tick: Tick,
+        environment: Mapping[str, str],
+    ) -> None: ...
+
+
+def start_here(
+    plan: GangPlan,
+    world: int,
+    folder: Path,
+    *,
+    program: str,
+    patience_s: float,
+    tick: Tick,
+    environment: Mapping[str, str],
+) -> None:
+    """All of them on this node."""
+    run_gang(
+        plan,
+        Rendezvous(world),
+        folder,
+        program=program,
+        patience_s=patience_s,
+        tick=tick,
+        environment=environment,
+    )
 
 
 def checked(meeting: Rendezvous) -> Rendezvous:
@@ -175,7 +216,7 @@ def _watch(
     folder: Path,
     ranks: int,
     patience_s: float,
-    tick: Callable[[int], None],
+    tick: Tick,
 ) -> None:
     """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
     longer."""

@@ -5,7 +5,7 @@ but their ranks.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,8 +13,8 @@ from typing import Protocol
 from collector.case import Case
 from collector.collective_case import CollectiveCase, collective_case, is_collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.gang import Rendezvous, run_gang
-from collector.comm.moe.benching import bench
+from collector.comm.gang import RANK, StartRanks, Tick
+from collector.comm.moe.benching import MOE_RANK
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.errors import BadInput
 from collector.expert_call import call_of, imbalance_of, largest_buffsize_mb
@@ -35,7 +35,7 @@ class GangBench(Protocol):
     @property
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]: ...
 
-    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
         """Have the ranks measure in an empty folder. Raises GangFailed and BadInput."""
 
 
@@ -52,11 +52,12 @@ class CollectiveBench:
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
         return tuple(() for _ in self.plan.collectives)
 
-    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
-        run_gang(
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
+        start(
             self.plan,
-            Rendezvous(self.plan.world),
+            self.plan.world,
             folder,
+            program=RANK,
             patience_s=patience_s,
             tick=tick,
             environment=self.environment,
@@ -80,12 +81,13 @@ class ExpertBench:
             for one, ranks in drawn
         )
 
-    def run(self, folder: Path, patience_s: float, tick: Callable[[int], None]) -> None:
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
         wanted_mb = largest_buffsize_mb(case.call for case in self.plan.cases)
-        bench(
+        start(
             self.plan,
-            Rendezvous(self.plan.world),
+            self.plan.world,
             folder,
+            program=MOE_RANK,
             patience_s=patience_s,
             tick=tick,
             environment={} if _BUFFSIZE in os.environ else {_BUFFSIZE: str(wanted_mb)},

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collector import surroundings
-from collector.comm.gang import GangFailed
+from collector.comm.gang import GangFailed, StartRanks, start_here
 from collector.comm.rank_files import CaseSeen, read_results
 from collector.errors import BadInput
 from collector.manifest import NO_USAGE, Usage
@@ -38,9 +38,10 @@ class GangInstrument:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        start: StartRanks = start_here,
     ):
         self._settings, self._ranks, self._scratch = settings, ranks, scratch
-        self._stop, self._on_progress = stop, on_progress
+        self._stop, self._on_progress, self._start = stop, on_progress, start
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """One start of the ranks, for the cases that can share it with the first one. Those that no
@@ -104,7 +105,7 @@ class GangInstrument:
 
         longest_s = max(case.predicted_s for case in cases)
         try:
-            bench.run(folder, case_limit_s(longest_s, self._settings.limits), tick)
+            bench.run(self._start, folder, case_limit_s(longest_s, self._settings.limits), tick)
         except (GangFailed, BadInput) as error:
             return str(error)
         return ""

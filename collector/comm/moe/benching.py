@@ -9,7 +9,7 @@ from collector.comm.moe.moe_measured import MoeFound, moe_found
 from collector.comm.moe.moe_plan import MoePlan
 from collector.comm.rank_files import read_results
 
-_RANK = "collector.comm.moe.moe_rank"
+MOE_RANK = "collector.comm.moe.moe_rank"
 
 
 def bench(
@@ -28,7 +28,7 @@ def bench(
         plan,
         meeting,
         folder,
-        program=_RANK,
+        program=MOE_RANK,
         patience_s=patience_s,
         tick=tick,
         environment=environment,

@@ -148,7 +148,7 @@ def test_what_a_session_left_in_the_middle_is_measured_again(tmp_path, monkeypat
     class Ended:
         groups, facts = (((0, 1),),) * 2, ((), ())
 
-        def run(self, folder, patience_s, tick):
+        def run(self, start, folder, patience_s, tick):
             ranks = [[0, [0.0], [5.0]], [1, [0.0], [6.0]]]
             lines = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
             seen = {"ranks": ranks, "left_out": "", "wrong": []}
