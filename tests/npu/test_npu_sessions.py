@@ -1,7 +1,8 @@
 """Sessions of the stock torch_npu under msprof, on an NPU that computes nothing: what each way in
 which a device or its profiler can fail does to the answers.
 
-The fake NPU's durations follow from the call alone, so that a wrong attribution shows.
+The fake NPU's durations follow from the call alone, so that a wrong attribution shows. What goes
+wrong only when msprof exports is done to one session's records, exported again for each damage.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,13 @@ from collector.profiles.launches import read_op_summary
 from collector.record import CaseRecord
 from collector.replay.disturbance import concurrency_test
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.msprof import NoSpace
+from collector.replay.msprof import (
+    OUTPUT,
+    NoSpace,
+    discard_exports,
+    export_missing,
+    find_msprof,
+)
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
@@ -61,6 +68,25 @@ class Bench:
         directory.mkdir()
         report = run_session(spec, directory, **more)  # type: ignore[arg-type]
         return report, collect(spec, directory, report, PROVENANCE)
+
+    def export_again(self, recorded: "Recorded") -> SessionResult:
+        """What a session gives that ran before, if its records are exported under these faults."""
+        directory = self.folder / "again"
+        shutil.copytree(recorded.directory / OUTPUT, directory / OUTPUT)
+        shutil.copy(recorded.directory / JOURNAL, directory)
+        discard_exports(directory)
+        export_missing(find_msprof(), directory, directory / "msprof.log", 60.0)
+        return collect(recorded.spec, directory, recorded.report, PROVENANCE)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A session that came to its end undamaged."""
+
+    spec: SessionSpec
+    directory: Path
+    report: SessionReport
+    result: SessionResult
 
 
 def bench_in(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
@@ -107,25 +133,40 @@ def outcomes(result: SessionResult) -> list[Outcome]:
     return [m.outcome for m in result.measurements if not m.is_filed]
 
 
-def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(bench):
-    mark = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
-    spec = session(add(8), unary("Abs"), add(8, "DT_BF16"), unary("NoSuchKernel"), mark)
-    report, result = bench.run(spec)
+FORTY = [add(rows) for rows in range(1, 41)]
+GOOD = [*FORTY, unary("Abs"), add(8, "DT_BF16")]
+MARK = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The good cases, two that cannot be measured, and one as whose kernel another runs."""
+    spec = session(*GOOD, unary("NoSuchKernel"), MARK, nz_matmul())
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        report, result = bench_in(folder, patch).run(spec)
+    return Recorded(spec, folder / "session_1", report, result)
+
+
+def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(recorded):
+    report, result = recorded.report, recorded.result
     assert report.ending is Ending.COMPLETE, report.log_tail
-    assert outcomes(result) == [*[Outcome.OK] * 3, Outcome.UNSUPPORTED, Outcome.REJECTED]
+    good, others = outcomes(result)[: len(GOOD)], outcomes(result)[len(GOOD) :]
+    assert good == [Outcome.OK] * len(GOOD)
+    assert others == [Outcome.UNSUPPORTED, Outcome.REJECTED, Outcome.SUBSTITUTED]
     assert {m.provenance.runtime for m in result.measurements} == {"fake"}
-    for m in result.measurements[:3]:
+    for m in result.measurements[: len(GOOD)]:
         assert m.n_expected == m.n_observed == m.n_accepted == 5
         assert (m.op_state, m.core, m.companions) == ("dynamic", "AI_VECTOR_CORE", ())
         assert dict(m.counters)["aiv_time(us)"] > 0
-    assert result.measurements[4].reason.startswith("(3, 7, 1, 1, 1) is the shape of a mark")
-    assert _durations(result) == _recorded_durations(result)
+    refused = result.measurements[len(GOOD) + 1]
+    assert refused.reason.startswith("(3, 7, 1, 1, 1) is the shape of a mark")
+    assert _durations(result) == pytest.approx(_recorded_durations(result))
     assert result.retry == () and result.unread == ""
 
 
-def test_a_weight_in_fractal_nz_is_laid_out_so_before_its_launches(bench):
-    _, result = bench.run(session(nz_matmul()))
-    rows = list(read_op_summary(result.summary))
+def test_a_weight_in_fractal_nz_is_laid_out_so_before_its_launches(recorded):
+    rows = list(read_op_summary(recorded.result.summary))
     launches = [row for row in rows if "FRACTAL_NZ" in row.cells["Input Formats"]]
     assert len(launches) == 8
     assert {row.cells[INPUT_SHAPES] for row in launches} == {'"32,64;8,4,16,16"'}
@@ -140,52 +181,38 @@ def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
         assert (m.cache, m.n_observed, m.companions) == ("cold", 4, ())
 
 
-def test_a_lost_head_costs_no_case(bench):
+def test_a_lost_head_costs_no_case(bench, recorded):
     bench.faults(Fault("lose_head", count=12))
-    _, result = bench.run(session(add(8), unary("Abs")))
-    assert outcomes(result) == [Outcome.OK] * 2
-
-
-FORTY = [add(rows) for rows in range(1, 41)]
-
-
-@pytest.fixture(scope="module")
-def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """What forty cases take where nothing is lost, by case."""
-    with pytest.MonkeyPatch.context() as patch:
-        _, whole = bench_in(tmp_path_factory.mktemp("undamaged"), patch).run(session(*FORTY))
-    assert outcomes(whole) == [Outcome.OK] * len(FORTY)
-    return _durations(whole)
+    assert _durations(bench.export_again(recorded)) == _durations(recorded.result)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_lost_records_cost_their_own_cases_and_move_no_number(bench, undamaged, seed):
+def test_lost_records_cost_their_own_cases_and_move_no_number(bench, recorded, seed):
     bench.faults(Fault("lose", share=0.05), seed=seed)
-    report, damaged = bench.run(session(*FORTY))
-    assert report.ending is Ending.COMPLETE
+    damaged = bench.export_again(recorded)
     lost = [m for m in damaged.measurements if m.outcome is Outcome.PROFILER_LOST]
     good = _durations(damaged)
-    assert len(lost) + len(good) == 40 and 5 < len(lost) < 40
+    assert {m.case_id for m in lost} | good.keys() >= {case.case_id for case in GOOD}
+    assert 5 < len(lost) < 40
     assert list(damaged.retry) == [m.case_id for m in lost]
-    assert good.items() <= undamaged.items()
+    assert good.items() <= _durations(recorded.result).items()
 
 
-def test_records_whose_shapes_are_not_known_are_told_by_their_order(bench):
+def test_records_whose_shapes_are_not_known_are_told_by_their_order(bench, recorded):
     bench.faults(Fault("hide_shapes", kernel="Add"))
-    _, result = bench.run(session(add(8), unary("Abs"), add(9)))
-    assert outcomes(result) == [Outcome.OK] * 3
+    assert _durations(bench.export_again(recorded)) == _durations(recorded.result)
 
 
-def test_without_its_marks_no_case_is_believed(bench):
+def test_without_its_marks_no_case_is_believed(bench, recorded):
     bench.faults(Fault("hide_shapes", call="aclnnNeg("))
-    _, result = bench.run(session(add(8), unary("Abs")))
-    assert outcomes(result) == [Outcome.PROFILER_LOST] * 2
+    result = bench.export_again(recorded)
+    assert outcomes(result)[: len(GOOD)] == [Outcome.PROFILER_LOST] * len(GOOD)
 
 
-def test_a_twin_that_ran_is_filed_under_its_own_name(bench):
-    bench.faults(Fault("rename", kernel="Add", to="AddAiCore"))
-    _, result = bench.run(session(add(8), unary("Abs")))
-    asked, ran, other = result.measurements
+def test_a_twin_that_ran_is_filed_under_its_own_name(bench, recorded):
+    bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="AddAiCore"))
+    result = bench.export_again(recorded)
+    asked, ran = (m for m in result.measurements if add(8).case_id in (m.case_id, m.asked))
     assert (asked.outcome, asked.reason) == (
         Outcome.SUBSTITUTED,
         "AddAiCore ran instead of Add",
@@ -194,26 +221,28 @@ def test_a_twin_that_ran_is_filed_under_its_own_name(bench):
     assert (ran.outcome, ran.kernel_type, ran.asked) == (Outcome.OK, "AddAiCore", asked.case_id)
     assert ran.case_id == replace(add(8), kernel_type="AddAiCore").case_id
     assert ran.measurement_id != asked.measurement_id
-    assert other.outcome is Outcome.OK and not other.is_filed
+    others = [m for m in result.measurements[: len(GOOD) + 1] if m not in (asked, ran)]
+    assert {(m.outcome, m.is_filed) for m in others} == {(Outcome.OK, False)}
     assert result.retry == ()
 
 
-def test_another_operator_that_ran_is_no_measurement(bench):
-    bench.faults(Fault("rename", kernel="Add", to="TensorMove"))
-    _, result = bench.run(session(add(8)))
-    (asked,) = result.measurements
+def test_another_operator_that_ran_is_no_measurement(bench, recorded):
+    bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="TensorMove"))
+    result = bench.export_again(recorded)
+    (asked,) = (m for m in result.measurements if add(8).case_id in (m.case_id, m.asked))
     assert asked.outcome is Outcome.SUBSTITUTED
     assert asked.reason == "TensorMove ran instead of Add, which is not measured for it"
 
 
-def test_slices_and_newer_headers_are_joined_as_msprof_wrote_them(bench):
+def test_slices_and_newer_headers_are_joined_as_msprof_wrote_them(bench, recorded):
     bench.faults(Fault("slices", count=4), Fault("block", to="Num"))
-    _, result = bench.run(session(*(add(rows) for rows in range(1, 9))))
-    assert outcomes(result) == [Outcome.OK] * 8
+    result = bench.export_again(recorded)
+    assert _durations(result) == _durations(recorded.result)
     header = result.summary.read_text().splitlines()[0]
     assert "Block Num,Mix Block Num" in header
-    slices = bench.folder.rglob("op_summary_*_slice_*.csv")
+    slices = list(bench.folder.rglob("op_summary_*_slice_*.csv"))
     rows = sum(len(path.read_text().splitlines()) - 1 for path in slices)
+    assert len(slices) == 4
     assert len(result.summary.read_text().splitlines()) == 1 + rows
 
 
