@@ -18,7 +18,7 @@ from collector.ops.slots import Shape, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _INFO, _COUNTS, _WEIGHTS = 2, 3, 4
-_UNUSED = frozenset(range(5, 14))
+_UNUSED = frozenset(range(5, 18))
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -80,8 +80,9 @@ OP = OpSpec(
     call="torch_npu.npu_moe_distribute_combine_v2",
     slots=(
         *("expand_x", "expert_ids", "assist_info_for_combine", "ep_send_counts", "expert_scales"),
-        *("tp_send_counts", "x_active_mask", "expand_scales", "shared_expert_x", "elastic_info"),
-        *("ori_x", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v"),
+        *("tp_send_counts", "x_active_mask", "activation_scale", "weight_scale", "group_list"),
+        *("expand_scales", "shared_expert_x", "elastic_info", "ori_x", "const_expert_alpha_1"),
+        *("const_expert_alpha_2", "const_expert_v", "performance_info"),
     ),
     optional=_UNUSED,
     reference=_reference,
