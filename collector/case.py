@@ -9,7 +9,7 @@ here; how a source spelled its cells is kept beside the case (`record.py`), for 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -156,6 +156,14 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     if prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
         raise BadInput("a shape holds more elements than any memory")
     return shape
+
+
+def slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
+    """The cells of tensors, quoted as profilers do: of shapes, dtypes and formats."""
+    told = tuple(slots)
+    shapes = ";".join(shape_text(slot.shape) for slot in told)
+    texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
+    return dict(zip(names, texts, strict=True))
 
 
 def shape_text(shape: tuple[int, ...] | None) -> str:

@@ -8,8 +8,9 @@ are, and the experts of all of them are as many times those of the weights.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from collector.case import Case, Slot, case_from_cells, shape_text
+from collector.case import Case, Slot, case_from_cells, shape_text, slot_cells
 from collector.errors import BadInput
 from collector.vocabulary import (
     EP_SIZE,
@@ -32,10 +33,18 @@ _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: who draws a routin
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
 _MIB = 1 << 20
+_COPIES = 2  # of weights while they are made
 _BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
 _BUFFER_REST_BYTES = 10 * _MIB
 HCCL_BUFFSIZE_MB = 200  # where nobody says otherwise
 LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
+
+
+class BufferedCall(Protocol):
+    """A call of ranks that write into each other's buffers."""
+
+    @property
+    def buffsize_mb(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,8 @@ class ExpertCall:
     def cells(self) -> dict[str, str]:
         """The cells of a row, `EP Size` among them."""
         return {
-            **_cells(INPUT_CELLS, self.inputs),
-            **_cells(OUTPUT_CELLS, self.outputs),
+            **slot_cells(INPUT_CELLS, self.inputs),
+            **slot_cells(OUTPUT_CELLS, self.outputs),
             EP_SIZE: str(self.ep_size),
         }
 
@@ -122,6 +131,11 @@ class ExpertCall:
         that it sends, gets, gives back and has back."""
         inputs = sum(slot.size_bytes for slot in self.inputs)
         return inputs + 4 * self.choices * self.outputs[0].size_bytes
+
+    def rank_bytes(self, rows: int) -> int:
+        """The same of a rank that gets so many rows; its weights twice, while they are made."""
+        uneven_bytes = max(0, rows - self.tokens * self.choices) * self.outputs[0].size_bytes
+        return _COPIES * (self.working_bytes + 4 * uneven_bytes // self.tokens)
 
 
 def check(call: ExpertCall) -> None:
@@ -145,7 +159,7 @@ def check(call: ExpertCall) -> None:
         raise BadInput(f"{call}: more experts or tokens than any group of ranks has")
 
 
-def largest_buffsize_mb(calls: Iterable[ExpertCall]) -> int:
+def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
     """HCCL_BUFFSIZE with which none of the calls is refused for it; HCCL's default at least."""
     return max([HCCL_BUFFSIZE_MB, *(call.buffsize_mb for call in calls)])
 
@@ -189,12 +203,6 @@ def imbalance_of(case: Case) -> float:
             f"{case.describe()}: {IMBALANCE} as a number is wanted, and no {EXPERT_LOADS}"
         )
     return float(asked)
-
-
-def _cells(names: tuple[str, str, str], slots: tuple[Slot, ...]) -> Mapping[str, str]:
-    shapes = ";".join(shape_text(slot.shape) for slot in slots)
-    texts = (f'"{shapes}"', ";".join(s.dtype for s in slots), ";".join(s.format for s in slots))
-    return dict(zip(names, texts, strict=True))
 
 
 def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

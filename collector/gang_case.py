@@ -1,19 +1,36 @@
-"""Cases of several ranks at once: which kernel types they are, and how many ranks one needs."""
+"""Cases of several ranks at once: which those are, and how many ranks one needs."""
+
+from typing import TypeAlias
 
 from collector.case import Case
 from collector.collective_case import collective_case, is_collective
-from collector.expert_call import KERNELS, call_of, imbalance_of
+from collector.distribute_call import DISTRIBUTE_KERNELS, DistributeCall
+from collector.distribute_row import distribute_call, is_of_one_rank
+from collector.expert_call import KERNELS, ExpertCall, call_of, imbalance_of
+
+RoutedCall: TypeAlias = ExpertCall | DistributeCall
+"""A call of a mixture of experts: how long it takes depends on where its tokens go."""
 
 
-def is_of_gangs(kernel_type: str) -> bool:
-    """Whether a kernel type exchanges something between ranks, so that one alone cannot run it."""
-    return is_collective(kernel_type) or kernel_type in KERNELS
+def is_of_gangs(case: Case) -> bool:
+    """Whether a case exchanges something between ranks, so that one alone cannot run it."""
+    kernel = case.kernel_type
+    if kernel in DISTRIBUTE_KERNELS:
+        return not is_of_one_rank(case)
+    return is_collective(kernel) or kernel in KERNELS
 
 
 def ranks_of(case: Case) -> int:
-    """How many ranks a case of such a kernel type needs. BadInput for a row that does not say, or
-    that contradicts itself."""
+    """How many ranks such a case needs. BadInput for a row that does not say, or that contradicts
+    itself."""
     if is_collective(case.kernel_type):
         return collective_case(case).ranks
     imbalance_of(case)
-    return call_of(case).ep_size
+    return routed_call(case).ep_size
+
+
+def routed_call(case: Case) -> RoutedCall:
+    """The call that a row of a mixture of experts tells of. BadInput as `ranks_of`."""
+    if case.kernel_type in DISTRIBUTE_KERNELS:
+        return distribute_call(case)
+    return call_of(case)

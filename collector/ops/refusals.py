@@ -42,7 +42,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     """Why a case needs no device to be answered; None where it can be measured. It is not answered
     for a mistake in a declaration: the session, which has a fence around each case, meets that
     again, and what becomes of it is the outcome of that one case."""
-    if is_of_gangs(case.kernel_type):
+    if is_of_gangs(case):
         return _refusal_by_ranks(case, backend)
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
@@ -63,7 +63,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
 def refusal_of_place(case: Case, ranks: int) -> Refusal | None:
     """Why a shard of so many ranks is no place for a case that could be measured elsewhere: the
     plan had too few devices for it, or another state of the caches."""
-    needed = ranks_of(case) if is_of_gangs(case.kernel_type) else 1
+    needed = ranks_of(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None
     reason = f"it needs {needed} ranks at once, and the plan gives it {ranks}"

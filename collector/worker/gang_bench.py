@@ -1,7 +1,7 @@
 """What the ranks of a gang are started with: one bench for cases that can share a start.
 
-Collectives share where ranks lie, mode and environment; calls of DispatchFFNCombine share nothing
-but their ranks.
+Collectives share where ranks lie, mode and environment; calls of mixtures of experts
+share the family of their kernels, besides their ranks.
 """
 
 import os
@@ -16,8 +16,10 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import RANK, StartRanks, Tick
 from collector.comm.moe.benching import MOE_RANK
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
-from collector.expert_call import call_of, imbalance_of, largest_buffsize_mb
+from collector.expert_call import imbalance_of, largest_buffsize_mb
+from collector.gang_case import routed_call
 from collector.plan import MeasureSettings
 from collector.worker.gang_certificates import Groups
 
@@ -97,7 +99,7 @@ class ExpertBench:
 def start_of(case: Case) -> tuple[object, ...]:
     """What cases of one start share."""
     if not is_collective(case.kernel_type):
-        return ("experts",)
+        return ("distributed" if case.kernel_type in DISTRIBUTE_KERNELS else "fused",)
     told = collective_case(case)
     return (told.grid, told.mode, told.environment)
 
@@ -126,7 +128,7 @@ def impossible(case: Case) -> str:
 
 
 def _routed(case: Case) -> MoeCase:
-    return MoeCase(call_of(case), _SEED, imbalance_of(case))
+    return MoeCase(routed_call(case), _SEED, imbalance_of(case))
 
 
 def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:

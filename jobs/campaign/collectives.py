@@ -40,7 +40,7 @@ class CollectivesSource:
 @dataclass(frozen=True, slots=True)
 class StepCollectives:
     """What a profile does not tell of what its ranks exchange: how they lie, the dtype of what they
-    sent, how many have the experts of a DispatchFFNCombine; and how to measure it."""
+    sent, how many have the experts of its mixtures; and how to measure it."""
 
     grid: Grid
     dtype: str

@@ -79,18 +79,16 @@ def dfc_verb(
     loads = tuple(expert_loads or ())
     if tokens:
         axes = product(tokens, experts or [256], top_k or [8], imbalance or [0.0])
-        cases = [
-            MoeCase(
-                ExpertCall(m, hidden, intermediate, e, k, ep_size, int8, dtype), seed, asked, loads
-            )
-            for m, e, k, asked in axes
-        ]
+        cases = []
+        for m, e, k, asked in axes:
+            call = ExpertCall(m, hidden, intermediate, e, k, ep_size, int8, dtype)
+            check(call)
+            cases.append(MoeCase(call, seed, asked, loads))
     elif database_path is not None:
         cases = read_cases(database_path, ep_size, seed)
     else:
         raise BadInput("--tokens, or a --database-path with rows of so many ranks, is wanted")
     for case in cases:
-        check(case.call)
         case.routing()  # what none can be is refused before any rank starts
     if not cases:
         raise BadInput(f"no row of {ep_size} ranks is there to measure", path=database_path)

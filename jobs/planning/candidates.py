@@ -13,13 +13,12 @@ from sys import intern
 
 from collector.collective_case import collective_case, is_collective
 from collector.errors import BadInput
-from collector.expert_call import call_of
-from collector.gang_case import is_of_gangs, ranks_of
+from collector.gang_case import is_of_gangs, ranks_of, routed_call
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
-from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_experts
+from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_routed
 from jobs.planning.weight import Weight, weigh
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
@@ -127,7 +126,7 @@ def price(
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
     no = refusal(case, find, backend)
-    if no is None and is_of_gangs(case.kernel_type):
+    if no is None and is_of_gangs(case):
         if devices_for(ranks_of(case), backend) > devices or measure.cache != "warm":
             return PricedCase(candidate, ANSWER_S, candidate.record.case_id, NO_PLACE)
         return _of_gang(candidate, peaks, measure, limits, last_us)
@@ -156,7 +155,7 @@ def _of_gang(
         cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
         group = f"{told.grid}|{told.mode}|{told.environment}"
     else:
-        cost_s = predict_experts(call_of(case), peaks, measure, last_us).total_s
+        cost_s = predict_routed(routed_call(case), peaks, measure, last_us).total_s
         group = case.kernel_type
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None, ranks_of(case))
 

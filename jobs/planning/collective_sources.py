@@ -10,6 +10,7 @@ from collector.collective_case import CollectiveCase
 from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
 from collector.comm.profiled import Profiled, profiled
 from collector.comm.sizes import chosen_sizes
+from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
 from collector.expert_call import KERNELS
 from collector.gang_case import ranks_of
@@ -20,6 +21,8 @@ from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import AUTO, CollectivesSource, StepCollectives
+
+_OF_EXPERTS = (*KERNELS, *DISTRIBUTE_KERNELS)
 
 
 def collective_records(
@@ -73,9 +76,9 @@ def step_records(
 
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
-    """The record of a DispatchFFNCombine with how many ranks have its experts, where only somebody
-    else says; every other one as it is."""
-    if ep_size is None or record.kernel_type not in KERNELS or record.extra.get(EP_SIZE):
+    """The record of a kernel that goes to ranks of experts with how many have them, where only
+    somebody else says; every other one as it is."""
+    if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
         return record
     return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from collector.case import Case
 from collector.collective import Collective
 from collector.expert_call import ExpertCall
+from collector.gang_case import RoutedCall
 from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
 from collector.ops.spec import OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
@@ -103,19 +104,27 @@ def predict_collective(
     return _of_ranks(launch_s, measure, one.input_bytes, peaks)
 
 
-def predict_experts(
-    call: ExpertCall, peaks: Peaks, measure: MeasureSettings, last_us: float | None
+def predict_routed(
+    call: RoutedCall, peaks: Peaks, measure: MeasureSettings, last_us: float | None
 ) -> Prediction:
-    """The same of DispatchFFNCombine: its experts' matrices, once, and its tokens over links, there
-    and back."""
-    dtype = "int8" if call.is_int8 else "bfloat16"
-    rows = call.tokens * call.choices
-    compute_s = 6 * rows * call.hidden * call.intermediate / peaks.flops_of(dtype)
-    weights_s = call.working_bytes / peaks.bytes_per_s
-    sent_s = 4 * rows * call.hidden / (peaks.bytes_per_s * _LINK_SHARE)
-    launch_s = last_us * _MICRO if last_us else max(compute_s, weights_s) + sent_s
+    """The same of a mixture of experts: its tokens over links, there or back, and what a fused call
+    computes in between."""
+    rows_bytes = 2 * call.tokens * call.choices * call.hidden
+    launch_s = rows_bytes / (peaks.bytes_per_s * _LINK_SHARE)
+    if isinstance(call, ExpertCall):
+        launch_s = 2 * launch_s + _computing_s(call, peaks)
     # What is compared with the result is computed by every rank alone.
-    return _of_ranks(launch_s + peaks.launch_s, measure, 4 * call.working_bytes, peaks)
+    made_bytes = 2 * call.rank_bytes(call.tokens * call.choices)
+    return _of_ranks(
+        (last_us * _MICRO if last_us else launch_s) + peaks.launch_s, measure, made_bytes, peaks
+    )
+
+
+def _computing_s(call: ExpertCall, peaks: Peaks) -> float:
+    """Experts' matrices, once."""
+    dtype = "int8" if call.is_int8 else "bfloat16"
+    flops = 6 * call.tokens * call.choices * call.hidden * call.intermediate
+    return max(flops / peaks.flops_of(dtype), call.working_bytes / peaks.bytes_per_s)
 
 
 def _of_ranks(

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.reference import make_experts, make_tokens
 from collector.errors import HostFault
+from collector.expert_call import ExpertCall
 from collector.host.custom_opp import custom_opp_problem
 from collector.replay.calls import import_vllm_ascend
 
@@ -42,7 +43,7 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
     npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
 
     def prepare(case: MoeCase, rank: int, device: str) -> Callable[[], Outputs]:
-        given = arguments(operator, case, rank, device, _group_name(rank))
+        given = arguments(operator, case, rank, device, group_name(rank))
         run: Callable[[], Outputs] = partial(operator, **given)
         return run
 
@@ -52,6 +53,7 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
 def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
     """What an operator is called with; `group` is HCCL's name of the ranks."""
     call = case.call
+    assert isinstance(call, ExpertCall)
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
     experts = make_experts(call, case.seed, mine, device)
     tokens = make_tokens(call, case.seed, rank, case.routing(), device)
@@ -98,7 +100,7 @@ def _as_int64(scale: torch.Tensor) -> torch.Tensor:
     return bits.to(scale.device)
 
 
-def _group_name(rank: int) -> str:
+def group_name(rank: int) -> str:
     """HCCL's name of the group of all ranks."""
     world: Any = dist.group.WORLD
     name: str = world._get_backend(torch.device("npu")).get_hccl_comm_name(rank)

@@ -1,11 +1,14 @@
-"""What a bench of DispatchFFNCombine does, decided before any rank starts."""
+"""What a bench of mixtures of experts does, decided before any rank starts."""
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from collector.comm.moe.routing import Routing, replayed, skewed
+from collector.distribute_call import DistributeCall
 from collector.expert_call import ExpertCall
+from collector.gang_case import RoutedCall
 
 CALLS = (5, 100)  # fewest and most that are timed in a round
 
@@ -15,7 +18,7 @@ class MoeCase:
     """A call and where its tokens go: with `counts` in the proportions of what each expert got
     elsewhere, else with an `imbalance`, of which 0 is balanced."""
 
-    call: ExpertCall
+    call: RoutedCall
     seed: int
     imbalance: float = 0.0
     counts: tuple[int, ...] = ()
@@ -50,7 +53,7 @@ class MoePlan:
     def from_json(cls, text: str) -> "MoePlan":
         """The plan that `to_json` wrote, by this version of the program."""
         read = json.loads(text)
-        cases = [{**case, "call": ExpertCall(**case["call"])} for case in read["cases"]]
+        cases = [{**case, "call": _call(case["call"])} for case in read["cases"]]
         read["cases"] = tuple(
             MoeCase(**{**case, "counts": tuple(case["counts"])}) for case in cases
         )
@@ -60,3 +63,9 @@ class MoePlan:
     def number(self) -> int:
         """A number by which ranks see whether they were told the same."""
         return int(hashlib.sha256(self.to_json().encode()).hexdigest()[:12], 16)
+
+
+def _call(read: dict[str, Any]) -> RoutedCall:
+    if "kernel" in read:
+        return DistributeCall(**{**read, "optional": tuple(read["optional"])})
+    return ExpertCall(**read)

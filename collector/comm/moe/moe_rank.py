@@ -1,8 +1,8 @@
-"""One rank of a bench of DispatchFFNCombine: `python -m collector.comm.moe.moe_rank FOLDER`,
+"""One rank of a bench of mixtures of experts: `python -m collector.comm.moe.moe_rank FOLDER`,
 started by torchrun.
 
-On an NPU the fused kernel is timed, elsewhere the reference over the ranks' own collectives. Its
-first result is held against the one that a process computes alone.
+On an NPU its kernels are timed, elsewhere their references over the ranks' own collectives. The
+first result of each case is held against the one that a process computes alone.
 """
 
 import sys
@@ -17,14 +17,12 @@ from collector.comm.clock import Clock
 from collector.comm.measuring_rank import Gathered
 from collector.comm.moe.fused import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import alone, is_alike
-from collector.comm.moe.runner import Prepare, open_runner
+from collector.comm.moe.trials import MakeTrial, open_trials
 from collector.comm.rank import Membership, joined, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
+from collector.expert_call import ExpertCall
 
 _LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
-_COPIES = 2  # of weights while they are made
 
 
 def main(folder: Path) -> None:
@@ -34,7 +32,7 @@ def main(folder: Path) -> None:
 
 def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
     limit_bytes = member.memory_of_all()
-    prepare = open_runner(plan.backend, OPERATOR)
+    make = open_trials(plan.backend)
     for round_number, at in turns(plan.rounds, len(plan.cases)):
         case = plan.cases[at]
         if at == 0:  # clocks drift, and a bench may last for hours
@@ -43,18 +41,16 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
         if reason := _too_large(plan, case, limit_bytes):
             yield round_number, at, Gathered((), reason)
         else:
-            yield round_number, at, _measured(plan, case, member, clock, prepare, not round_number)
+            yield round_number, at, _measured(plan, case, member, clock, make, not round_number)
 
 
 def _too_large(plan: MoePlan, case: MoeCase, limit_bytes: int) -> str:
     """Why the busiest rank could not hold what it gets; empty where it can."""
     call = case.call
     rows = case.routing().busiest_rows(call.ep_size)
-    if plan.backend == "npu" and rows > MOST_ROWS:
+    if plan.backend == "npu" and isinstance(call, ExpertCall) and rows > MOST_ROWS:
         return f"{TOO_LARGE} {MOST_ROWS} rows that the operator gives a rank: {rows}"
-    uneven_bytes = max(0, rows - call.tokens * call.choices) * call.outputs[0].size_bytes
-    wanted = _COPIES * (call.working_bytes + 4 * uneven_bytes // call.tokens)
-    if wanted > limit_bytes:
+    if (wanted := call.rank_bytes(rows)) > limit_bytes:
         return f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have: {wanted >> 20}"
     return ""
 
@@ -64,31 +60,25 @@ def _measured(
     case: MoeCase,
     member: Membership,
     clock: Clock,
-    prepare: Prepare,
+    make: MakeTrial,
     is_looked_at: bool,
 ) -> Gathered:
     """The same in every rank: what rank 0 returns is what all saw."""
-    call, routing, rank = case.call, case.routing(), member.rank
-    run = prepare(case, rank, member.device.name)
-    out, rows = run()
-    is_right = True
-    if is_looked_at:
+    trial = make(case, member.rank, member.device.name)
+    first = trial.run()
 
-        def tick(expert: int) -> None:
-            member.journal.say(step=f"{case}: computing expert {expert} alone")
+    def tick(expert: int) -> None:
+        member.journal.say(step=f"{case}: computing expert {expert} alone")
 
-        wanted = alone(call, case.seed, rank, routing, tick)
-        is_exact = call.is_int8 and plan.backend != "npu"
-        is_right = is_alike(out.cpu(), wanted, is_exact=is_exact)
-        mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)
-        is_right &= rows.tolist() == routing.loads[mine].tolist()
-    count = _agreed(plan, member, run)
+    is_right = not is_looked_at or trial.is_right(first, tick)
+    del first
+    count = _agreed(plan, member, trial.run)
     times = torch.zeros(2 * count + 1, dtype=torch.float64)
     times[-1] = float(not is_right)
     for at in range(count):
         clock.begin_together(_LEAD_US)
         times[at] = clock.now_us()
-        times[count + at] = member.device.timed(_nothing, run)
+        times[count + at] = member.device.timed(_nothing, trial.run)
     return _gathered(times, member, count)
 
 

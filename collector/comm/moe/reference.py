@@ -14,8 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collector.comm.moe.exchange import exchange_of
 from collector.comm.moe.routing import Routing
 from collector.expert_call import ExpertCall
+from collector.gang_case import RoutedCall
 from collector.ops.parts.int8 import int8_product, quantise_rows
 from collector.vocabulary import dtype_of
 
@@ -51,7 +53,7 @@ def make_experts(call: ExpertCall, seed: int, numbers: Sequence[int], device: st
     return Experts(*(torch.stack(parts).to(device) for parts in zip(*made, strict=True)))
 
 
-def make_tokens(call: ExpertCall, seed: int, rank: int, routing: Routing, device: str) -> Tokens:
+def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device: str) -> Tokens:
     """The tokens of a rank: the same in every process."""
     x = torch.randn((call.tokens, call.hidden), generator=_random(seed, _TOKENS, rank))
     weights = torch.rand((call.tokens, call.choices), generator=_random(seed, _WEIGHTS, rank))
@@ -63,28 +65,15 @@ def combined(
     call: ExpertCall, tokens: Tokens, experts: Experts, group: "dist.ProcessGroup"
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's outputs, with the ranks of `group`: (M,H), and the rows (L) of its experts."""
-    chosen = tokens.experts.flatten()
-    order = chosen.argsort(stable=True)
-    ours = torch.bincount(chosen, minlength=call.experts).view(call.ep_size, -1)
-    theirs = torch.empty_like(ours)
-    dist.all_to_all_single(theirs, ours, group=group)
-    sends, gets = ours.sum(1).tolist(), theirs.sum(1).tolist()
-
-    def exchanged(rows: torch.Tensor, gets: list[int], sends: list[int]) -> torch.Tensor:
-        got = rows.new_empty((sum(gets), *rows.shape[1:]))
-        dist.all_to_all_single(got, rows.contiguous(), gets, sends, group=group)
-        return got
-
-    sent = [exchanged(part[order // call.choices], gets, sends) for part in _sent(call, tokens.x)]
-    numbers = torch.arange(call.local_experts, device=theirs.device).repeat(call.ep_size)
-    by_expert = numbers.repeat_interleave(theirs.flatten()).argsort(stable=True)
-    rows = theirs.sum(0)
-    results = tokens.x.new_empty((sum(gets), call.hidden))
-    for at, places in enumerate(by_expert.split(rows.tolist())):
+    exchange = exchange_of(tokens.experts, call.experts, group)
+    token = exchange.order // call.choices
+    sent = [exchange.there(part[token]) for part in _sent(call, tokens.x)]
+    results = tokens.x.new_empty((sum(exchange.gets), call.hidden))
+    for at, places in enumerate(exchange.by_expert().split(exchange.rows.tolist())):
         results[places] = _one_expert(call, [part[places] for part in sent], experts, at)
-    back = tokens.x.new_empty((len(order), call.hidden))
-    back[order] = exchanged(results, sends, gets)
-    return _weighed(back.view(call.tokens, call.choices, -1), tokens.weights), rows
+    back = tokens.x.new_empty((len(exchange.order), call.hidden))
+    back[exchange.order] = exchange.back(results)
+    return weighed(back.view(call.tokens, call.choices, -1), tokens.weights), exchange.rows
 
 
 def alone(
@@ -104,7 +93,7 @@ def alone(
         token, choice = (tokens.experts == number).nonzero(as_tuple=True)
         expert = make_experts(call, seed, [number], "cpu")
         results[token, choice] = _one_expert(call, [part[token] for part in sent], expert, 0)
-    return _weighed(results, tokens.weights)
+    return weighed(results, tokens.weights)
 
 
 def is_alike(got: torch.Tensor, wanted: torch.Tensor, *, is_exact: bool) -> bool:
@@ -123,7 +112,7 @@ def _random(seed: int, stream: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(((3 * seed + stream) << _STREAM_BITS) + number)
 
 
-def _dtype(call: ExpertCall) -> torch.dtype:
+def _dtype(call: RoutedCall) -> torch.dtype:
     known = dtype_of(call.dtype)
     assert known is not None
     found: torch.dtype = getattr(torch, known.torch_name)
@@ -181,8 +170,9 @@ def _swiglu(wide: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate.contiguous()) * up
 
 
-def _weighed(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The sum over choices, one after the other: a reduction may take them in any order."""
+def weighed(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The sum (T,H) over choices of their results (T,K,H), one after the other: a reduction may
+    take them in any order."""
     total = torch.zeros(results.shape[0], results.shape[2], device=results.device)
     for choice in range(results.shape[1]):
         total += results[:, choice].float() * weights[:, choice, None]

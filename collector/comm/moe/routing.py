@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collector.errors import BadInput
-from collector.expert_call import ExpertCall
+from collector.gang_case import RoutedCall
 
 _HALVINGS = 24  # of an exponent between 0 and _STEEPEST
 _STEEPEST = 64.0
@@ -52,12 +52,12 @@ def imbalance_of(loads: Counts) -> float:
     return float(loads.std() / mean) if mean else 0.0
 
 
-def balanced(call: ExpertCall, seed: int) -> Routing:
+def balanced(call: RoutedCall, seed: int) -> Routing:
     """Each expert gets as many rows as any other, but for a remainder of one."""
     return skewed(call, seed, 0.0)
 
 
-def skewed(call: ExpertCall, seed: int, imbalance: float) -> Routing:
+def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
     """Loads that fall by a power of their place, as near to the imbalance as whole rows come; which
     expert has which load is drawn. BadInput for an imbalance that no routing of this call has."""
     if imbalance < 0:
@@ -80,7 +80,7 @@ def skewed(call: ExpertCall, seed: int, imbalance: float) -> Routing:
     return _laid_out(call, nearest[random.permutation(call.experts)], random)
 
 
-def replayed(call: ExpertCall, seed: int, counts: Sequence[int]) -> Routing:
+def replayed(call: RoutedCall, seed: int, counts: Sequence[int]) -> Routing:
     """Loads in the proportions of what experts got elsewhere, such as one layer of a served model.
     BadInput for counts that no routing of this call can follow."""
     if len(counts) != call.experts:
@@ -91,18 +91,18 @@ def replayed(call: ExpertCall, seed: int, counts: Sequence[int]) -> Routing:
     return _laid_out(call, loads, np.random.default_rng(seed))
 
 
-def _rows(call: ExpertCall) -> tuple[int, int]:
+def _rows(call: RoutedCall) -> tuple[int, int]:
     """All rows of all ranks, and the most that one expert can get: one of each token."""
     all_tokens = call.tokens * call.ep_size
     return all_tokens * call.choices, all_tokens
 
 
-def _power_loads(call: ExpertCall, exponent: float) -> Counts:
+def _power_loads(call: RoutedCall, exponent: float) -> Counts:
     places = np.arange(1, call.experts + 1, dtype=np.float64)
     return _whole(np.exp(-exponent * np.log(places)), call)
 
 
-def _whole(weights: NDArray[np.float64], call: ExpertCall) -> Counts:
+def _whole(weights: NDArray[np.float64], call: RoutedCall) -> Counts:
     """Whole loads in the proportions of weights, none above what an expert can get; what is cut
     off there goes to the others, and what is left of fractions to the largest of them."""
     rows, most = _rows(call)
@@ -127,7 +127,7 @@ def _whole(weights: NDArray[np.float64], call: ExpertCall) -> Counts:
     return loads
 
 
-def _laid_out(call: ExpertCall, loads: Counts, random: np.random.Generator) -> Routing:
+def _laid_out(call: RoutedCall, loads: Counts, random: np.random.Generator) -> Routing:
     """Rows of the same expert follow each other over the tokens, round and round: no expert has
     more rows than there are tokens, so none meets a token twice."""
     rows, tokens = _rows(call)

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from collector.comm.moe.fused import open_fused
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.reference import combined, make_experts, make_tokens
+from collector.expert_call import ExpertCall
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
 Run = Callable[[], Outputs]
@@ -24,6 +25,7 @@ def open_runner(backend: str, operator: str) -> Prepare:
 def reference(case: MoeCase, rank: int, device: str) -> Run:
     """The reference's call over the ranks of this process's world."""
     call = case.call
+    assert isinstance(call, ExpertCall)
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
     experts = make_experts(call, case.seed, mine, device)
     tokens = make_tokens(call, case.seed, rank, case.routing(), device)

@@ -1,7 +1,7 @@
 """Experts on several ranks, replayed in a world of one: all experts are here.
 
 CANN documents worlds of 2 ranks and more; on a device one rank has never been tried. Rows of
-larger worlds need as many ranks and are refused.
+larger worlds are cases of a gang.
 """
 
 from typing import Any
@@ -10,7 +10,6 @@ from collector.case import Case
 from collector.ops.slots import input_shape, output_shape
 from collector.vocabulary import EP_SIZE
 
-INFO = 128  # numbers of assist information for each row that a rank can get
 _MOST_CHOICES = 8
 
 

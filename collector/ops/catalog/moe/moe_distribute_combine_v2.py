@@ -4,8 +4,8 @@ choices, in a world of one."""
 from typing import Any
 
 from collector.case import Case
+from collector.distribute_call import INFO
 from collector.ops.catalog.moe._exchange import (
-    INFO,
     group_name,
     is_one_rank,
     rows_received,

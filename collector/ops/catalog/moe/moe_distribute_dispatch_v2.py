@@ -3,8 +3,8 @@
 from typing import Any
 
 from collector.case import Case
+from collector.distribute_call import INFO
 from collector.ops.catalog.moe._exchange import (
-    INFO,
     group_name,
     is_one_rank,
     output_size,

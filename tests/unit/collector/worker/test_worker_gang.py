@@ -12,6 +12,7 @@ from collector.collective_case import CollectiveCase
 from collector.comm.gang import GangFailed
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
+from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.gang_case import ranks_of
 from collector.measurement import Outcome, Provenance
@@ -126,8 +127,19 @@ def expert_record(imbalance: str = "") -> CaseRecord:
     return CaseRecord(KERNEL, {"OP State": "", "Accelerator Core": "", **cells}, extra)
 
 
+def distribute_record(kernel: str) -> CaseRecord:
+    """Tokens sent to 2 of 4 experts on 2 ranks, or what came of them sent back."""
+    cells = dict(DistributeCall(kernel, 8, 16, 4, 2, ep_size=2, capacity=8).cells)
+    extra = {EP_SIZE: cells.pop(EP_SIZE)}
+    return CaseRecord(kernel, {"OP State": "", "Accelerator Core": "", **cells}, extra)
+
+
 @pytest.mark.fast
 class TestStarts:
+    def test_a_start_is_of_one_family_of_kernels(self) -> None:
+        sent, back = distribute_record(DISPATCH).case, distribute_record(COMBINE).case
+        assert start_of(sent) == start_of(back) != start_of(expert_record().case)
+
     def test_collectives_share_what_their_ranks_are_started_with(self) -> None:
         plain, other = asked().record().case, asked(environment="GLOO_TEST=1").record().case
         assert start_of(plain) != start_of(other) != start_of(expert_record().case)
@@ -198,8 +210,15 @@ class TestRanks:
         assert 0 < found.usage.useful_us <= found.usage.busy_us <= found.usage.wall_s * 1e6
         assert heard[-1][0] == 1
 
-    def test_experts_over_ranks_are_answered_in_the_same_way(self, tmp_path) -> None:
-        records = [expert_record(), expert_record("0.5")]
+    @pytest.mark.parametrize(
+        "records",
+        [
+            [expert_record(), expert_record("0.5")],
+            [distribute_record(DISPATCH), distribute_record(COMBINE)],
+        ],
+        ids=["fused", "distributed"],
+    )
+    def test_experts_over_ranks_are_answered_in_the_same_way(self, tmp_path, records) -> None:
         found, _ = measure_records(tmp_path, records, threading.Event())
         assert found.reason == ""
         assert [m.case_id for m in found.measurements] == [one.case_id for one in records]

@@ -1,11 +1,13 @@
 """Collectives of a campaign file: its cases, its gangs, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collector.collective_case import collective_case
+from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
 from collector.ops.refusals import NO_KERNEL, NO_PLACE, NO_RANKS, refusal, refusal_of_place
@@ -222,6 +224,31 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
     assert [shard.ranks for shard in found.plan.shards] == [16, 1]
     (unsupported,) = found.unsupported
     assert unsupported.reason == NO_RANKS
+
+
+def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
+    """A dispatch tells its ranks, a combine does not; alone each is replayed on one device."""
+    sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
+    bare = []
+    for call in (sent, replace(sent, kernel=COMBINE), replace(sent, ep_size=1)):
+        cells = dict(call.cells)
+        del cells[EP_SIZE]
+        bare.append(CaseRecord(call.kernel, cells, {}))
+    whole = with_ep_size(bare[1], 16)
+    source = PlannedSource("tree", "0" * 64, 4, same_stack=False)
+    of = campaign("groups: [2], operations: [broadcast], bytes: [64]")
+    sources = ((source, (*bare, whole)),)
+    found = make_plan(
+        PlanRequest(of, 1, 0, "", NPU, sources, {}, None, retry_failed=False), find=find
+    )
+    ranks = {
+        case.record.case_id: shard.ranks
+        for shard in found.plan.shards
+        for case in read_shard(found.shards[shard.shard_id])
+    }
+    assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
+    (unsupported,) = found.unsupported
+    assert (unsupported.kernel_type, unsupported.reason) == (COMBINE, NO_RANKS)
 
 
 @pytest.mark.parametrize("more", ["devices: 8", "devices: 16\nmeasure: {cache: cold}"])

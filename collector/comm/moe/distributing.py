@@ -1,0 +1,200 @@
+"""What MoeDistributeDispatchV2 and MoeDistributeCombineV2 compute, in plain torch: over ranks, and
+what one process expects of them.
+
+A dispatch gives a rank the rows of its experts, by expert, then by the rank that sent them, then by
+token; INT8 has a scale a row. Three numbers say of each row whence it came: rank, token, choice.
+Behind them there is room for as many rows as a rank could get. A combine goes by those numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from collector.comm.moe.exchange import exchange_of, exchanged
+from collector.comm.moe.reference import Tokens, make_tokens, weighed
+from collector.comm.moe.routing import Routing
+from collector.distribute_call import DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
+from collector.ops.parts.int8 import quantise_rows
+
+_WHENCE = 3  # numbers of a row
+
+
+class Dispatched(NamedTuple):
+    """The seven outputs of a dispatch, as the kernel has them."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+    info: torch.Tensor
+    counts: torch.Tensor
+    ends: torch.Tensor
+    tp_counts: torch.Tensor
+    weights: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The rows (n,H) that a rank gets, with FLOAT scales (n) and weights (n), their origins (n,3),
+    and how many come to each of its experts from each rank (L, ranks)."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+    whence: torch.Tensor
+    weights: torch.Tensor
+    counts: torch.Tensor
+
+
+def dispatched(
+    call: DistributeCall, tokens: Tokens, rank: int, group: "dist.ProcessGroup"
+) -> Dispatched:
+    """This rank's outputs, with the ranks of `group`."""
+    exchange = exchange_of(tokens.experts, call.experts, group)
+    by_expert, token = exchange.by_expert(), exchange.order // call.choices
+    choice = exchange.order % call.choices
+    whence = torch.stack((torch.full_like(token, rank), token, choice), -1)
+    rows, scales = _quantised(call, tokens.x)
+
+    def got(part: torch.Tensor) -> torch.Tensor:
+        return exchange.there(part)[by_expert]
+
+    ends = exchange.by_rank.t().flatten().cumsum(0)
+    return Dispatched(
+        _with_room(got(rows[token]), call.room),
+        _with_room(got(scales[token]), call.room),
+        _with_room(got(whence).to(torch.int32).flatten(), call.room * INFO),
+        exchange.rows,
+        ends.to(torch.int32),
+        ends[-1:].to(torch.int32) if TP_COUNTS in call.optional else ends.new_empty(0),
+        _with_room(got(tokens.weights.flatten()[exchange.order]), call.room),
+    )
+
+
+def combined(
+    call: DistributeCall,
+    results: torch.Tensor,
+    of: Dispatched,
+    tokens: Tokens,
+    group: "dist.ProcessGroup",
+) -> torch.Tensor:
+    """The tokens (T,H) of this rank from what the ranks of `group` made of the rows that a dispatch
+    gave them."""
+    count = int(of.ends[-1])
+    rank, token, choice = of.info[: _WHENCE * count].long().view(-1, _WHENCE).unbind(-1)
+    order = rank.argsort(stable=True)
+    gives = torch.bincount(rank, minlength=call.ep_size)
+    gets = torch.empty_like(gives)
+    dist.all_to_all_single(gets, gives, group=group)
+
+    def back(part: torch.Tensor) -> torch.Tensor:
+        return exchanged(part[order], gets.tolist(), gives.tolist(), group)
+
+    place = back(token * call.choices + choice)
+    whole = results.new_zeros((call.tokens * call.choices, call.hidden))
+    whole[place] = back(results[:count])
+    return weighed(whole.view(call.tokens, call.choices, -1), tokens.weights)
+
+
+def expected(call: DistributeCall, seed: int, rank: int, routing: Routing) -> Expected:
+    """What a rank gets, computed in one process on the host, from the tokens of every rank."""
+    parts = list(_to_rank(call, seed, rank, routing))
+    rows, scales, whence, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    counts = torch.tensor([len(part[0]) for part in parts]).view(-1, call.ep_size)
+    return Expected(rows, scales, whence, weights, counts)
+
+
+def _to_rank(
+    call: DistributeCall, seed: int, rank: int, routing: Routing
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """For each expert of a rank and each rank that sends: rows, scales, origins, weights."""
+    every = [make_tokens(call, seed, of, routing, "cpu") for of in range(call.ep_size)]
+    sent = [_quantised(call, of.x) for of in every]
+    for expert in range(rank * call.local_experts, (rank + 1) * call.local_experts):
+        for number, tokens in enumerate(every):
+            token, choice = (tokens.experts == expert).nonzero(as_tuple=True)
+            whence = torch.stack((torch.full_like(token, number), token, choice), -1)
+            rows, scales = sent[number]
+            yield rows[token], scales[token], whence, tokens.weights[token, choice]
+
+
+def is_as_expected(got: Dispatched, wanted: Expected) -> bool:
+    """Whether a dispatch of the reference gave what one process expects, to the last bit."""
+    count = len(wanted.rows)
+    whence = got.info[: _WHENCE * count].cpu().view(-1, _WHENCE)
+    pairs = (
+        (got.rows[:count], wanted.rows),
+        (got.scales[:count], wanted.scales),
+        (got.weights[:count], wanted.weights),
+        (whence.long(), wanted.whence),
+        (got.counts, wanted.counts.sum(1)),
+        (got.ends.long(), wanted.counts.flatten().cumsum(0)),
+    )
+    return all(torch.equal(one.cpu(), other) for one, other in pairs)
+
+
+def holds_rows(got: Dispatched, wanted: Expected) -> bool:
+    """Whether a kernel gave each expert the rows that one process expects, in whatever order: the
+    columns of each expert's block, each sorted, are the same. INT8 may be rounded by one."""
+    if not torch.equal(got.counts.cpu().long(), wanted.counts.sum(1)):
+        return False
+    if not torch.equal(got.ends.cpu().long(), wanted.counts.flatten().cumsum(0)):
+        return False
+    count, is_int8 = len(wanted.rows), wanted.rows.dtype == torch.int8
+    came, told = got.rows[:count].cpu().float(), wanted.rows.float()
+    if is_int8:
+        came *= got.scales[:count].cpu().unsqueeze(-1)
+        told *= wanted.scales.unsqueeze(-1)
+    step = float(wanted.scales.max()) if is_int8 and count else 0.0
+    sizes = wanted.counts.sum(1).tolist()
+    blocks = zip(came.split(sizes), told.split(sizes), strict=True)
+    return all(
+        torch.allclose(one.sort(0).values, other.sort(0).values, rtol=0.0, atol=1.01 * step)
+        for one, other in blocks
+    )
+
+
+def made_of(call: DistributeCall, rank: int, routing: Routing, of: Dispatched) -> torch.Tensor:
+    """What experts make of a dispatch's rows (A,H): each its own power of two times a row, which no
+    dtype rounds. How many rows each has is known from the routing, not asked of the device."""
+    first = rank * call.local_experts
+    mine = range(first, first + call.local_experts)
+    factors = torch.tensor([_factor(expert) for expert in mine])
+    loads = torch.from_numpy(routing.loads[first : first + call.local_experts])
+    of_rows = factors.repeat_interleave(loads).to(of.rows.device, of.rows.dtype)
+    results = of.rows.clone()
+    results[: len(of_rows)] *= of_rows.unsqueeze(-1)
+    return results
+
+
+def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing) -> torch.Tensor:
+    """The tokens (T,H) that a combine of such rows gives back, computed in one process."""
+    tokens = make_tokens(call, seed, rank, routing, "cpu")
+    factors = torch.tensor([_factor(expert) for expert in range(call.experts)])
+    results = tokens.x.unsqueeze(1) * factors[tokens.experts].to(tokens.x.dtype).unsqueeze(-1)
+    return weighed(results, tokens.weights)
+
+
+def dispatch_before(call: DistributeCall) -> DistributeCall:
+    """The dispatch whose rows a combine sends back."""
+    known = tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
+    return replace(call, kernel=DISPATCH, is_int8=False, optional=known)
+
+
+def _factor(expert: int) -> float:
+    return float(2 ** (expert % 3))
+
+
+def _quantised(call: DistributeCall, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is sent of tokens, and a FLOAT scale each."""
+    if call.is_int8:
+        values, scales = quantise_rows(torch, x.float())
+        return values, scales
+    return x, torch.ones(len(x), device=x.device)
+
+
+def _with_room(rows: torch.Tensor, room: int) -> torch.Tensor:
+    """The rows, and zeros to the end."""
+    whole = rows.new_zeros((room, *rows.shape[1:]))
+    whole[: len(rows)] = rows
+    return whole

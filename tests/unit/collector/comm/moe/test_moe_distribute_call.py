@@ -1,0 +1,136 @@
+"""Dispatch and combine of a mixture of experts as values: a row, and the call back from it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.case import case_from_cells
+from collector.distribute_call import (
+    COMBINE,
+    DISPATCH,
+    EXPAND_SCALES,
+    MASK,
+    TP_COUNTS,
+    WEIGHTS,
+    DistributeCall,
+)
+from collector.distribute_row import distribute_call
+from collector.errors import BadInput
+from collector.gang_case import is_of_gangs, ranks_of
+from collector.vocabulary import EP_SIZE, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_DTYPES, OUTPUT_SHAPES
+
+pytestmark = pytest.mark.fast
+
+# DeepSeek-V3 on 16 dies, as vLLM-Ascend calls it there: with a mask, and a tensor parallel world.
+SENT = DistributeCall(DISPATCH, 24, 7168, 256, 8, 16, 24, is_int8=True, optional=(TP_COUNTS, MASK))
+BACK = replace(SENT, kernel=COMBINE, is_int8=False, optional=(EXPAND_SCALES, TP_COUNTS, MASK))
+
+
+def calls():
+    def made(kernel, local, ranks, choices, spare, names, is_int8, **sizes):
+        names = {DISPATCH: (WEIGHTS,), COMBINE: (EXPAND_SCALES,)}[kernel] if names else ()
+        names = () if ranks >= 8 and WEIGHTS in names else names
+        return DistributeCall(
+            kernel,
+            experts=local * ranks,
+            ep_size=ranks,
+            choices=min(choices, local * ranks),
+            capacity=sizes["tokens"] + spare,
+            is_int8=is_int8 and kernel == DISPATCH,
+            optional=tuple(sorted((*names, MASK, TP_COUNTS))) if spare else names,
+            **sizes,
+        )
+
+    return st.builds(
+        made,
+        st.sampled_from([DISPATCH, COMBINE]),
+        st.integers(1, 32),
+        st.integers(1, 64),
+        st.integers(1, 8),
+        st.integers(0, 3),
+        st.booleans(),
+        st.booleans(),
+        tokens=st.integers(1, 512),
+        hidden=st.integers(1, 8192),
+        dtype=st.sampled_from(["DT_BF16", "FLOAT16"]),
+    )
+
+
+def test_a_production_call_has_the_cells_of_its_profile():
+    cells = SENT.cells
+    assert cells[INPUT_SHAPES] == '"24,7168;24,8;;24;"'
+    assert cells[OUTPUT_SHAPES] == '"3072,7168;3072;393216;16;256;1;3072"'
+    assert cells[OUTPUT_DTYPES] == "INT8;FLOAT;INT32;INT64;INT32;INT32;FLOAT"
+    assert BACK.cells[INPUT_SHAPES] == '"3072,7168;24,8;393216;256;24,8;1;24;;;;3072"'
+    assert BACK.cells[OUTPUT_SHAPES] == '"24,7168"'
+    assert SENT.cells[EP_SIZE] == BACK.cells[EP_SIZE] == "16"
+
+
+@given(calls())
+def test_a_row_tells_the_call_that_it_came_from(call):
+    assert distribute_call(call.case) == replace(call, optional=tuple(sorted(call.optional)))
+    assert is_of_gangs(call.case) == (call.ep_size > 1)
+
+
+def without_ranks(call, **changed):
+    cells = {**call.cells, **changed}
+    return case_from_cells(call.kernel, {name: t for name, t in cells.items() if name != EP_SIZE})
+
+
+def test_the_counts_of_a_dispatch_tell_its_ranks():
+    case = without_ranks(SENT)
+    assert is_of_gangs(case) and ranks_of(case) == 16
+    alone = replace(SENT, ep_size=1, optional=())
+    assert not is_of_gangs(without_ranks(alone))
+
+
+def test_a_combine_does_not_tell_its_ranks():
+    case = without_ranks(BACK)
+    assert is_of_gangs(case)
+    with pytest.raises(BadInput, match="EP Size, a number of ranks, is wanted"):
+        ranks_of(case)
+    alone = replace(BACK, ep_size=1, optional=())
+    assert not is_of_gangs(without_ranks(alone))
+
+
+@pytest.mark.parametrize(
+    ("call", "changed", "words"),
+    [
+        (SENT, {EP_SIZE: "many"}, "EP Size, a number of ranks"),
+        (SENT, {EP_SIZE: "32"}, "room for the 24 tokens of every rank"),
+        (SENT, {INPUT_SHAPES: "24,7168;23,8;;24;"}, "x: 23,7168 DT_BF16 is wanted"),
+        (SENT, {INPUT_SHAPES: "24,7168;24,8;16,7168"}, "scales: nothing is wanted"),
+        (SENT, {INPUT_SHAPES: "24,7168;24,9;;24;"}, "at most 8 experts of a token"),
+        (SENT, {INPUT_DTYPES: "FLOAT;INT32;;BOOL"}, "tokens of DT_BF16 or FLOAT16"),
+        (SENT, {OUTPUT_SHAPES: "N/A"}, "expand_x of 2 dimensions is wanted"),
+        (
+            SENT,
+            {OUTPUT_SHAPES: "3072,7168;3072;393216;16;512;2;3072"},
+            "ep_recv_counts: 256 INT32 is wanted",
+        ),
+        (SENT, {OUTPUT_SHAPES: "3073,7168;3073;393344;16;256;1;3073"}, "expand_x: 3072,7168"),
+        (replace(SENT, optional=(WEIGHTS,)), {}, "by which nodes come first"),
+        (BACK, {EP_SIZE: "7"}, "as many of 256 experts on 7 ranks"),
+        (BACK, {INPUT_SHAPES: "3072,7168;24,8;393216;256"}, "expert_scales: 24,8 FLOAT is wanted"),
+        (BACK, {OUTPUT_SHAPES: "25,7168"}, "x: 24,7168 DT_BF16 is wanted"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed, words):
+    with pytest.raises(BadInput, match=words):
+        distribute_call(case_from_cells(call.kernel, {**call.cells, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted_mb"),
+    [
+        # 2 windows of 24 tokens: for 256 experts 14848 bytes a token, for 9 choices 14336 bytes
+        (SENT, 180),
+        (replace(SENT, capacity=48), 360),
+        # an error of CANN's own, of a row of Qwen3-Next: 294 MiB without a shared expert
+        (DistributeCall(DISPATCH, 64, 2048, 512, 8, 4, 64), 293),
+    ],
+)
+def test_the_buffer_is_what_canns_documents_want(call, wanted_mb):
+    assert call.buffsize_mb == wanted_mb

@@ -1,0 +1,107 @@
+"""What a dispatch gives and a combine brings back, over ranks of gloo; what is wrong is seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.comm.gang import Rendezvous
+from collector.comm.moe.benching import bench, found_in
+from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.comm.moe.routing import skewed
+from collector.distribute_call import (
+    COMBINE,
+    DISPATCH,
+    EXPAND_SCALES,
+    MASK,
+    TP_COUNTS,
+    WEIGHTS,
+    DistributeCall,
+)
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+CALL = DistributeCall(DISPATCH, 33, 64, 12, 3, 4, 33)
+WHOLE = replace(CALL, capacity=40, dtype="FLOAT16", optional=(WEIGHTS, MASK, TP_COUNTS))
+
+
+@pytest.mark.slow
+def test_four_ranks_exchange_what_one_process_expects(tmp_path):
+    """Every routing, to the last bit."""
+    back = replace(WHOLE, kernel=COMBINE, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
+    calls = (CALL, replace(WHOLE, is_int8=True), replace(CALL, kernel=COMBINE), back)
+    counts = (0, 90, 3, 3, 0, 0, 7, 50, 1, 1, 1, 20)  # some experts get nothing
+    cases = tuple(
+        case
+        for call in calls
+        for case in (MoeCase(call, 7, imbalance=0.9), MoeCase(call, 8, counts=counts))
+    )
+    plan = MoePlan("cpu", 4, 1, 0.001, cases)
+    assert MoePlan.from_json(plan.to_json()) == plan
+    bench(plan, Rendezvous(4), tmp_path)
+    found = found_in(tmp_path, plan)
+    assert found.failed == ()
+    assert [one.case for one in found.measured] == list(cases)
+    assert all(one.mean_us > 0 for one in found.measured)
+
+
+def dispatch_of(call, rank, routing):
+    """A dispatch as the seven tensors of what one process expects."""
+    from collector.comm.moe.distributing import Dispatched, expected
+
+    wanted = expected(call, 7, rank, routing)
+    ends = wanted.counts.flatten().cumsum(0).to(torch.int32)
+    info = wanted.whence.flatten().to(torch.int32)
+    counts = wanted.counts.sum(1)
+    got = Dispatched(
+        wanted.rows, wanted.scales, info, counts, ends, ends.new_empty(0), wanted.weights
+    )
+    return got, wanted
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_row_that_is_off_is_seen(is_int8):
+    from collector.comm.moe.distributing import holds_rows, is_as_expected
+
+    call = replace(CALL, is_int8=is_int8)
+    got, wanted = dispatch_of(call, 1, skewed(call, 7, 0.9))
+    assert is_as_expected(got, wanted) and holds_rows(got, wanted)
+    off = got.rows.clone()
+    off[2, 5] += 7
+    wrong = got._replace(rows=off)
+    assert not is_as_expected(wrong, wanted) and not holds_rows(wrong, wanted)
+    short = got._replace(counts=got.counts.roll(1))
+    assert not is_as_expected(short, wanted) and not holds_rows(short, wanted)
+
+
+def test_a_kernel_may_order_an_experts_rows_as_it_likes():
+    from collector.comm.moe.distributing import holds_rows, is_as_expected
+
+    got, wanted = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
+    first = int(wanted.counts.sum(1)[0])
+    swapped = got._replace(rows=torch.cat((got.rows[:first].flip(0), got.rows[first:])))
+    assert holds_rows(swapped, wanted)
+    assert not is_as_expected(swapped, wanted)
+    among_experts = got._replace(rows=got.rows.flip(0))
+    assert not holds_rows(among_experts, wanted)
+
+
+def test_what_a_combine_gives_back_is_the_weighed_sum_of_its_experts():
+    from collector.comm.moe.distributing import expected_tokens, made_of
+    from collector.comm.moe.reference import make_tokens
+
+    routing = skewed(CALL, 7, 0.9)
+    tokens = make_tokens(CALL, 7, 2, routing, "cpu")
+    wanted = torch.zeros(CALL.tokens, CALL.hidden, dtype=torch.float64)
+    for token in range(CALL.tokens):
+        for choice in range(CALL.choices):
+            factor = 2.0 ** (int(tokens.experts[token, choice]) % 3)
+            weight = tokens.weights[token, choice].double()
+            wanted[token] += tokens.x[token].double() * factor * weight
+    came = expected_tokens(CALL, 7, 2, routing).double()
+    torch.testing.assert_close(came, wanted, rtol=1e-2, atol=1e-2)
+    got, expects = dispatch_of(CALL, 2, routing)
+    made = made_of(CALL, 2, routing, got)
+    factors = torch.tensor([2.0 ** (expert % 3) for expert in range(6, 9)])
+    per_row = factors.repeat_interleave(expects.counts.sum(1)).to(made.dtype)
+    assert torch.equal(made, got.rows * per_row.unsqueeze(-1))
