@@ -5,10 +5,11 @@ Of itself torchrun outlives its parent, and its ranks then hold their devices.
 
 import sys
 
-from torch.distributed.run import main as torchrun
-
+from collector.host import imports
 from collector.host.parent import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    with imports.for_good():
+        from torch.distributed.run import main as torchrun
     torchrun(sys.argv[2:])

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from collector.errors import OpmeterError
+from collector.host import imports
 from collector.host.parent import die_with_parent, obey_parent
 from collector.replay.control import STOP, open_control
 from collector.replay.journal import JOURNAL, JournalWriter
@@ -50,7 +51,8 @@ def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> None
     # Before torch: an installed torch_npu would load itself, and needs CANN.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     started = time.perf_counter()
-    from collector.replay.loop import Loop
+    with imports.for_good():
+        from collector.replay.loop import Loop
 
     loop = Loop(spec, directory, journal)
     loop.run(time.perf_counter() - started, stop)
