@@ -201,7 +201,7 @@ def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
         *("--nproc-per-node", str(meeting.nproc_per_node), "--max-restarts", "0"),
         *("--master-addr", meeting.master_addr, "--master-port", str(meeting.master_port)),
         *("--redirects", "3", "--log-dir", str(folder / _RANK_LOGS)),
-        *("-m", program, str(folder)),
+        *("-m", "collector.comm.rank_process", program, str(folder)),
     ]
 
 
