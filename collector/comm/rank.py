@@ -22,7 +22,7 @@ import torch.distributed as dist
 from collector.collective import Collective
 from collector.comm.bench_plan import BACKENDS, BenchPlan
 from collector.comm.jump_search import next_case, searched
-from collector.comm.measuring_rank import Gathered, MeasuringRank, peer_case
+from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import (
     PLAN,
@@ -32,6 +32,7 @@ from collector.comm.rank_files import (
     read_results,
     stacks_name,
 )
+from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.errors import BadInput
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
@@ -133,7 +134,8 @@ def main(folder: Path) -> None:
 def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[int, int, Gathered]]:
     member.journal.say(step="making groups")
     groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
-    worker = MeasuringRank(plan, member.device, member.control, groups)
+    timed = TimedCalls(member.device, member.control)
+    worker = MeasuringRank(plan, member.device, timed, groups)
     limit_bytes = member.memory_of_all()
 
     def measured(case: Collective, of_rounds: str) -> Gathered:
@@ -147,8 +149,8 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
 
     for round_number, at in turns(plan.rounds, len(plan.collectives)):
         case = plan.collectives[at]
-        if at == 0:  # clocks drift, and a bench may last for hours
-            worker.renew_clock()
+        if at == 0 and round_number:  # clocks drift, and a bench may last for hours
+            timed.renew_clock()
         yield round_number, at, measured(case, f"round {round_number + 1}")
     places = {case: at for at, case in enumerate(plan.collectives)}
     for case in _of_jumps(plan, member, folder):

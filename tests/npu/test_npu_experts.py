@@ -23,7 +23,7 @@ from tests.npu.fakecann.calls import read_calls
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
-RANKS, TIMED = 2, 7  # calls of a rank: one that is looked at, a pilot, and the fewest
+RANKS, TIMED = 2, 8  # calls of a rank: one that is looked at, two pilots, and the fewest
 SENT = DistributeCall(DISPATCH, 6, 32, 4, 2, RANKS, 6)
 WITH_ALL = DistributeCall(
     DISPATCH, 6, 32, 4, 2, RANKS, 8, is_int8=True, optional=(WEIGHTS, MASK, TP_COUNTS)

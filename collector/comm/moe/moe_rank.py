@@ -6,23 +6,16 @@ first result of each case is held against the one that a process computes alone.
 """
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
-from collector.comm.clock import Clock
-from collector.comm.measuring_rank import Gathered
 from collector.comm.moe.fused import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.trials import MakeTrial, open_trials
 from collector.comm.rank import Membership, joined, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
+from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.expert_call import ExpertCall
-
-_LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
 
 
 def main(folder: Path) -> None:
@@ -33,15 +26,16 @@ def main(folder: Path) -> None:
 def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathered]]:
     limit_bytes = member.memory_of_all()
     make = open_trials(plan.backend)
+    timed = TimedCalls(member.device, member.control)
     for round_number, at in turns(plan.rounds, len(plan.cases)):
         case = plan.cases[at]
-        if at == 0:  # clocks drift, and a bench may last for hours
-            clock = Clock(member.control)
+        if at == 0 and round_number:  # clocks drift, and a bench may last for hours
+            timed.renew_clock()
         member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
         if reason := _too_large(plan, case, limit_bytes):
             yield round_number, at, Gathered((), reason)
         else:
-            yield round_number, at, _measured(plan, case, member, clock, make, not round_number)
+            yield round_number, at, _measured(plan, case, member, timed, make, not round_number)
 
 
 def _too_large(plan: MoePlan, case: MoeCase, limit_bytes: int) -> str:
@@ -59,7 +53,7 @@ def _measured(
     plan: MoePlan,
     case: MoeCase,
     member: Membership,
-    clock: Clock,
+    timed: TimedCalls,
     make: MakeTrial,
     is_looked_at: bool,
 ) -> Gathered:
@@ -72,39 +66,9 @@ def _measured(
 
     is_right = not is_looked_at or trial.is_right(first, tick)
     del first
-    count = _agreed(plan, member, trial.run)
-    times = torch.zeros(2 * count + 1, dtype=torch.float64)
-    times[-1] = float(not is_right)
-    for at in range(count):
-        clock.begin_together(_LEAD_US)
-        times[at] = clock.now_us()
-        times[count + at] = member.device.timed(_nothing, trial.run)
-    return _gathered(times, member, count)
-
-
-def _agreed(plan: MoePlan, member: Membership, run: Callable[[], object]) -> int:
-    """As many calls as the budget pays for, by the rank whose pilot took longest."""
-    began = time.perf_counter()
-    member.device.timed(_nothing, run)
-    longest = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
-    dist.all_reduce(longest, dist.ReduceOp.MAX, group=member.control)
-    fewest, most = plan.iterations
-    return max(fewest, min(most, int(plan.budget_s / float(longest[0]))))
-
-
-def _gathered(times: torch.Tensor, member: Membership, count: int) -> Gathered:
-    world = dist.get_world_size()
-    found = [torch.zeros_like(times) for _ in range(world)] if member.rank == 0 else None
-    dist.gather(times, found, dst=0, group=member.control)
-    seen = {rank: one.tolist() for rank, one in enumerate(found or [])}
-    return Gathered(
-        tuple((rank, tuple(of[:count]), tuple(of[count:-1])) for rank, of in seen.items()),
-        wrong=tuple(rank for rank, of in seen.items() if of[-1]),
-    )
-
-
-def _nothing() -> None:
-    return None
+    count = timed.agreed(trial.run, plan.budget_s, plan.iterations)
+    times = timed.each(trial.run, count)
+    return timed.gathered(times, count, is_right, range(plan.world))
 
 
 if __name__ == "__main__":

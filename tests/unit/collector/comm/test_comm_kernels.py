@@ -10,6 +10,7 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.kernels import Span, hccl_spans, nccl_spans, spans_of_calls
 from collector.comm.measuring_rank import MeasuringRank
 from collector.comm.rank_device import HostRank
+from collector.comm.timed_calls import TimedCalls
 from collector.errors import BadInput
 from collector.replay.events import Event
 from collector.topology import Grid
@@ -112,7 +113,7 @@ def world_of_one():
 def measured(world, device):
     case = Collective("all_reduce", 64, "bfloat16", 1, 0)
     plan = BenchPlan("cuda", Grid((1,)), 1, Mode.KERNEL, 1, 0.0, (5, 9), (case,))
-    return MeasuringRank(plan, device, world, {(0,): world}).measure(case)
+    return MeasuringRank(plan, device, TimedCalls(device, world), {(0,): world}).measure(case)
 
 
 def test_calls_of_a_window_are_timed_by_their_kernels(world_of_one):

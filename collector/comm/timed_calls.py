@@ -1,0 +1,120 @@
+"""Calls that ranks make together: how many, when each began on one clock, how long it took."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from collector.collective import Collective
+from collector.comm.clock import Clock
+from collector.comm.kernels import Span, spans_of_calls
+from collector.comm.rank_device import RankDevice
+
+_LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
+_PILOTS = 2
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What all ranks saw of one case: (rank, starts in us, durations in us), or why it was not run.
+    `wrong` are the ranks whose result was not what it must be, `extra` a size that no plan holds.
+    """
+
+    ranks: tuple[tuple[int, tuple[float, ...], tuple[float, ...]], ...]
+    left_out: str = ""
+    wrong: tuple[int, ...] = ()
+    extra: Collective | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class TimedCalls:
+    """One rank's part; all ranks go through the same steps, idle ones with a call of None.
+    `control` is a group of all of them, on the host."""
+
+    def __init__(self, device: RankDevice, control: "dist.ProcessGroup") -> None:
+        self._device, self._control = device, control
+        self._clock = Clock(control)
+
+    def renew_clock(self) -> None:
+        """Find out anew how far this rank's clock is ahead of rank 0's."""
+        self._clock = Clock(self._control)
+
+    def agreed(self, call: Call | None, budget_s: float, iterations: tuple[int, int]) -> int:
+        """As many calls as the budget pays for, by the rank whose pilot took longest; within the
+        fewest and the most."""
+        took_us = 0.0
+        for _ in range(_PILOTS):
+            if call is not None:
+                began = time.perf_counter()
+                self._device.timed(_nothing, call)
+                took_us = (time.perf_counter() - began) * 1e6
+        longest = torch.tensor([took_us], dtype=torch.float64)
+        dist.all_reduce(longest, dist.ReduceOp.MAX, group=self._control)
+        fewest, most = iterations
+        return max(fewest, min(most, int(budget_s * 1e6 / (float(longest[0]) + _LEAD_US))))
+
+    def each(self, call: Call | None, count: int, before: Call | None = None) -> torch.Tensor:
+        """When each of `count` calls began on rank 0's clock, how long each took, and how many were
+        seen. `before` is run ahead of each, without waiting in between."""
+        times = torch.zeros(2 * count + 1, dtype=torch.float64)
+        times[-1] = count
+        for at in range(count):
+            self._clock.begin_together(_LEAD_US)
+            if call is not None:
+                times[at] = self._clock.now_us()
+                times[count + at] = self._device.timed(before or _nothing, call)
+                if before is not None:  # the call began when that had ended
+                    times[at] = self._clock.now_us() - times[count + at]
+        return times
+
+    def kernels(self, operation: str, call: Call | None, count: int) -> torch.Tensor:
+        """The same of kernels. Ranks begin together once: after that a call follows the one before
+        on the device, as if each had waited for all."""
+
+        if call is None:
+            self._clock.begin_together(_LEAD_US)
+            return torch.zeros(2 * count + 1, dtype=torch.float64)
+
+        def one_after_another(call: Call = call) -> None:
+            self._clock.begin_together(_LEAD_US)
+            for _ in range(count):
+                call()
+
+        spans = self._device.kernels(operation, one_after_another)
+        runs = spans_of_calls(spans, count) or [Span(0, 0)] * count
+        starts = self._clock.of_wall(run.start_ns for run in runs)
+        took = [run.duration_ns / 1e3 for run in runs]
+        return torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
+
+    def gathered(
+        self, times: torch.Tensor, count: int, is_right: bool, members: Sequence[int]
+    ) -> Gathered:
+        """What the ranks saw that have called, in rank 0; nothing elsewhere."""
+        own = torch.cat([times, torch.tensor([float(not is_right)], dtype=torch.float64)])
+        ranks = range(dist.get_world_size())
+        found = [torch.zeros_like(own) for _ in ranks] if dist.get_rank() == 0 else None
+        dist.gather(own, found, dst=0, group=self._control)
+        if found is None:
+            return Gathered(())
+        seen = {rank: found[rank].tolist() for rank in sorted(members)}
+        wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
+        for rank, all_ in seen.items():
+            if not all_[-2] or all_[-2] % count:
+                told = f"the profiler of rank {rank} tells of {all_[-2]:g} kernels"
+                return Gathered((), f"{told}, {count} calls were made", wrong)
+        return Gathered(
+            tuple(
+                (rank, tuple(all_[:count]), tuple(all_[count:-2])) for rank, all_ in seen.items()
+            ),
+            wrong=wrong,
+        )
+
+
+def _nothing() -> None:
+    return None
