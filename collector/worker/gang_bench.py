@@ -1,10 +1,9 @@
 """What the ranks of a gang are started with: one bench for cases that can share a start.
 
-Collectives share where ranks lie, mode and environment; calls of mixtures of experts
-share the family of their kernels, besides their ranks.
+Collectives share where ranks lie, mode and environment; calls of mixtures of experts share the
+family of their kernels, besides their ranks.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,17 @@ from collector.collective_case import CollectiveCase, collective_case, is_collec
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import RANK, StartRanks, Tick
 from collector.comm.moe.benching import MOE_RANK
+from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
-from collector.expert_call import imbalance_of, largest_buffsize_mb
+from collector.expert_call import imbalance_of
 from collector.gang_case import routed_call
 from collector.plan import MeasureSettings
 from collector.worker.gang_certificates import Groups
 
 ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
 _SEED = 0  # of routings: the same in every session, so that a case means the same
-_BUFFSIZE = "HCCL_BUFFSIZE"
 
 
 class GangBench(Protocol):
@@ -84,7 +83,6 @@ class ExpertBench:
         )
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        wanted_mb = largest_buffsize_mb(case.call for case in self.plan.cases)
         start(
             self.plan,
             self.plan.world,
@@ -92,7 +90,7 @@ class ExpertBench:
             program=MOE_RANK,
             patience_s=patience_s,
             tick=tick,
-            environment={} if _BUFFSIZE in os.environ else {_BUFFSIZE: str(wanted_mb)},
+            environment=buffsize_settings(self.plan.backend, self.plan.largest_buffsize_mb()),
         )
 
 

@@ -1,10 +1,9 @@
 """A bench of DispatchFFNCombine from its plan to what was found: what a verb or a worker calls."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
-from collector.comm.gang import PATIENCE_S, Rendezvous, run_gang
+from collector.comm.gang import PATIENCE_S, Rendezvous, Tick, run_gang
+from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.moe_measured import MoeFound, moe_found
 from collector.comm.moe.moe_plan import MoePlan
 from collector.comm.rank_files import read_results
@@ -18,8 +17,7 @@ def bench(
     folder: Path,
     *,
     patience_s: float = PATIENCE_S,
-    tick: Callable[[int], None] = lambda measured: None,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    tick: Tick = lambda measured: None,
 ) -> None:
     """Have the ranks of this node measure, in an empty folder; `tick` is told how many cases of all
     rounds are measured. Raises GangFailed and BadInput as a bench of collectives does; what was
@@ -31,7 +29,7 @@ def bench(
         program=MOE_RANK,
         patience_s=patience_s,
         tick=tick,
-        environment=environment,
+        environment=buffsize_settings(plan.backend, plan.largest_buffsize_mb()),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from collector.comm.moe.routing import Routing, replayed, skewed
 from collector.distribute_call import DistributeCall
-from collector.expert_call import ExpertCall
+from collector.expert_call import ExpertCall, largest_buffsize_mb
 from collector.gang_case import RoutedCall
 
 CALLS = (5, 100)  # fewest and most that are timed in a round
@@ -45,6 +45,10 @@ class MoePlan:
     budget_s: float
     cases: tuple[MoeCase, ...]
     iterations: tuple[int, int] = CALLS
+
+    def largest_buffsize_mb(self) -> int:
+        """HCCL_BUFFSIZE with which no call is refused for it."""
+        return largest_buffsize_mb(case.call for case in self.cases)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -1,9 +1,10 @@
 """A probe from its plan to what became of each try: what a verb calls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from collector.comm.gang import Rendezvous, run_gang
+from collector.comm.gang import Rendezvous, Tick, run_gang
+from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.probe_plan import ProbePlan, Try
 from collector.comm.moe.prober_process import STARTING_S
 from collector.comm.moe.region import Region
@@ -12,12 +13,20 @@ _KEEPER = "collector.comm.moe.keeper"
 _PARTS = 6  # of a try that have a deadline, and some time to end a process
 
 
-def probe(plan: ProbePlan, meeting: Rendezvous, folder: Path, tick: Callable[[int], None]) -> None:
+def probe(plan: ProbePlan, meeting: Rendezvous, folder: Path, tick: Tick) -> None:
     """Have the ranks of this node probe, in an empty folder; `tick` is told how many points were
     tried. Raises GangFailed and BadInput as a bench does; what was tried until then is in the
     folder."""
     patience_s = STARTING_S + _PARTS * plan.patience_s
-    run_gang(plan, meeting, folder, program=_KEEPER, patience_s=patience_s, tick=tick)
+    run_gang(
+        plan,
+        meeting,
+        folder,
+        program=_KEEPER,
+        patience_s=patience_s,
+        tick=tick,
+        environment=buffsize_settings(plan.backend, plan.largest_buffsize_mb()),
+    )
 
 
 def told(plan: ProbePlan, tries: Iterable[Try]) -> Region:

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
+from collector.comm.moe.buffsize import buffsize_settings
+from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
 from collector.vocabulary import (
@@ -139,6 +141,16 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, words)
 def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, choices, wanted_mb):
     call = replace(DEEPSEEK, tokens=tokens, hidden=hidden, choices=choices)
     assert call.buffsize_mb == wanted_mb
+
+
+def test_ranks_get_that_buffer_unless_somebody_has_said_otherwise():
+    large = MoePlan("npu", 16, 1, 1.0, (MoeCase(replace(DEEPSEEK, tokens=4096), 0),))
+    assert large.largest_buffsize_mb() == 346
+    small = MoePlan("npu", 16, 1, 1.0, (MoeCase(DEEPSEEK, 0),))
+    assert small.largest_buffsize_mb() == 200  # HCCL's own default
+    assert buffsize_settings("npu", 346, {}) == {"HCCL_BUFFSIZE": "346"}
+    assert buffsize_settings("npu", 346, {"HCCL_BUFFSIZE": "100"}) == {}
+    assert buffsize_settings("cpu", 346, {}) == {}
 
 
 def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
