@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +15,16 @@ from jobs.cli.comm_lines import (
     plan_lines,
     profile_lines,
 )
+from jobs.cli.rank_options import (
+    BackendOption,
+    GroupRanksOption,
+    MasterAddrOption,
+    MasterPortOption,
+    NnodesOption,
+    NodeRankOption,
+    PatienceOption,
+)
+from jobs.cli.rank_runs import check_backend, ended, run_ranks
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -72,28 +80,22 @@ def comm_verb(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 0.2,
-    backend: Annotated[str, typer.Option(help="npu (hccl), cuda (nccl) or cpu (gloo)")] = "npu",
-    nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="ranks on this node  [the largest group]")
-    ] = None,
-    nnodes: Annotated[int, typer.Option(min=1, help="nodes; start the same on each")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="this node's number")] = 0,
-    master_addr: Annotated[str, typer.Option(help="the address of node 0")] = "127.0.0.1",
-    master_port: Annotated[int, typer.Option(min=0, max=65535, help="a port there")] = 0,
-    patience_s: Annotated[
-        float, typer.Option(help="without a step of any rank, the bench is ended")
-    ] = 120.0,
+    backend: BackendOption = "npu",
+    nproc_per_node: GroupRanksOption = None,
+    nnodes: NnodesOption = 1,
+    node_rank: NodeRankOption = 0,
+    master_addr: MasterAddrOption = "127.0.0.1",
+    master_port: MasterPortOption = 0,
+    patience_s: PatienceOption = 120.0,
 ) -> int:
     """Measure collectives, and write one CSV an operation."""
     from collector.collective import OPERATIONS, dtype_named
     from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, measurable
     from collector.comm.gang import Rendezvous
     from collector.comm.sizes import chosen_sizes
-    from collector.stack import BACKENDS
     from collector.topology import Grid
 
-    if backend not in BACKENDS:
-        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+    check_backend(backend)
     if bench_mode not in (_BY_CASE, *Mode):
         raise BadInput(f"--bench-mode {bench_mode!r}: {_BY_CASE}, {', '.join(Mode)} are wanted")
     mode = None if bench_mode == _BY_CASE else Mode(bench_mode)
@@ -165,34 +167,21 @@ def _run(
     output_csv: Path | None,
 ) -> int:
     """Measure; what was measured before a failure is kept."""
-    from collector.comm.gang import GangFailed, run_gang
+    from collector.comm.gang import run_gang
     from collector.comm.measured import found_of
     from collector.comm.rank_files import read_results
-    from jobs.cli.progress_view import view_for
 
-    total, failure = len(plan.collectives) * plan.rounds, ""
-    with tempfile.TemporaryDirectory(prefix="opmeter-comm-") as made:
-        folder = Path(made)
-        with view_for(sys.stderr.isatty()) as view:
-            try:
-                run_gang(
-                    plan,
-                    meeting,
-                    folder,
-                    patience_s=patience_s,
-                    tick=lambda done: view.measure(done, max(done, total)),
-                )
-            except GangFailed as error:
-                failure = str(error)
-        found = found_of(plan, read_results(folder))
+    found, failure = run_ranks(
+        lambda folder, tick: run_gang(plan, meeting, folder, patience_s=patience_s, tick=tick),
+        len(plan.collectives) * plan.rounds,
+        lambda folder: found_of(plan, read_results(folder)),
+    )
     if meeting.is_first:
         for line in found_lines(found):
             say(line)
         for change in _written(found, output_dir, output_csv):
             say(change_line(change))
-    if failure:
-        say(f"opmeter: {failure}", err=True)
-    return int(bool(failure or found.wrong))
+    return ended(failure, is_whole=not found.wrong)
 
 
 def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> list[FileChange]:

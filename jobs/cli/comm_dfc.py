@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -14,6 +11,21 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
+from jobs.cli.rank_options import (
+    EpSizeOption,
+    ExpertBackendOption,
+    HiddenOption,
+    Int8Option,
+    IntermediateOption,
+    MasterAddrOption,
+    MasterPortOption,
+    NnodesOption,
+    NodeRankOption,
+    NprocPerNodeOption,
+    PatienceOption,
+    TokensDtypeOption,
+)
+from jobs.cli.rank_runs import check_backend, ended, run_ranks, say_buffsize
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -21,22 +33,21 @@ if TYPE_CHECKING:
     from collector.comm.moe.moe_measured import MoeFound
     from collector.comm.moe.moe_plan import MoePlan
 
-_BUFFSIZE = "HCCL_BUFFSIZE"
 DFC_LISTS = ("--imbalance", "--expert-loads")
 
 
 def dfc_verb(
     *,
-    ep_size: Annotated[int, typer.Option(min=1, help="ranks")] = 16,
+    ep_size: EpSizeOption = 16,
     tokens: Annotated[
         list[int] | None, typer.Option(help="of one rank  [rows of the database path]")
     ] = None,
     experts: Annotated[list[int] | None, typer.Option(help="of all ranks  [256]")] = None,
     top_k: Annotated[list[int] | None, typer.Option(help="experts of a token  [8]")] = None,
-    hidden: Annotated[int, typer.Option(min=1, help="size of a token")] = 7168,
-    intermediate: Annotated[int, typer.Option(min=1, help="size of an expert's middle")] = 2048,
-    int8: Annotated[bool, typer.Option(help="weights of INT8, else of the dtype")] = True,
-    dtype: Annotated[str, typer.Option(help="of tokens: DT_BF16 or FLOAT16")] = "DT_BF16",
+    hidden: HiddenOption = 7168,
+    intermediate: IntermediateOption = 2048,
+    int8: Int8Option = True,
+    dtype: TokensDtypeOption = "DT_BF16",
     imbalance: Annotated[
         list[float] | None, typer.Option(help="deviation of experts' loads by their mean  [0]")
     ] = None,
@@ -52,29 +63,21 @@ def dfc_verb(
     ),
     rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 1.0,
-    backend: Annotated[
-        str, typer.Option(help="npu (the fused kernel), cuda or cpu (its reference)")
-    ] = "npu",
-    nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="ranks on this node  [by the nodes]")
-    ] = None,
-    nnodes: Annotated[int, typer.Option(min=1, help="nodes; start the same on each")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="this node's number")] = 0,
-    master_addr: Annotated[str, typer.Option(help="the address of node 0")] = "127.0.0.1",
-    master_port: Annotated[int, typer.Option(min=0, max=65535, help="a port there")] = 0,
-    patience_s: Annotated[
-        float, typer.Option(help="without a step of any rank, the bench is ended")
-    ] = 120.0,
+    backend: ExpertBackendOption = "npu",
+    nproc_per_node: NprocPerNodeOption = None,
+    nnodes: NnodesOption = 1,
+    node_rank: NodeRankOption = 0,
+    master_addr: MasterAddrOption = "127.0.0.1",
+    master_port: MasterPortOption = 0,
+    patience_s: PatienceOption = 120.0,
 ) -> int:
     """Measure DispatchFFNCombine over ranks, balanced or not."""
     from collector.comm.gang import ranks_of
     from collector.comm.moe.moe_plan import MoeCase, MoePlan
     from collector.comm.moe.moe_table import read_cases
-    from collector.expert_call import ExpertCall, check, largest_buffsize_mb
-    from collector.stack import BACKENDS
+    from collector.expert_call import ExpertCall, check
 
-    if backend not in BACKENDS:
-        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+    check_backend(backend)
     meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
     loads = tuple(expert_loads or ())
     if tokens:
@@ -97,51 +100,28 @@ def dfc_verb(
     if not do_run:
         say("nothing is measured without --do-run")
         return 0
-    for line in buffsize_lines(backend, largest_buffsize_mb(case.call for case in cases)):
-        say(line)
     plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases))
+    say_buffsize(backend, plan.largest_buffsize_mb())
     return _run(plan, meeting, patience_s, database_path)
-
-
-def buffsize_lines(backend: str, wanted_mb: int) -> Iterator[str]:
-    """Sets HCCL_BUFFSIZE for the ranks of an NPU, where nobody has, to what the largest call asks
-    for; says so."""
-    if backend == "npu" and _BUFFSIZE not in os.environ:
-        os.environ[_BUFFSIZE] = str(wanted_mb)
-        yield f"{_BUFFSIZE}={wanted_mb}, which the largest call asks for"
 
 
 def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: Path | None) -> int:
     """Measure; what was measured before a failure is kept."""
-    from collector.comm.gang import GangFailed
     from collector.comm.moe.benching import bench, found_in
     from collector.comm.moe.moe_table import write_measured
-    from jobs.cli.progress_view import view_for
 
-    total, failure = len(plan.cases) * plan.rounds, ""
-    with tempfile.TemporaryDirectory(prefix="opmeter-dfc-") as made:
-        folder = Path(made)
-        with view_for(sys.stderr.isatty()) as view:
-            try:
-                bench(
-                    plan,
-                    meeting,
-                    folder,
-                    patience_s=patience_s,
-                    tick=lambda done: view.measure(done, total),
-                )
-            except GangFailed as error:
-                failure = str(error)
-        found = found_in(folder, plan)
+    found, failure = run_ranks(
+        lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
+        len(plan.cases) * plan.rounds,
+        lambda folder: found_in(folder, plan),
+    )
     if meeting.is_first:
         for line in _found_lines(found):
             say(line)
         if database_path is not None:
             for path, change in write_measured(database_path, found.measured):
                 say(f"{path}: {counted(change.added, 'row')} added, {change.updated} changed")
-    if failure:
-        say(f"opmeter: {failure}", err=True)
-    return int(bool(failure or found.failed))
+    return ended(failure, is_whole=not found.failed)
 
 
 def _found_lines(found: MoeFound) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import astuple
 from math import log2, prod
@@ -14,7 +12,20 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
-from jobs.cli.comm_dfc import buffsize_lines
+from jobs.cli.rank_options import (
+    EpSizeOption,
+    ExpertBackendOption,
+    HiddenOption,
+    Int8Option,
+    IntermediateOption,
+    MasterAddrOption,
+    MasterPortOption,
+    NnodesOption,
+    NodeRankOption,
+    NprocPerNodeOption,
+    TokensDtypeOption,
+)
+from jobs.cli.rank_runs import check_backend, ended, run_ranks, say_buffsize
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -33,16 +44,16 @@ _COLUMNS = (
 
 def probe_dfc_verb(
     *,
-    ep_size: Annotated[int, typer.Option(min=1, help="ranks")] = 16,
-    hidden: Annotated[int, typer.Option(min=1, help="size of a token")] = 7168,
-    intermediate: Annotated[int, typer.Option(min=1, help="size of an expert's middle")] = 2048,
+    ep_size: EpSizeOption = 16,
+    hidden: HiddenOption = 7168,
+    intermediate: IntermediateOption = 2048,
     tokens: Annotated[
         list[int] | None, typer.Option(help="of one rank  [1 to 8192 by twos]")
     ] = None,
     experts: Annotated[list[int] | None, typer.Option(help="of all ranks  [32 to 256]")] = None,
     top_k: Annotated[list[int] | None, typer.Option(help="experts of a token  [1 to 8]")] = None,
-    int8: Annotated[bool, typer.Option(help="weights of INT8, else of the dtype")] = True,
-    dtype: Annotated[str, typer.Option(help="of tokens: DT_BF16 or FLOAT16")] = "DT_BF16",
+    int8: Int8Option = True,
+    dtype: TokensDtypeOption = "DT_BF16",
     memory_limit_mb: Annotated[
         float | None, typer.Option(help="what a rank may use  [half of what is free]")
     ] = None,
@@ -50,26 +61,20 @@ def probe_dfc_verb(
         bool, typer.Option("--decode", help="npu: dispatch_gmm_combine_decode instead")
     ] = False,
     output_csv: Annotated[Path | None, typer.Option(help="write the limits here")] = None,
-    backend: Annotated[
-        str, typer.Option(help="npu (the fused kernel), cuda or cpu (its reference)")
-    ] = "npu",
-    nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="ranks on this node  [by the nodes]")
-    ] = None,
-    nnodes: Annotated[int, typer.Option(min=1, help="nodes; start the same on each")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="this node's number")] = 0,
-    master_addr: Annotated[str, typer.Option(help="the address of node 0")] = "127.0.0.1",
-    master_port: Annotated[int, typer.Option(min=0, max=65535, help="a port there")] = 0,
+    backend: ExpertBackendOption = "npu",
+    nproc_per_node: NprocPerNodeOption = None,
+    nnodes: NnodesOption = 1,
+    node_rank: NodeRankOption = 0,
+    master_addr: MasterAddrOption = "127.0.0.1",
+    master_port: MasterPortOption = 0,
     patience_s: Annotated[float, typer.Option(help="for a rank's own part of a try")] = 30.0,
 ) -> int:
     """Find which tokens, experts and top-k DispatchFFNCombine accepts, by bisection."""
     from collector.comm.gang import ranks_of
     from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbePlan
     from collector.comm.moe.region import ProbeGrid
-    from collector.stack import BACKENDS
 
-    if backend not in BACKENDS:
-        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+    check_backend(backend)
     meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
     grid = ProbeGrid(
         *(
@@ -91,6 +96,7 @@ def probe_dfc_verb(
     )
     for line in _plan_lines(plan):
         say(line)
+    say_buffsize(plan.backend, plan.largest_buffsize_mb())
     return _probed(plan, meeting, output_csv)
 
 
@@ -104,25 +110,18 @@ def _plan_lines(plan: ProbePlan) -> Iterator[str]:
         f"{counted(open_points, 'point')} with {counted(plan.world, 'rank')}; where limits do not "
         f"depend on each other, {counted(max(1, int(2 * log2(points))), 'try', 'tries')} find them"
     )
-    yield from buffsize_lines(plan.backend, plan.largest_buffsize_mb())
 
 
 def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
     """Probe; what was found before a failure is said and written."""
-    from collector.comm.gang import GangFailed
     from collector.comm.moe.probe_plan import read_tries
     from collector.comm.moe.probing import probe, told
-    from jobs.cli.progress_view import view_for
 
-    open_points, failure = plan.region().open_points, ""
-    with tempfile.TemporaryDirectory(prefix="opmeter-probe-") as made:
-        folder = Path(made)
-        with view_for(sys.stderr.isatty()) as view:
-            try:
-                probe(plan, meeting, folder, lambda tried: view.measure(tried, open_points))
-            except GangFailed as error:
-                failure = str(error)
-        tries = read_tries(folder)
+    tries, failure = run_ranks(
+        lambda folder, tick: probe(plan, meeting, folder, tick),
+        plan.region().open_points,
+        read_tries,
+    )
     if meeting.is_first:
         region = told(plan, tries)
         for line in _found_lines(plan, tries, region.limits(), region.open_points):
@@ -130,9 +129,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
         if output_csv is not None:
             _write(output_csv, plan, region.limits())
             say(str(output_csv))
-    if failure:
-        say(f"opmeter: {failure}", err=True)
-    return int(bool(failure))
+    return ended(failure)
 
 
 def _found_lines(
