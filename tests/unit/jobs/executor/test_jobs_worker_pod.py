@@ -323,7 +323,7 @@ def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
     store = FileStore(tmp_path / "store")
     text = (
-        "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Add]\nbackend: cpu\n"
+        "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Sub]\nbackend: cpu\n"
         "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
     )
     campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
