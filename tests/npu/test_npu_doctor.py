@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from collector.replay.disturbance import concurrency_test
+from jobs.cli.app import app
 from tests.npu.fakecann.build import environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu]
@@ -57,13 +60,26 @@ def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(fake, tmp_path):
     assert "FAIL  torch_npu" in said and "install the CPU build of torch" in said
 
 
-def test_devices_side_by_side_are_compared(fake, tmp_path):
+def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkeypatch):
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {
         "ASCEND_TOOLKIT_HOME": str(tmp_path),
         "OPMETER_LOCKS": str(tmp_path / "locks"),
         "TMPDIR": str(tmp_path),
     }
-    code, said = doctor(env, tmp_path, "--together", "npu")
-    assert code == 0, said
-    assert "ok    together   2 devices at once: " in said and "+0.0%" in said
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    compared = []
+
+    def noted(*asked):
+        compared.extend(concurrency_test(*asked))
+        return compared
+
+    monkeypatch.setattr("jobs.doctor.concurrency.concurrency_test", noted)
+    done = CliRunner().invoke(app, ["doctor", "--together", "npu"])
+    assert done.exit_code == 0, done.output
+    assert "ok    together   2 devices at once: " in done.output and "+0.0%" in done.output
+    assert len(compared) >= 8
+    # On this device a launch takes what its call says, whoever else is at work.
+    assert {case.slowdown for case in compared} == {0.0}

@@ -25,7 +25,6 @@ from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
 from collector.record import CaseRecord
-from collector.replay.disturbance import concurrency_test
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (
     OUTPUT,
@@ -383,14 +382,6 @@ def test_every_group_of_counters_is_a_pass_of_its_own(bench):
     assert refused.outcome is Outcome.UNSUPPORTED
     assert [raw.group for raw in answers.raw] == ["", "Memory"]
     assert "aiv_main_mem_read_bw" in answers.raw[1].summary.read_text().splitlines()[0]
-
-
-def test_two_devices_at_once_are_compared_with_one_alone(bench, monkeypatch):
-    monkeypatch.setenv("FAKE_NPU_COUNT", "2")
-    found = concurrency_test("npu", [1, 0], bench.folder, Limits(), repeats=3)
-    assert len(found) >= 8
-    # On this device a launch takes what its call says, whoever else is at work.
-    assert {case.slowdown for case in found} == {0.0}
 
 
 def _durations(result: SessionResult) -> dict[str, float]:
