@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,20 +50,14 @@ def test_without_the_stubs_torch_npu_cannot_be_imported(fake: FakeCann):
     assert "ImportError: libhccl.so: cannot open shared object file" in done.stderr
 
 
-def test_a_program_knows_the_runtime_for_a_fake_and_sees_its_devices(fake: FakeCann):
-    program = """
+WHAT_IS_SEEN = """
 from collector.replay.npu import is_fake_runtime
 import torch_npu.npu.utils
 print(is_fake_runtime(), torch.npu.device_count(), torch.npu.get_device_name(0))
 host = torch.arange(32.0).reshape(4, 8)
 print(bool((host.npu().cpu() == host).all()))
 """
-    done = run(environment(fake, devices=3) | {"ASCEND_RT_VISIBLE_DEVICES": "2,1"}, program)
-    assert done.stdout.split()[-4:] == ["True", "2", "Ascend910_9391", "True"], done.stderr
-
-
-def test_arguments_of_every_kind_are_written_down_exactly(fake: FakeCann, tmp_path: Path):
-    program = """
+ARGUMENTS = """
 weight = torch.empty(32, 64, dtype=bf16, device="npu:0")
 torch.mm(torch.empty(16, 64, dtype=bf16, device="npu:0"), weight.t())
 torch.mm(torch.empty(16, 32, dtype=bf16, device="npu:0"), torch_npu.npu_format_cast(weight, 29))
@@ -71,11 +67,60 @@ x.clamp(-1.5, 2.5)
 x.sum((0, -1), keepdim=True)
 torch.cat((x, x), 1)
 torch_npu.npu_rms_norm(x, torch.empty(8, dtype=bf16, device="npu:0"), 3e-5)
-torch.npu.synchronize()
 """
-    log = tmp_path / "log"
-    assert run(environment(fake, log=log), program).returncode == 0
-    assert texts(log) == [
+ATB_AND_REGISTERED = """
+from tests.npu.fakecann.custom import record
+key, cache = (torch.empty(*s, dtype=bf16, device="npu:0") for s in ((5, 3, 16), (11, 8, 3, 16)))
+slots = torch.empty(5, dtype=torch.int32, device="npu:0")
+torch_npu._npu_reshape_and_cache(key, key, cache, cache, slots)
+record(torch, "my_kernel", x[:, 1:3], None, [x, x], [1, 2], 0.5, "NZ", True)
+torch.neg(x)
+"""
+COLLECTIVES = """
+import os, torch.distributed as dist
+dist.init_process_group("hccl", init_method="file://" + os.environ["MEETING"], rank=0, world_size=1)
+dist.all_reduce(x)
+dist.broadcast(x, 0)
+"""
+NEXT = """
+torch.npu.synchronize()
+print("launches", sum(1 for line in open(__import__("os").environ["FAKE_CANN_LOG"])), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a program said, and the calls that each of its parts made."""
+
+    said: list[str]
+    arguments: list[str]
+    atb_and_registered: list[str]
+    collectives: list[str]
+
+
+@pytest.fixture(scope="module")
+def written(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """One program on the second and third of three devices."""
+    folder = tmp_path_factory.mktemp("written")
+    log = folder / "log"
+    env = environment(fake, log=log, devices=3)
+    env |= {"ASCEND_RT_VISIBLE_DEVICES": "2,1", "MEETING": str(folder / "meeting")}
+    parts = (WHAT_IS_SEEN, ARGUMENTS, ATB_AND_REGISTERED, COLLECTIVES)
+    program = "".join(part + NEXT for part in parts) + "os._exit(0)\n"
+    done = run(env, program)
+    assert done.returncode == 0, done.stderr
+    ends = [int(line.split()[1]) for line in done.stdout.splitlines() if "launches" in line]
+    calls = texts(log)
+    return Written(done.stdout.split(), *(calls[a:b] for a, b in pairwise(ends)))
+
+
+def test_a_program_knows_the_runtime_for_a_fake_and_sees_its_devices(written: Written):
+    said = written.said[: written.said.index("launches")]
+    assert said[-4:] == ["True", "2", "Ascend910_9391", "True"]
+
+
+def test_arguments_of_every_kind_are_written_down_exactly(written: Written):
+    assert written.arguments == [
         "ACLNN aclnnMm(bf16[16,64]:ND, bf16[64,32]:ND/1,64, bf16[16,32]:ND, 0)",
         "ACLOP Identity(bf16[32,64]:ND -> bf16[32,64]:FRACTAL_NZ<4,2,16,16>)",
         "ACLNN aclnnMatmulWeightNz(bf16[16,32]:ND, bf16[32,64]:FRACTAL_NZ<4,2,16,16>, "
@@ -89,20 +134,8 @@ torch.npu.synchronize()
     ]
 
 
-def test_atb_and_registered_kernels_are_written_down_in_order(fake: FakeCann, tmp_path: Path):
-    program = """
-from tests.npu.fakecann.custom import record
-key, cache = (torch.empty(*s, dtype=bf16, device="npu:0") for s in ((5, 3, 16), (11, 8, 3, 16)))
-slots = torch.empty(5, dtype=torch.int32, device="npu:0")
-torch_npu._npu_reshape_and_cache(key, key, cache, cache, slots)
-record(torch, "my_kernel", x[:, 1:3], None, [x, x], [1, 2], 0.5, "NZ", True)
-torch.neg(x)
-torch.npu.synchronize()
-"""
-    log = tmp_path / "log"
-    done = run(environment(fake, log=log), program)
-    assert done.returncode == 0, done.stderr
-    assert texts(log) == [
+def test_atb_and_registered_kernels_are_written_down_in_order(written: Written):
+    assert written.atb_and_registered == [
         "ATB ReshapeAndCacheParam(bf16[5,3,16]:ND, bf16[5,3,16]:ND, bf16[11,8,3,16]:ND, "
         "bf16[11,8,3,16]:ND, i32[5]:ND -> bf16[11,8,3,16]:ND, bf16[11,8,3,16]:ND)",
         "CUSTOM my_kernel(bf16[4,2]:ND/8,1+1<32>, 0, {bf16[4,8]:ND, bf16[4,8]:ND}, ints(1,2), "
@@ -111,47 +144,41 @@ torch.npu.synchronize()
     ]
 
 
-def test_collectives_are_written_down(fake: FakeCann, tmp_path: Path):
-    program = """
-import os, torch.distributed as dist
-dist.init_process_group("hccl", init_method="file://" + os.environ["MEETING"], rank=0, world_size=1)
-dist.all_reduce(x)
-dist.broadcast(x, 0)
-torch.npu.synchronize()
-os._exit(0)
-"""
-    log = tmp_path / "log"
-    env = environment(fake, log=log) | {"MEETING": str(tmp_path / "meeting")}
-    done = run(env, program)
-    assert done.returncode == 0, done.stderr
-    assert texts(log) == [
+def test_collectives_are_written_down(written: Written):
+    assert written.collectives == [
         "HCCL HcclAllReduce(bf16[32]:ND, 0)",
         "HCCL HcclBroadcast(bf16[32]:ND, 0)",
     ]
 
 
-def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(fake: FakeCann, tmp_path):
-    program = "\nfor n in range(20): torch.neg(torch.empty(n + 1, 8, device='npu:0'))\n"
-    done = run(environment(fake), program, "msprof", f"--output={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    (summary,) = tmp_path.glob("PROF_*/mindstudio_profiler_output/op_summary_*.csv")
-    (log,) = tmp_path.glob("PROF_*/device_0/data/launches.txt")
+def test_a_launch_may_crash_at_its_third_time_and_only_once(crashed_and_whole):
+    one, _ = crashed_and_whole
+    launches = list(read_op_summary(_summary(one)))
+    assert [x.op_type for x in launches] == ["Abs", "Neg", "Abs", "Neg", "Abs"]
+
+
+def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(crashed_and_whole):
+    _, two = crashed_and_whole
+    (log,) = two.glob("PROF_*/device_0/data/launches.txt")
     calls = read_calls(log)
-    launches = list(read_op_summary(summary))
+    launches = list(read_op_summary(_summary(two)))
     assert len(launches) == 20
     assert [x.duration_us for x in launches] == [truth_us(c, kernel_of(c)) for c in calls]
     assert [x.cells["Input Shapes"] for x in launches] == [f'"{n + 1},8"' for n in range(20)]
 
 
-def test_a_launch_may_crash_at_its_third_time_and_only_once(fake: FakeCann, tmp_path: Path):
-    program = "\nfor n in range(5): torch.abs(x), torch.neg(x)\ntorch.npu.synchronize()\n"
-    faults = write_faults(tmp_path / "faults.json", Fault("crash", kernel="Neg", nth=3, times=1))
+@pytest.fixture(scope="module")
+def crashed_and_whole(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory):
+    """The folders of two runs under msprof, in the first of which the third Neg crashes."""
+    folder = tmp_path_factory.mktemp("crashed")
+    faults = write_faults(folder / "faults.json", Fault("crash", kernel="Neg", nth=3, times=1))
     env = environment(fake, faults=faults)
-    assert run(env, program, "msprof", f"--output={tmp_path / 'one'}").returncode == 139
-    assert run(env, program, "msprof", f"--output={tmp_path / 'two'}").returncode == 0
-    one, two = (list(read_op_summary(_summary(tmp_path / name))) for name in ("one", "two"))
-    assert [x.op_type for x in one] == ["Abs", "Neg", "Abs", "Neg", "Abs"]
-    assert len(two) == 10
+    crashing = "\nfor n in range(5): torch.abs(x), torch.neg(x)\ntorch.npu.synchronize()\n"
+    whole = "\nfor n in range(20): torch.neg(torch.empty(n + 1, 8, device='npu:0'))\n"
+    one, two = folder / "one", folder / "two"
+    assert run(env, crashing, "msprof", f"--output={one}").returncode == 139
+    assert run(env, whole, "msprof", f"--output={two}").returncode == 0
+    return one, two
 
 
 def test_a_launch_may_hang_and_what_ran_before_is_exported_later(fake: FakeCann, tmp_path: Path):
