@@ -6,6 +6,7 @@
     ├── HostFault              this machine, and no other, is to blame      exit 1; 44 in a worker
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
     ├── DeviceBusy             another run holds the device's lock          exit 1
+    ├── PeersAway              other machines of a gang are not there       exit 1; 75 in a worker
     └── StoreError
         ├── NotFound           the key holds nothing
         ├── AlreadyExists      a create-only write came second
@@ -85,6 +86,11 @@ class CaseRejected(OpmeterError):
 
 class DeviceBusy(OpmeterError):
     """Another process holds the lock of the device; the message names it."""
+
+
+class PeersAway(OpmeterError):
+    """The ranks of a gang did not begin, because of other machines than this one: some did not
+    come, or ended theirs. No case was run, and nobody here is to blame."""
 
 
 class StoreError(OpmeterError):

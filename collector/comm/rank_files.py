@@ -10,6 +10,7 @@ from collector.comm.timing import RankTimes
 from collector.replay.process import ProcessId
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
+_STEPS_TOGETHER = 2  # of a rank's journal: joining the others, comparing plans
 TOO_LARGE = "too large for the"  # how the reason of a case begins that no rank has the memory for
 
 
@@ -53,6 +54,12 @@ def wrong_result(rounds: Iterable[CaseSeen]) -> str:
 def rank_states(folder: Path) -> list[RankState]:
     """The ranks of this node that have begun, in order of their names."""
     return [_state(path) for path in sorted(folder.glob("rank-*.jsonl"))]
+
+
+def have_met(folder: Path) -> bool:
+    """Whether the ranks came together. From there on it may be the cases that end them: their
+    groups, their environment, their memory."""
+    return any(state.steps > _STEPS_TOGETHER for state in rank_states(folder))
 
 
 def read_results(folder: Path) -> list[CaseSeen]:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from collector.errors import PeersAway
+from collector.manifest import NO_USAGE
 from collector.measurement import Outcome, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.measuring.batches import Batches
@@ -62,13 +64,21 @@ def measure_all(
             return True
         batch = batches.next(todo)
         provenance = sink.next_session(batch)
-        answers = instrument.measure(batch, provenance)
+        try:
+            answers = instrument.measure(batch, provenance)
+        except PeersAway as error:  # told, so that nobody takes the session for one that kills
+            sink.add(provenance.session, _nothing(str(error)))
+            raise
         sink.add(provenance.session, answers)
         _log_failures(answers)
         if not stop.is_set() and (blamed := batches.learn(batch, answers)) is not None:
             sink.give([blamed])
     on_progress(sink.total, sink.total)
     return True
+
+
+def _nothing(reason: str) -> SessionAnswers:
+    return SessionAnswers((), (), NO_USAGE, began=False, reason=reason)
 
 
 def _log_failures(answers: SessionAnswers) -> None:

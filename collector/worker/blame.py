@@ -11,6 +11,7 @@ from collector.errors import (
     HostFault,
     NotFound,
     OpmeterError,
+    PeersAway,
     StoreError,
 )
 from collector.measuring.batches import SessionsFail
@@ -48,6 +49,8 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
             return ExitCode.NODE
         case WrongImage():
             return ExitCode.IMAGE
+        case PeersAway():
+            return ExitCode.TEMPORARY
         case NoSpace():
             return ExitCode.SPACE
         case OSError(errno=number) if number in _FULL:

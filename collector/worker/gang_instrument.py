@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collector import surroundings
 from collector.comm.gang import GangFailed, StartRanks, start_here
-from collector.comm.rank_files import CaseSeen, read_results
+from collector.comm.rank_files import CaseSeen, have_met, read_results
 from collector.errors import BadInput
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Measurement, Outcome, Provenance
@@ -24,7 +24,6 @@ from collector.shard import ShardCase
 from collector.worker.gang_bench import ROUNDS, GangBench, bench_of, impossible, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 
-_STEPS_TOGETHER = 2  # of a rank's journal: joining the others, comparing plans
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 
 
@@ -78,7 +77,7 @@ class GangInstrument:
             measurements,
             (_raw_records(folder, seen, session),) if measurements else (),
             _usage(seen, measurements, surroundings.monotonic() - began_s),
-            began=bool(seen) or _has_begun(folder),
+            began=bool(seen) or have_met(folder),
             reason=reason,
         )
 
@@ -109,13 +108,6 @@ class GangInstrument:
         except (GangFailed, BadInput) as error:
             return str(error)
         return ""
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether the ranks came together. From there on it may be the cases that end them: their
-    groups, their environment, their memory."""
-    journals = [path.read_text().splitlines() for path in folder.glob("rank-*.jsonl")]
-    return any(len(lines) > _STEPS_TOGETHER for lines in journals)
 
 
 def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:

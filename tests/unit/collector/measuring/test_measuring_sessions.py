@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from collector.errors import PeersAway
 from collector.measurement import Outcome
 from collector.measuring.batches import Batches, SessionsFail
 from collector.measuring.retries import is_answered
@@ -109,6 +110,23 @@ def test_sessions_that_never_begin_and_records_that_nobody_reads_are_no_cases_fa
     with pytest.raises(SessionsFail, match="nothing was recorded of Add .*, alone: msprof wrote"):
         run(Notebook(cases(4)), unread)
     assert [len(batch) for batch in unread.asked] == [4, 2, 1]
+
+
+def test_where_other_machines_are_away_the_session_is_told_and_no_case_is_suspected(tmp_path):
+    class Alone(Pretender):
+        def measure(self, batch, provenance):
+            raise PeersAway("of 2 nodes of a gang 1 did not come")
+
+    class Told(Notebook):
+        def add(self, session, answers):
+            super().add(session, answers)
+            told.append((answers.measurements, answers.reason))
+
+    told, sink = [], Told(cases(2))
+    with pytest.raises(PeersAway):
+        run(sink, Alone(tmp_path))
+    assert told == [((), "of 2 nodes of a gang 1 did not come")]
+    assert sink.unmeasured == []
 
 
 def test_nothing_is_begun_once_it_is_stopped_or_nobody_wants_more(tmp_path):

@@ -1,0 +1,114 @@
+"""Starts the ranks of a gang on several nodes, from the first of them."""
+
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.comm.gang import GangFailed, GangPlan, Rendezvous, Tick, run_gang
+from collector.comm.meeting import GATHER_S, EndedElsewhere, Lead, Order, Place
+from collector.comm.rank_files import have_met
+from collector.errors import BadInput, PeersAway
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OverNodes:
+    """So many nodes have the ranks between them, each as many as another. The first, which is this
+    one, is reached at `host`; `publish` leaves the place where the others look for it."""
+
+    nodes: int
+    host: str
+    publish: Callable[[Place], None]
+    gather_s: float = GATHER_S
+
+    def __call__(
+        self,
+        plan: GangPlan,
+        world: int,
+        folder: Path,
+        *,
+        program: str,
+        patience_s: float,
+        tick: Tick,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
+        all. Raises GangFailed; PeersAway where they have not met by then."""
+        if world % self.nodes:
+            raise BadInput(f"{world} ranks are no equal shares of {self.nodes} nodes")
+        deadline = time.monotonic() + self.gather_s
+        while True:
+            try:
+                with Lead(self.host, self.nodes) as lead:
+                    self.publish(lead.place)
+                    lead.gather(max(0.0, deadline - time.monotonic()), tick)
+                    self._run(lead, plan, world, folder, program, patience_s, tick, environment)
+                return
+            except PeersAway as error:
+                if time.monotonic() > deadline:
+                    raise
+                logger.warning("the gang meets again: %s", error)
+                shutil.rmtree(folder)
+                folder.mkdir()
+
+    def _run(
+        self,
+        lead: Lead,
+        plan: GangPlan,
+        world: int,
+        folder: Path,
+        program: str,
+        patience_s: float,
+        tick: Tick,
+        environment: Mapping[str, str],
+    ) -> None:
+        meeting = Rendezvous(world // self.nodes, self.nodes, 0, self.host, _free_port())
+        order = Order(
+            plan.to_json(),
+            plan.backend,
+            program,
+            dict(environment),
+            patience_s,
+            meeting.nproc_per_node,
+            meeting.nnodes,
+            meeting.master_addr,
+            meeting.master_port,
+        )
+
+        def watched(measured: int) -> None:
+            tick(measured)
+            lead.check()
+
+        try:
+            lead.begin(order)
+            run_gang(
+                plan,
+                meeting,
+                folder,
+                program=program,
+                patience_s=patience_s,
+                tick=watched,
+                environment=environment,
+            )
+        except EndedElsewhere as error:
+            if not have_met(folder):
+                raise PeersAway(str(error)) from error
+            raise
+        except GangFailed as error:
+            # The first who fails takes the others along, and these only say that it has left.
+            words = lead.last_words()
+            raise GangFailed(f"{words}; here: {error}" if words else str(error)) from error
+        lead.last_words()
+
+
+def _free_port() -> int:
+    """For the ranks to meet at."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port: int = taken.getsockname()[1]
+    return port

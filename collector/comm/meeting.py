@@ -1,0 +1,237 @@
+"""How the nodes of a gang come together, without a name service: all begin at once, or none does.
+
+The first node, who has rank 0, opens a port and leaves a `Place` where the others look. They
+connect, say who they are, and are told what their ranks are to do as soon as all are there. Each
+connection stands as long as the gang does: whichever node fails, ends or is lost ends it for all,
+and they meet again for the next one.
+"""
+
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from collector.canonical import canonical_json
+from collector.comm.connection import Connection, Gone
+from collector.comm.gang import GangFailed, Rendezvous, Tick, run_gang
+from collector.decoding import decode_object
+from collector.errors import BadInput, PeersAway
+
+GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
+_LOOK_S = 1.0
+_CONNECT_S = 10.0
+_HELLO_S = 5.0
+_LAST_WORDS_S = 5.0  # for why another node's ranks ended, after ours did
+_PROGRAMS = "collector.comm."  # where modules of ranks lie
+
+
+class EndedElsewhere(GangFailed):
+    """Another node has ended the gang, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the first node waits for the others. The token tells one meeting from the next."""
+
+    host: str
+    port: int
+    token: str
+
+    def to_json(self) -> bytes:
+        return _json(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the ranks of every node are to do, and where they meet."""
+
+    plan: str
+    backend: str
+    program: str
+    environment: Mapping[str, str]
+    patience_s: float
+    nproc_per_node: int
+    nnodes: int
+    master_addr: str
+    master_port: int
+
+    def to_json(self) -> str:
+        """The plan's: whoever starts ranks writes it down for them."""
+        return self.plan
+
+
+class Lead:
+    """The first node of a gang of `nodes`, at the address `host`, which the others reach."""
+
+    def __init__(self, host: str, nodes: int):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._server = socket.create_server(("", 0), family=family)
+        except OSError as error:
+            raise GangFailed(f"no port can be opened for the other nodes: {error}") from error
+        self._nodes = nodes
+        self._others: dict[int, Connection] = {}
+        self._ended: dict[int, str] = {}
+        self.place = Place(host, self._server.getsockname()[1], secrets.token_hex(16))
+
+    def __enter__(self) -> "Lead":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for other in self._others.values():
+            other.close()
+        self._server.close()
+
+    def gather(self, limit_s: float, tick: Tick) -> None:
+        """Wait until every node is there; `tick` may end that. Raises PeersAway."""
+        deadline = time.monotonic() + limit_s
+        self._server.settimeout(_LOOK_S)
+        while len(self._others) < self._nodes - 1:
+            tick(0)
+            self._forget_gone()
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(1, self._nodes)) - set(self._others))
+                raise PeersAway(
+                    f"of {self._nodes} nodes of a gang {', '.join(map(str, missing))} did not come "
+                    f"within {limit_s:g} s"
+                )
+            try:
+                link, address = self._server.accept()
+            except TimeoutError:
+                continue
+            self._greet(Connection(link, str(address[0])))
+
+    def begin(self, order: Order) -> None:
+        """Tell every node what to do. Raises EndedElsewhere where one has left."""
+        for other in self._others.values():
+            try:
+                other.say({"order": asdict(order)})
+            except Gone as error:
+                raise EndedElsewhere(str(error)) from error
+
+    def check(self) -> None:
+        """Raise EndedElsewhere where another node's ranks have failed, or the node has left."""
+        for rank, other in self._others.items():
+            if rank not in self._ended:
+                self._hear(rank, other)
+            if self._ended.get(rank):
+                raise EndedElsewhere(f"{other.other}: {self._ended[rank]}")
+
+    def _hear(self, rank: int, other: Connection) -> None:
+        try:
+            said = other.heard()
+        except Gone as error:
+            raise EndedElsewhere(str(error)) from error
+        if said is not None:
+            self._ended[rank] = str(said.get("ended", ""))
+
+    def last_words(self) -> str:
+        """Why the ranks of another node have ended, where one says so within a few seconds."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while len(self._ended) < len(self._others) and time.monotonic() < deadline:
+            try:
+                self.check()
+            except GangFailed as error:
+                return str(error)
+            time.sleep(_LOOK_S / 10)
+        return ""
+
+    def _forget_gone(self) -> None:
+        for rank, other in list(self._others.items()):
+            try:
+                other.heard()
+            except Gone:
+                other.close()
+                del self._others[rank]
+
+    def _greet(self, other: Connection) -> None:
+        """Whoever knows the token and its own number is one of ours; it may come anew."""
+        try:
+            said = other.heard(_HELLO_S) or {}
+        except Gone:
+            said = {}
+        rank, token = said.get("node_rank"), str(said.get("token", ""))
+        if not (hmac.compare_digest(token, self.place.token) and _is_of(rank, self._nodes)):
+            other.close()
+            return
+        assert isinstance(rank, int)
+        other.other = f"node {rank} ({str(said.get('node', ''))[:64]})"
+        if rank in self._others:
+            self._others[rank].close()
+        self._others[rank] = other
+
+
+def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
+    """Run this node's ranks for whoever leads at a place, once, in an empty folder; `tick` may
+    raise GangFailed to end them. Raises Gone where nobody leads there any more, and GangFailed
+    where the ranks here came to no good end by themselves."""
+    try:
+        link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
+    except OSError as error:
+        raise Gone(f"nobody leads at {place.host}:{place.port}: {error}") from error
+    lead = Connection(link, f"the first node ({place.host})")
+    try:
+        lead.say({"token": place.token, "node_rank": node_rank, "node": node})
+        order = _wait_for_order(lead, tick)
+        _run(lead, order, node_rank, folder, tick)
+    finally:
+        lead.close()
+
+
+def place_from_json(data: bytes, *, key: str) -> Place:
+    """The place that `to_json` wrote. BadInput for anything else."""
+    return decode_object(Place, data, what="a meeting of a gang", key=key)
+
+
+def _wait_for_order(lead: Connection, tick: Tick) -> Order:
+    while (said := lead.heard(_LOOK_S)) is None:
+        tick(0)
+    try:
+        order = decode_object(Order, _json(said.get("order")), what="an order", key=lead.other)
+    except BadInput as error:
+        raise Gone(str(error)) from error
+    if not order.program.startswith(_PROGRAMS):
+        raise Gone(f"{lead.other} orders {order.program!r}, which no gang runs")
+    return order
+
+
+def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tick) -> None:
+    def still_led(measured: int) -> None:
+        tick(measured)
+        lead.heard()
+
+    meeting = Rendezvous(
+        order.nproc_per_node, order.nnodes, node_rank, order.master_addr, order.master_port
+    )
+    try:
+        run_gang(
+            order,
+            meeting,
+            folder,
+            program=order.program,
+            patience_s=order.patience_s,
+            tick=still_led,
+            environment=order.environment,
+        )
+    except (GangFailed, BadInput) as error:
+        if not isinstance(error, Gone):
+            lead.say({"ended": str(error) or "its ranks were ended"})
+        raise
+    lead.say({"ended": ""})
+
+
+def _is_of(rank: object, nodes: int) -> bool:
+    return isinstance(rank, int) and not isinstance(rank, bool) and 0 < rank < nodes
+
+
+def _json(value: object) -> bytes:
+    return canonical_json(value)

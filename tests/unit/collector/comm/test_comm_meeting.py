@@ -1,0 +1,257 @@
+"""Nodes of a gang come together over TCP: all begin, or none does, and none outlives the others."""
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collector.collective import Collective
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.connection import Connection, Gone
+from collector.comm.gang import RANK, GangFailed
+from collector.comm.many_nodes import OverNodes
+from collector.comm.meeting import Lead, Order, Place, follow, place_from_json
+from collector.comm.rank_files import read_results
+from collector.errors import BadInput, PeersAway
+from collector.topology import Grid
+
+HOST = "127.0.0.1"
+
+
+def nothing(measured: int) -> None:
+    """A tick that lets everything go on."""
+
+
+class Guests:
+    """Connections to whoever leads, closed at the end of a test."""
+
+    def __init__(self) -> None:
+        self.all: list[Connection] = []
+
+    def __call__(self, place: Place, rank: object, token: str = "") -> Connection:
+        link = socket.create_connection((place.host, place.port), timeout=5)
+        self.all.append(Connection(link, "lead"))
+        self.all[-1].say({"token": token or place.token, "node_rank": rank, "node": "n"})
+        return self.all[-1]
+
+
+@pytest.fixture
+def joined() -> Iterator[Guests]:
+    guests = Guests()
+    yield guests
+    for one in guests.all:
+        one.close()
+
+
+def order(**changes) -> Order:
+    values = {
+        "plan": "{}",
+        "backend": "cpu",
+        "program": RANK,
+        "environment": {},
+        "patience_s": 5.0,
+        "nproc_per_node": 1,
+        "nnodes": 2,
+        "master_addr": HOST,
+        "master_port": 1,
+    }
+    return Order(**values | changes)
+
+
+@pytest.mark.fast
+class TestGathering:
+    def test_whoever_knows_the_token_and_a_number_of_its_own_is_let_in(self, joined) -> None:
+        with Lead(HOST, 3) as lead:
+            strangers = [
+                joined(lead.place, 1, token="guessed"),
+                joined(lead.place, 0),
+                joined(lead.place, 3),
+                joined(lead.place, "1"),
+                joined(lead.place, True),
+            ]
+            ours = [joined(lead.place, 1), joined(lead.place, 2)]
+            lead.gather(10, nothing)
+            lead.begin(order())
+            assert [one.heard(5)["order"]["program"] for one in ours] == [RANK, RANK]
+            for stranger in strangers:
+                with pytest.raises(Gone):
+                    stranger.heard(5)
+
+    def test_who_does_not_come_is_named_and_nobody_is_blamed(self, joined) -> None:
+        with Lead(HOST, 3) as lead:
+            joined(lead.place, 2)
+            with pytest.raises(PeersAway, match="of 3 nodes of a gang 1 did not come within 1 s"):
+                lead.gather(1, nothing)
+
+    def test_a_node_that_left_while_others_were_awaited_may_come_again(self, joined) -> None:
+        with Lead(HOST, 3) as lead:
+            joined(lead.place, 1).close()
+            ticks = []
+
+            def tick(measured: int) -> None:
+                ticks.append(measured)
+                if len(ticks) == 3:
+                    joins.extend((joined(lead.place, 1), joined(lead.place, 2)))
+
+            joins: list[Connection] = []
+            lead.gather(20, tick)
+            lead.begin(order())
+            assert all(one.heard(5) is not None for one in joins)
+
+    def test_whoever_is_told_to_stop_waits_for_nobody(self) -> None:
+        def stop(measured: int) -> None:
+            raise GangFailed("told to stop")
+
+        with Lead(HOST, 2) as lead, pytest.raises(GangFailed, match="told to stop"):
+            lead.gather(60, stop)
+
+    def test_noise_on_the_port_ends_nothing(self, joined) -> None:
+        with Lead(HOST, 2) as lead:
+            with socket.create_connection((HOST, lead.place.port)) as noise:
+                noise.sendall(b"GET / HTTP/1.1\r\n\r\n[1]\n")
+                ours = joined(lead.place, 1)
+                lead.gather(10, nothing)
+            assert ours.heard() is None
+
+
+@pytest.mark.fast
+class TestFollowing:
+    def test_where_nobody_leads_any_more_that_is_said(self, tmp_path: Path) -> None:
+        with Lead(HOST, 2) as lead:
+            place = lead.place
+        with pytest.raises(Gone, match="nobody leads at"):
+            follow(place, 1, "n1", tmp_path, nothing)
+
+    @pytest.mark.parametrize(
+        "said", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
+    )
+    def test_what_is_no_order_is_not_obeyed(self, tmp_path: Path, said: dict) -> None:
+        with Lead(HOST, 2) as lead:
+            found: queue.Queue[BaseException] = queue.Queue()
+
+            def run() -> None:
+                try:
+                    follow(lead.place, 1, "n1", tmp_path, nothing)
+                except GangFailed as error:
+                    found.put(error)
+
+            threading.Thread(target=run).start()
+            lead.gather(10, nothing)
+            (other,) = lead._others.values()
+            other.say(said)
+            assert isinstance(found.get(timeout=20), Gone)
+
+    def test_a_program_that_no_gang_runs_is_not_started(self, tmp_path: Path) -> None:
+        with Lead(HOST, 2) as lead:
+            found: queue.Queue[BaseException] = queue.Queue()
+
+            def run() -> None:
+                try:
+                    follow(lead.place, 1, "n1", tmp_path, nothing)
+                except GangFailed as error:
+                    found.put(error)
+
+            threading.Thread(target=run).start()
+            lead.gather(10, nothing)
+            lead.begin(order(program="http.server"))
+            assert "'http.server', which no gang runs" in str(found.get(timeout=20))
+
+    def test_a_place_is_read_as_it_was_written_and_nothing_else_is(self) -> None:
+        place = Place("10.0.0.1", 4711, "t")
+        assert place_from_json(place.to_json(), key="k") == place
+        with pytest.raises(BadInput, match="k: a meeting of a gang is wanted"):
+            place_from_json(b'{"host": 1}', key="k")
+
+
+def bench(sizes: tuple[int, ...] = (4096,)) -> BenchPlan:
+    cases = tuple(Collective("all_reduce", size, "float32", 4, 0) for size in sizes)
+    return BenchPlan("cpu", Grid((2, 2)), 4, Mode.EVENT, 1, 0.05, (3, 10), cases)
+
+
+class Node:
+    """The second node of a gang, as a thread: it follows until it is told to end."""
+
+    def __init__(self, folder: Path, number: int = 1):
+        self.places: queue.Queue[Place] = queue.Queue()
+        self.errors: list[str] = []
+        self.stop = threading.Event()
+        self._folder, self._number = folder, number
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _tick(self, measured: int) -> None:
+        if self.stop.is_set():
+            raise GangFailed("told to stop")
+
+    def _run(self) -> None:
+        for at in range(9):
+            try:
+                place = self.places.get(timeout=60)
+            except queue.Empty:
+                return
+            folder = self._folder / f"try-{at}"
+            folder.mkdir()
+            try:
+                follow(place, self._number, f"n{self._number}", folder, self._tick)
+            except GangFailed as error:
+                self.errors.append(str(error))
+                if self.stop.is_set():
+                    return
+            else:
+                return
+
+    def join(self) -> None:
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+class TestRanks:
+    def test_two_nodes_of_two_ranks_measure_together(self, tmp_path: Path) -> None:
+        there, here = tmp_path / "n1", tmp_path / "n0"
+        there.mkdir(), here.mkdir()
+        other = Node(there)
+        start = OverNodes(2, HOST, other.places.put, gather_s=30)
+        start(bench(), 4, here, program=RANK, patience_s=60, tick=nothing, environment={"X": "1"})
+        other.join()
+        (seen,) = read_results(here)
+        assert [one.rank for one in seen.ranks] == [0, 1, 2, 3]
+        assert (seen.wrong, seen.left_out, other.errors) == ((), "", [])
+        journals = sorted(path.name for path in tmp_path.rglob("rank-*.jsonl"))
+        assert journals == [f"rank-{n}.jsonl" for n in range(4)]
+        assert not list((there / "try-0").glob("results.jsonl"))
+
+    def test_a_node_that_leaves_in_the_middle_ends_the_gang_and_says_why(self, tmp_path) -> None:
+        there, here = tmp_path / "n1", tmp_path / "n0"
+        there.mkdir(), here.mkdir()
+        other = Node(there)
+        began_s = time.monotonic()
+
+        def tick(measured: int) -> None:
+            if measured:
+                other.stop.set()
+
+        start = OverNodes(2, HOST, other.places.put, gather_s=30)
+        plan = bench(tuple(4 * n for n in range(1, 200)))
+        with pytest.raises(GangFailed, match=r"node 1 \(n1\): told to stop"):
+            start(plan, 4, here, program=RANK, patience_s=300, tick=tick, environment={})
+        other.join()
+        assert time.monotonic() - began_s < 120
+        assert other.errors == ["told to stop"]
+        assert all(state_is_over(path) for path in tmp_path.rglob("rank-*.jsonl"))
+
+
+def state_is_over(journal: Path) -> bool:
+    """Whether the rank that wrote a journal runs no more."""
+    pid = json.loads(journal.read_text().splitlines()[0])["process"][0]
+    for _ in range(50):
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.1)
+    return False
