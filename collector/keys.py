@@ -35,7 +35,7 @@ _OF_AN_ATTEMPT = (
 )
 _OF_A_CAMPAIGN = (
     rf"nodes\.json|sources/{_A_HASH}\.csv|plans/[1-9][0-9]*\.json|shards/{_TOKEN.pattern}\.csv"
-    rf"|waves/{_TOKEN.pattern}\.json|committed/{_TOKEN.pattern}\.json"
+    rf"|(waves|meetings)/{_TOKEN.pattern}\.json|committed/{_TOKEN.pattern}\.json"
     rf"|attempts/{_TOKEN.pattern}/{_TOKEN.pattern}/({_OF_AN_ATTEMPT})"
 )
 _OF_THE_DATABASE = (
@@ -99,6 +99,11 @@ def waves(campaign: str) -> str:
 
 def wave(campaign: str, wave_hash: str) -> str:
     return f"{waves(campaign)}{_token(wave_hash)}.json"
+
+
+def meeting(campaign: str, wave_hash: str) -> str:
+    """Where the first pod of a gang waits for the others."""
+    return f"{_campaign(campaign)}/meetings/{_token(wave_hash)}.json"
 
 
 def nodes(campaign: str) -> str:

@@ -10,6 +10,9 @@ import threading
 from dataclasses import fields
 from pathlib import Path
 
+from collector import keys
+from collector.comm.gang import StartRanks, start_here
+from collector.comm.many_nodes import OverNodes
 from collector.errors import OpmeterError
 from collector.host.parent import die_with_parent, obey_parent
 from collector.store import open_store
@@ -46,7 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
             store = open_store(options.root)
         if options.single_writer:
             store = SingleWriterStore(store)
-        code = run(store, assignment, options.scratch, options.patience_s, stop, options.progress_s)
+        code = run(
+            store,
+            assignment,
+            options.scratch,
+            options.patience_s,
+            stop,
+            options.progress_s,
+            start=start_of(options, store),
+        )
     except (OpmeterError, OSError) as error:
         logger.error("%s", error)
         return exit_code(error)
@@ -61,6 +72,7 @@ def run(
     stop: threading.Event,
     progress_s: float = 2.0,
     machine: Machine | None = None,
+    start: StartRanks = start_here,
 ) -> ExitCode:
     """One attempt. Its log is stored by its commit; where it comes to none, here."""
     machine = machine or ThisMachine()
@@ -77,6 +89,7 @@ def run(
             watched=store,
             progress_s=progress_s,
             machine=machine,
+            start=start,
         )
         code = ExitCode.DONE if done else ExitCode.TEMPORARY
     except (OpmeterError, OSError) as error:
@@ -85,6 +98,15 @@ def run(
     if code is not ExitCode.DONE:
         keep_log(store, assignment, scratch / LOG)
     return code
+
+
+def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
+    """Who starts the ranks of a gang: this machine alone, or the first of several pods, which tells
+    the others where it is in the store."""
+    if options.pods == 1:
+        return start_here
+    key = keys.meeting(options.campaign, options.wave)
+    return OverNodes(options.pods, options.host, lambda place: store.put(key, place.to_json()))
 
 
 def _check_space(machine: Machine, scratch: Path) -> None:
@@ -120,6 +142,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, required=True, help="an empty folder to write in")
     parser.add_argument("--patience-s", type=float, default=600.0, help="for a store that is away")
     parser.add_argument("--progress-s", type=float, default=2.0, help="between two pictures of it")
+    parser.add_argument("--pods", type=int, default=1, help="over which its gang is spread")
+    parser.add_argument("--host", default="", help="this pod's address, where they are several")
+    parser.add_argument("--wave", default="", help="the same, by whose name they meet")
     parser.add_argument("--parent", type=int, help="the process to die with")
     return parser.parse_args(arguments)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import zstandard
 
 from collector import keys
+from collector.comm.gang import StartRanks, start_here
 from collector.database.plans import assigned_plan
 from collector.database.sealed import read_sealed
 from collector.errors import AlreadyExists, BadInput, StoreError
@@ -60,12 +61,13 @@ def work(
     watched: Store,
     progress_s: float = 2.0,
     machine: Machine | None = None,
+    start: StartRanks = start_here,
 ) -> bool:
     """Complete one shard. True once it is committed, by anyone; False where stopped before.
 
     `watched` is the same store, not waited for: progress is written there every `progress_s`. What
     the process logs is expected in `scratch / LOG`, and is kept with the attempt. `machine` is the
-    one to measure on, where it is not simply this one.
+    one to measure on, where it is not simply this one; `start` starts the ranks of a gang.
     Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
     another plan than the one assigned.
     """
@@ -84,7 +86,7 @@ def work(
     progress = ProgressObject(watched, *named, every_s=progress_s)
     hears = progress.measured
     if planned.is_gang:
-        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears)
+        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, start)
     else:
         instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
     with progress:

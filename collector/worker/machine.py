@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from collector.comm.gang import StartRanks
 from collector.host.disk import free_bytes
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
@@ -53,8 +54,10 @@ class Machine(Protocol):
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        start: StartRanks,
     ) -> Instrument:
-        """The same of as many ranks at once, on the first devices or on the cores of a cpu."""
+        """The same of as many ranks at once, on the first devices or on the cores of a cpu, and on
+        those of other machines where `start` says so."""
 
 
 class ThisMachine:
@@ -91,9 +94,10 @@ class ThisMachine:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        start: StartRanks,
     ) -> Instrument:
         settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits)
-        return GangInstrument(settings, ranks, scratch, stop, on_progress)
+        return GangInstrument(settings, ranks, scratch, stop, on_progress, start)
 
 
 def this_node(environment: Mapping[str, str]) -> str:

@@ -80,6 +80,19 @@ class ShardProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstPod:
+    """What the first pod of a gang is told: how many pods have its ranks between them, at which
+    address the others reach it, and by the name of which wave they meet."""
+
+    pods: int
+    host: str
+    wave: str
+
+    def as_arguments(self) -> list[str]:
+        return ["--pods", str(self.pods), "--host", self.host, "--wave", self.wave]
+
+
+@dataclass(frozen=True, slots=True)
 class LocalRun:
     """How a plan is measured here: which store, which devices, where workers may write.
 
@@ -88,7 +101,7 @@ class LocalRun:
     failure that may be the shard's own does not keep the other shards from being tried. `prefix`
     begins the names of attempts; `progress_s` lies between two pictures of its progress that a
     worker writes, and between two that are read: a thousand pods have one store. `start` begins a
-    worker by its command.
+    worker by its command. `first_of` is told where the ranks of gangs are those of several pods.
     """
 
     store: Store
@@ -105,6 +118,7 @@ class LocalRun:
     prefix: str = ""
     progress_s: float = 2.0
     start: Callable[[Sequence[str], IO[bytes]], WorkerProcess] = start_worker
+    first_of: FirstPod | None = None
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -195,6 +209,7 @@ class LocalRun:
         command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
         command += ["--single-writer"] if self.single_writer else []
+        command += self.first_of.as_arguments() if self.first_of else []
         command += ["--parent", str(os.getpid()), "--progress-s", str(self.progress_s)]
         with words.open("wb") as err:
             worker = self.start(command, err)

@@ -24,6 +24,7 @@ class PodTask:
     single_writer: bool
     gives_up: bool  # a shard that keeps killing its workers is committed by this pod
     pod: str  # the first characters of its uid
+    address: str  # where other pods of a gang reach this one; empty where it is of none
     scratch: Path
     hold_s: float  # how long a broken node is kept from the queue
     deadline_s: float | None  # after so long, by its own clock, the pod ends; None for never
@@ -56,6 +57,7 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         single_writer=bool(environment.get("OPMETER_SINGLE_WRITER")),
         gives_up=bool(environment.get("OPMETER_GIVES_UP")),
         pod=(environment.get("POD_UID") or "local")[:8],
+        address=environment.get("POD_IP", ""),
         scratch=Path(environment.get("TMPDIR") or "/tmp"),
         hold_s=float(
             number("OPMETER_HOLD_S", environment.get("OPMETER_HOLD_S") or f"{_HOLD_S:.0f}")

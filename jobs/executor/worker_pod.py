@@ -28,7 +28,8 @@ from collector.store.single_writer import SingleWriterStore
 from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
-from jobs.executor.local_run import LocalRun, LocalRunFailed, ShardProgress
+from jobs.executor.gang_follower import follow_gang
+from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
 from jobs.executor.pod_task import PodTask, task_of
 from jobs.objects.waves import Wave, wave_from_json
 
@@ -122,7 +123,7 @@ def _work(
             wave = _read_wave(patient, task)
         failure = None
         if shards := _uncommitted(patient, task, wave):
-            failure = _failure(lambda: _measure(patient, store, task, wave, shards, stop, measure))
+            failure = _failure(lambda: _do(patient, store, task, wave, shards, stop, measure))
         left = _uncommitted(patient, task, wave) if shards else []
     except (OpmeterError, OSError) as error:
         code = exit_code(error)
@@ -191,6 +192,26 @@ def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
     return [s for s in wave.indexes[task.index] if not is_committed(store, task.campaign, s)]
 
 
+def _do(
+    patient: Store,
+    store: Store,
+    task: PodTask,
+    wave: Wave,
+    shards: Sequence[str],
+    stop: threading.Event,
+    measure: Measure,
+) -> None:
+    """Measure, or have ranks of a gang that another pod measures with."""
+    if wave.is_gang and task.index:
+
+        def left() -> list[str]:
+            return _uncommitted(patient, task, wave)
+
+        follow_gang(patient, wave, task.index, task.scratch, stop, left)
+    else:
+        _measure(patient, store, task, wave, shards, stop, measure)
+
+
 def _measure(
     patient: Store,
     store: Store,
@@ -216,6 +237,7 @@ def _measure(
         tries_all=True,
         prefix=f"{task.pod}-{task.index}-",
         progress_s=_PROGRESS_S,
+        first_of=FirstPod(wave.pods, task.address, wave.wave_hash) if wave.is_gang else None,
     )
     measure(run, shards)
 

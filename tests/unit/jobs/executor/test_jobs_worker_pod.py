@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -319,6 +320,38 @@ def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.slow
+def test_two_pods_measure_a_gang_and_the_first_commits(tmp_path, monkeypatch):
+    """Each with its own folders, as on two nodes; nothing between them but the store and TCP."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    store = FileStore(tmp_path / "store")
+    text = (
+        "campaign: small\nbackend: cpu\ndevices: 2\nsources:\n- collectives: {operations: "
+        "[all_reduce], bytes: [4096], dtype: float32, groups: [2], ranks: 2, grid: [2], "
+        "mode: event}\nmeasure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
+    )
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
+    plan = advance(
+        survey(campaign, store), store, lambda: CREATE, RunOptions(), lambda line: None
+    ).plan
+    ((shard,),) = [[shard.shard_id for shard in plan.shards]]
+    wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),) * 2, pods=2)
+    store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
+
+    def pod(index):
+        scratch = tmp_path / f"pod-{index}"
+        scratch.mkdir()
+        told = {"OPMETER_CAMPAIGN": "small", "TMPDIR": str(scratch), "POD_IP": "127.0.0.1"}
+        told["JOB_COMPLETION_INDEX"] = str(index)
+        return work(task_of(environment(store, plan, wave, **told)), threading.Event())
+
+    with ThreadPoolExecutor(2) as pods:
+        assert list(pods.map(pod, range(2))) == [End(ExitCode.DONE)] * 2
+    commit_of_it = read_commit(store, "small", shard)
+    assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")
+    state = [info.key for info in store.list("campaigns/small/attempts/")]
+    assert not [key for key in state if "/12345678-1-" in key], "the other pod writes nothing"
+
+
 def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
     store = FileStore(tmp_path / "store")

@@ -1,0 +1,123 @@
+"""Every pod of a gang but the first: follows whoever leads, until all is committed."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.comm.connection import Gone
+from collector.comm.gang import GangFailed
+from collector.comm.meeting import Place
+from collector.store.file import FileStore
+from collector.worker.exit_codes import ExitCode
+from jobs.executor.gang_follower import follow_gang
+from jobs.executor.local_run import LocalRunFailed
+from jobs.objects.waves import Wave
+
+pytestmark = pytest.mark.fast
+
+WAVE = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
+
+
+class Played:
+    """Follows by a script: each meeting does what its turn says. `left` are the shards."""
+
+    def __init__(self, tmp_path: Path, *turns):
+        self.store = FileStore(tmp_path / "store")
+        self.scratch, self.turns = tmp_path / "work", list(turns)
+        self.met: list[tuple[str, int]] = []
+        self.left, self.stop = ["g0"], threading.Event()
+        self.lead("first")
+
+    def lead(self, token: str) -> None:
+        self.store.put(keys.meeting("c", WAVE.wave_hash), Place("host", 1, token).to_json())
+
+    def follow(self, place, node_rank, node, folder, tick):
+        self.met.append((place.token, node_rank))
+        assert list(folder.iterdir()) == []
+        self.turns.pop(0)(self, folder, tick)
+
+    def run(self):
+        follow_gang(
+            self.store, WAVE, 1, self.scratch, self.stop, lambda: self.left, follow=self.follow
+        )
+        return self.met
+
+
+def ends_well(played, folder, tick):
+    played.left.clear()
+
+
+def is_led_again(played, folder, tick):
+    played.lead("second")
+
+
+def is_gone(played, folder, tick):
+    played.lead("second")
+    raise Gone("nobody leads")
+
+
+def fails_together(played, folder, tick):
+    steps = [{"process": [1, 1], "step": "joining"}, {"step": "comparing"}, {"step": "a case"}]
+    (folder / "rank-2.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    played.lead("second")
+    raise GangFailed("rank 2 was killed")
+
+
+def fails_alone(played, folder, tick):
+    raise GangFailed("rank 2 exited with 1 in: before its first step")
+
+
+def is_stopped(played, folder, tick):
+    played.stop.set()
+    tick(0)
+
+
+def test_a_pod_follows_until_all_is_committed(tmp_path):
+    assert Played(tmp_path, ends_well).run() == [("first", 1)]
+
+
+@pytest.mark.parametrize("turn", [is_led_again, is_gone, fails_together])
+def test_whoever_leads_next_is_followed_whatever_became_of_the_last(tmp_path, turn):
+    assert Played(tmp_path, turn, ends_well).run() == [("first", 1), ("second", 1)]
+
+
+def test_ranks_that_do_not_even_begin_blame_their_node(tmp_path):
+    with pytest.raises(LocalRunFailed, match="rank 2 exited with 1") as failed:
+        Played(tmp_path, fails_alone).run()
+    assert (failed.value.code, failed.value.shard) == (ExitCode.NODE, "g0")
+
+
+def test_who_is_told_to_stop_blames_nobody(tmp_path):
+    assert Played(tmp_path, is_stopped).run() == [("first", 1)]
+
+
+def test_nothing_of_a_meeting_stays_on_the_disk(tmp_path):
+    played = Played(tmp_path, fails_together, ends_well)
+    played.run()
+    assert list(played.scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
+def test_a_damaged_place_is_waited_out(tmp_path, damage):
+    played = Played(tmp_path, ends_well)
+    played.store.put(keys.meeting("c", WAVE.wave_hash), damage)
+    waiting = threading.Timer(1.0, played.lead, ("first",))
+    waiting.start()
+    assert played.run() == [("first", 1)]
+
+
+def test_where_nobody_has_led_yet_that_is_waited_for(tmp_path):
+    played = Played(tmp_path, ends_well)
+    played.store.delete(keys.meeting("c", WAVE.wave_hash))
+    waiting = threading.Timer(1.0, played.lead, ("first",))
+    waiting.start()
+    assert played.run() == [("first", 1)]
+
+
+def test_where_all_is_committed_nobody_is_followed(tmp_path):
+    played = Played(tmp_path)
+    played.left.clear()
+    assert played.run() == []
