@@ -36,6 +36,7 @@ from jobs.objects.applied_campaign import (
     known_as,
 )
 from jobs.objects.deployment import Manifest
+from jobs.objects.gangs import wide_gangs
 from jobs.objects.job_manifest import made_of
 
 logger = logging.getLogger(__name__)
@@ -206,4 +207,5 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Mem
         at_once=site.at_once,
         made_of=made_of(site, applied.deployment),
         launched=launched_by(applied.object),
+        wide=wide_gangs(known.plan, site),
     )

@@ -4,12 +4,14 @@ from collector.canonical import short_hash
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.target import resolve_stack_of
+from jobs.decide.desired import Desired
+from jobs.decide.observed import Observed
+from jobs.decide.wave_choice import next_wave
 from jobs.objects.deployment import Deployment, Manifest
-from jobs.objects.gangs import check_gangs
+from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.job_manifest import SPEC_HASH, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
 from jobs.objects.site import Site
-from jobs.objects.waves import Wave, cut
 from jobs.planning.lifecycle import Continue, Finished, NewPlan
 from jobs.planning.situation import choose_step, next_round, survey
 
@@ -36,8 +38,12 @@ def first_objects(
     if not todo:
         return []
     workers = max(1, campaign.devices // site.devices_per_worker)
-    indexes = cut(todo, site.devices_per_worker, workers, plan.gangs)
-    wave = Wave(campaign.name, plan.number, plan.plan_hash, 0, indexes)
+    desired = Desired(
+        plan, workers, site.devices_per_worker, wide=wide_gangs(plan, site), at_once=site.at_once
+    )
+    wave = next_wave(desired, Observed(frozenset(), ()), todo, (), workers)
+    if wave is None:
+        return []
     # Its plan and its wave are not written yet: a pod that came first would find neither, and fail
     # the Job. A controller writes them and lets it go. It names no queue, which would do so before.
     job = worker_job(wave, plan, site, deployment, cap=workers, suspend=True)

@@ -21,8 +21,8 @@ from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnin
 from jobs.decide.quarantine import drained, kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
 from jobs.decide.remaining_work import left_of
-from jobs.decide.wave_choice import half_made, next_wave
-from jobs.objects.waves import Wave, parallelism
+from jobs.decide.wave_choice import gangs_without_room, half_made, may_begin, next_wave
+from jobs.objects.waves import Wave
 
 # A Job that ended well stays so long, for whoever wants to read the logs of its pods.
 _KEPT_S = 600.0
@@ -109,6 +109,7 @@ class _Round:
         if self._refusal is not None:
             yield from self._refusal.warnings()
         yield from self._verdict.warnings()
+        yield from gangs_without_room(self._desired, self._open())
         for job in self._live:
             if refused := refused_by_store(job, self._observed.pods_of(job)):
                 nodes = ", ".join(sorted({pod.node for pod in refused}))
@@ -156,8 +157,14 @@ class _Round:
         """Whether a Job may use a node that is quarantined since the Job was made."""
         return not self._avoid <= frozenset(self._observed.by_hash[job.wave].avoid)
 
+    def _is_broken(self, job: JobView) -> bool:
+        """Whether a gang waits for a pod that is lost: nobody takes its place in that Job."""
+        return job.gang and any(name == job.name for name, _ in self._lost)
+
     def _to_await(self, job: JobView) -> list[int]:
         """The indexes of a live Job whose shards go to no other wave."""
+        if self._is_broken(job):
+            return []
         found = list(self._remaining[job.name].open_indexes)
         if not self._is_retired(job):
             return found
@@ -165,7 +172,9 @@ class _Round:
             return []
         kept = kept_indexes(job, found, self._observed, self._avoid)
         # A queue's Job cannot be narrowed: it would go on with the indexes that it should lose.
-        return [] if is_others(job, self._desired) and kept != found else kept
+        # And a gang is whole, or nothing.
+        is_whole = job.gang or is_others(job, self._desired)
+        return [] if is_whole and kept != found else kept
 
     def _retired(self) -> Iterator[Action]:
         """Delete Jobs whose shards are committed, if they have ended or a pod of theirs is lost or
@@ -184,9 +193,11 @@ class _Round:
             has_ended = bool(job.state) and (is_over or job.in_state_s >= _KEPT_S)
             if done and (has_ended or any(name == job.name for name, _ in self._lost)):
                 yield Delete(job.name, "its shards are committed")
+            elif not done and job.is_live and self._is_broken(job):
+                yield Delete(job.name, "a node of its gang is lost, and the others wait for it")
             elif not done and job.is_live and self._is_retired(job):
                 kept = len(self._awaited[job.name])
-                if not kept or not is_others(job, self._desired):
+                if not kept or not (job.gang or is_others(job, self._desired)):
                     yield from drained(job, kept, self._avoid)
 
     def _launches(self, handled: set[str]) -> Iterator[Launch]:
@@ -210,12 +221,14 @@ class _Round:
             for job in self._live
             if not self._is_retired(job)
         )
-        if not todo or waiting >= desired.workers:
+        free = desired.workers - waiting
+        if not todo or free < 1:
             return
-        wave = half_made(self._observed, self._avoid) or next_wave(
-            desired, self._observed, todo, self._unfit
-        )
-        yield Launch(wave, parallelism(len(wave.indexes), max(1, desired.workers - waiting)))
+        wave = half_made(self._observed, self._avoid)
+        if wave is None or not may_begin(wave, self._observed, free):
+            wave = next_wave(desired, self._observed, todo, self._unfit, free)
+        if wave is not None:
+            yield Launch(wave, wave.at_once(free))
 
     def _scaling(
         self, gone: Collection[str] = (), launched: Sequence[Wave] = ()

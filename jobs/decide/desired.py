@@ -1,6 +1,7 @@
 """What is wanted of a campaign's plan on a cluster."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from collector.plan import Plan
 
@@ -19,6 +20,7 @@ class Desired:
     at_once: int = 1  # how many shards of an index are measured at a time
     made_of: str = ""  # the hash of what workers' pods are made of now: image, store and site
     launched: str = ""  # a token of whoever launched the campaign last
+    wide: Mapping[str, int] = field(default_factory=dict)  # gang -> how many pods it takes at once
 
     @property
     def plan_hash(self) -> str:

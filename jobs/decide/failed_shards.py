@@ -146,7 +146,8 @@ def _failures(
     for job in sorted(known, key=lambda job: observed.by_hash[job.wave].serial):
         wave = observed.by_hash[job.wave]
         failed = [i for i in sorted(_failed(job, pods)) if i < len(wave.indexes)]
-        places = [(job.name, i) for i in failed]
+        # A gang fails as one, by whichever of its nodes.
+        places = [(job.name, i) for i in (failed[:1] if wave.is_gang else failed)]
         ended = job.succeeded | job.failed
         yield _Failure(
             wave,

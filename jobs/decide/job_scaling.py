@@ -70,7 +70,9 @@ def scaling(
 
 def _share(claim: Claim, left: int) -> int:
     """How many pods a Job has of the workers that are left, never fewer than it runs. Where none
-    is left a Job that runs none gets none."""
+    is left a Job that runs none gets none. A gang has all of its pods, or it is suspended."""
+    if claim.job.gang:
+        return claim.job.completions
     most, active = min(left, claim.widest), claim.job.active
     wanted = parallelism(claim.job.completions, most) if most > 0 else 0
     return max(wanted, parallelism(claim.job.completions, active) if active else 0)

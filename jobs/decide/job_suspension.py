@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
 from jobs.decide.observed import JobView, PodView
-from jobs.decide.pod_problems import not_starting, runs_anywhere
+from jobs.decide.pod_problems import STUCK_S, not_starting, runs_anywhere
 from jobs.objects.waves import Wave
 
 # A suspended Job is tried again after so long: often enough for what mends itself, and too seldom
@@ -44,7 +44,18 @@ def suspension(
     if stuck and not runs_anywhere(job, pods):
         why = f"{stuck[0].name} does not start: {not_starting(stuck[0])}"
         return Suspension("NotStarting", why)
+    if job.gang and (absent := _absent(pods)):
+        return Suspension("GangIncomplete", absent)
     return _store_suspension(job, pods) or _node_suspension(job, wave, pods, avoid)
+
+
+def _absent(pods: Sequence[PodView]) -> str:
+    """Which pod of a gang the others have waited for in vain, on nodes that nobody else may use."""
+    for pod in pods:
+        waits = pod.phase == "Pending" and bool(pod.unschedulable) and pod.in_state_s > STUCK_S
+        if why := not_starting(pod) or (pod.unschedulable if waits else ""):
+            return f"the others of its gang wait for {pod.name}: {why}"
+    return ""
 
 
 def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:

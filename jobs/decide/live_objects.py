@@ -9,7 +9,7 @@ from collector.decoding import json_object
 from collector.errors import BadInput
 from jobs.decide.observed import WORKER, JobView, PodView
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
-from jobs.objects.job_manifest import MADE_OF, MERGE_INPUT
+from jobs.objects.job_manifest import GANG, KIND, MADE_OF, MERGE_INPUT
 from jobs.objects.kueue import queue_of
 from jobs.objects.waves import parse_indexes
 
@@ -92,6 +92,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         held=notes.get(HELD) == "true",
         resumed=_count(notes.get(RESUMED, "")),
         launched=notes.get(LAUNCHED, ""),
+        gang=labels.get(KIND) == GANG,
     )
 
 

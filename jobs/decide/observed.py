@@ -37,6 +37,7 @@ class JobView:
     held: bool = False  # the same, for a while
     resumed: int = 0  # how often a controller let it go that others had suspended
     launched: str = ""  # the token of whoever had launched its campaign last
+    gang: bool = False  # its pods are those of one gang: all at once, or none
     in_state_s: float = 0.0  # how long we see it suspended, at work, or ended; by our clock
 
     @property

@@ -11,7 +11,7 @@ from collector.counting import counted
 from jobs.decide.actions import Announce, Delete, Launch
 from jobs.decide.desired import Desired
 from jobs.decide.observed import JobView, Observed
-from jobs.decide.wave_choice import half_made, wave_of
+from jobs.decide.wave_choice import gang_wave, half_made, may_begin, next_gang, wave_of
 from jobs.objects.waves import QUEUED_S, Wave, cut_for_queue, index_s, parallelism
 
 # A Job that we let go so often, and that was suspended again each time, has another master. Once or
@@ -50,9 +50,18 @@ def queued_launches(
     Example: of 400 workers none is admitted yet: one Job is made, for 1 pod. Once 100 are, each Job
     asks for 7 (400 / 64, rounded up), and one look makes 8 of them.
     """
-    admitted, waiting = _pods(live, suspended=False), _pods(live, suspended=True)
+    # A gang is admitted whole, or waits without holding anything: it stands beside the others.
+    single = [job for job in live if not job.gang]
+    admitted, waiting = _pods(single, suspended=False), _pods(single, suspended=True)
     takes_s, begun = _takes_s(desired), half_made(observed, avoid)
-    left, serial = list(todo), len(observed.waves)
+    left, serial = [s for s in todo if s not in desired.wide], len(observed.waves)
+    if begun is not None and begun.is_gang:
+        yield from [Launch(begun, begun.pods)] if may_begin(begun, observed, begun.pods) else []
+        begun = None
+    elif gang := next_gang(desired, observed, todo, desired.workers):
+        wave = gang_wave(desired, gang, serial, avoid)
+        serial += 1
+        yield Launch(wave, wave.pods)
     for _ in range(_MOST_LAUNCHES):
         width = min(_width(desired, admitted), desired.workers - admitted - waiting)
         if not left or width < 1 or (waiting and waiting + width > max(1, admitted)):
@@ -88,7 +97,7 @@ def queueing(
             yield Delete(job.name, "Kueue tries it no more; its shards go into another wave")
         elif waits and desired.paused:
             yield Delete(job.name, "the campaign is paused, and Kueue would start it")
-        elif waits and job.parallelism > most:
+        elif waits and job.parallelism > most and not job.gang:
             yield Delete(
                 job.name, f"it waits for {counted(job.parallelism, 'pod')} at once; less may begin"
             )

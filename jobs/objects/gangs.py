@@ -1,18 +1,47 @@
-"""Whether the pods of a site can hold the gangs of a plan. Pure."""
+"""Which gangs of a plan take several pods of a site, and whether it can hold them. Pure."""
+
+from collections.abc import Mapping
 
 from collector.counting import counted
 from collector.errors import BadInput
-from collector.plan import Plan, devices_for
+from collector.plan import Plan
 from jobs.objects.site import Site
 
 
+def pods_of(ranks: int, site: Site) -> int:
+    """How many pods of a site hold so many ranks: one a device, or what the site says of a cpu."""
+    of_a_pod = site.ranks_per_pod or ranks if site.backend == "cpu" else site.devices_per_worker
+    return -(-ranks // of_a_pod)
+
+
+def wide_gangs(plan: Plan, site: Site) -> Mapping[str, int]:
+    """The gangs that take several pods at once: shard -> how many."""
+    found = {s.shard_id: pods_of(s.ranks, site) for s in plan.shards if s.is_gang}
+    return {shard: pods for shard, pods in found.items() if pods > 1}
+
+
 def check_gangs(plan: Plan, site: Site) -> None:
-    """Raise BadInput for a plan whose gangs no pod of the site can hold."""
-    ranks = max((shard.ranks for shard in plan.shards), default=1)
-    needed, there = devices_for(ranks, plan.backend), site.devices_per_worker
-    if needed > there:
-        raise BadInput(
-            f"campaign {plan.campaign} has gangs of {ranks} ranks, and a pod of site {site.name} "
-            f"has {counted(there, 'device')}: shape: node is wanted where a node has enough. Gangs "
-            "over several nodes are not launched yet: opmeter comm measures them by torchrun"
+    """Raise BadInput for a plan with gangs that the pods of the site cannot hold."""
+    for ranks in sorted({shard.ranks for shard in plan.shards}, reverse=True):
+        if why := _complaint(ranks, site, plan.devices):
+            raise BadInput(
+                f"campaign {plan.campaign} has gangs of {ranks} ranks, and site {site.name} "
+                f"cannot hold them: {why}"
+            )
+
+
+def _complaint(ranks: int, site: Site, devices: int) -> str:
+    """Why so many ranks cannot be had at once of a site; empty where they can."""
+    pods = pods_of(ranks, site)
+    if pods == 1:
+        return ""
+    if site.backend != "cpu" and site.shape != "node":
+        return (
+            f"a pod has {counted(site.devices_per_worker, 'device')}, and pods of the shape "
+            f"{site.shape} know nothing of each other: shape: node is wanted"
         )
+    if ranks % pods:
+        return f"they are no equal shares of {pods} pods"
+    if pods > (most := max(1, devices // site.devices_per_worker)):
+        return f"they take {pods} pods, and the campaign's devices allow {most}"
+    return ""

@@ -20,11 +20,12 @@ from jobs.objects.kueue import QUEUE
 from jobs.objects.pod_template import place, pod_annotations, pod_spec, resources, texts
 from jobs.objects.pod_volumes import mounts
 from jobs.objects.site import Site
-from jobs.objects.waves import Wave, index_s, parallelism
+from jobs.objects.waves import Wave, index_s
 
 SPEC_HASH = LABEL + "spec-sha256"
 MADE_OF = LABEL + "made-of"
 MERGE_INPUT = LABEL + "merge"
+KIND, GANG, _SINGLE = LABEL + "kind", "gang", "single"
 _RETRIES = 3
 _KEEP_S = 86400
 # A merge that failed is tried again when its Job is gone.
@@ -48,13 +49,13 @@ def worker_job(
     features: Features = ALL_FEATURES,
 ) -> Manifest:
     """The Indexed Job of a wave."""
-    count, at_once = len(wave.indexes), parallelism(len(wave.indexes), cap)
+    count = len(wave.indexes)
     # Ascend's plugins read the site's labels on the Job and on its pods.
     labels = dict(site.pod_labels) | {
         **_labels(wave.campaign, "worker"),
         LABEL + "plan": wave.plan_hash,
         LABEL + "wave": wave.wave_hash,
-        LABEL + "kind": "single",  # of one device; gangs of several ranks would be others
+        KIND: GANG if wave.is_gang else _SINGLE,
     }
     job = _job(wave.job_name, labels, deployment)
     job["metadata"]["annotations"] = {
@@ -64,20 +65,20 @@ def worker_job(
         LABEL + "plan-sha256": plan.sha256,
     }
     if site.scheduler == "volcano":
-        # One PodGroup holds the Job's pods: it must not wait for more than one of them.
-        job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] = "1"
+        # One PodGroup holds the Job's pods: it waits for all of a gang, else for no second one.
+        job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] = str(wave.pods)
     job["spec"] = {
         "completionMode": "Indexed",
         "completions": count,
-        "parallelism": at_once,
+        "parallelism": wave.at_once(cap),
         "suspend": suspend,
-        **_patience(count, features),
+        **_patience(wave, features),
         "ttlSecondsAfterFinished": _KEEP_S,
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
             "metadata": {
                 "labels": labels,
-                "annotations": pod_annotations(site),
+                "annotations": pod_annotations(site, wave.pods),
             },
             "spec": _worker_pod(wave, plan, site, deployment, features),
         },
@@ -169,11 +170,14 @@ def made_of(site: Site, deployment: Deployment) -> str:
     return short_hash([asdict(site), told], 12)
 
 
-def _patience(count: int, features: Features) -> Manifest:
-    """How often an index may fail: by itself, or, before 1.29, all of them together."""
+def _patience(wave: Wave, features: Features) -> Manifest:
+    """How often an index may fail: by itself, or, before 1.29, all of them together. With one that
+    has failed for good its gang has."""
+    count = len(wave.indexes)
     found: Manifest = {"backoffLimit": _RETRIES * count}
     if features.per_index:
-        found = {"backoffLimitPerIndex": _RETRIES, "maxFailedIndexes": count}
+        most = 0 if wave.is_gang else count
+        found = {"backoffLimitPerIndex": _RETRIES, "maxFailedIndexes": most}
     return found | ({"podReplacementPolicy": "Failed"} if features.replacement else {})
 
 
@@ -199,7 +203,23 @@ def _worker_pod(
     )
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
     place(pod, site, wave.avoid)
+    if wave.is_gang:
+        _be_apart(pod, LABEL + "wave", wave.wave_hash)
     return pod
+
+
+def _be_apart(pod: Manifest, label: str, value: str) -> None:
+    """Have each pod that bears a label on a node of its own, and know its own address: the others
+    of its gang come to it."""
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    pod["containers"][0]["env"].append(address)
+    alike = {
+        "labelSelector": {"matchLabels": {label: value}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    pod.setdefault("affinity", {})["podAntiAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": [alike]
+    }
 
 
 def _failure_rules() -> list[Manifest]:

@@ -104,14 +104,15 @@ def resources(site: Site) -> dict[str, str]:
     return wanted | ({site.resource: str(site.devices_per_worker)} if site.resource else {})
 
 
-def pod_annotations(site: Site) -> dict[str, str]:
-    """What the schedulers of Ascend clusters read on a pod."""
+def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
+    """What the schedulers of Ascend clusters read on a pod, which is one of so many of a gang."""
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     if site.schedule_policy:
         annotations["huawei.com/schedule_policy"] = site.schedule_policy
     if site.accelerator_type.endswith("super-pod"):
-        # Refused for a single pod, unless it is what `resources` asks for.
-        annotations["sp-block"] = str(site.devices_per_worker)
+        # Refused for a single pod, unless it is what `resources` asks for; a gang is to lie in one
+        # super-pod.
+        annotations["sp-block"] = str(site.devices_per_worker * pods)
     if site.volcano_queue:
         annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue
     return annotations

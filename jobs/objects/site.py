@@ -17,7 +17,8 @@ class Site:
     """`resource` is what a device is called in this cluster, empty for a cpu; quantities are of
     one worker, in Kubernetes' spelling. `measure_concurrency` is how many sessions may measure at
     once in one pod, whose every device has a worker: with the shape `node`, on a node. On A3 two
-    dies of one chip measure together only where it allows all dies."""
+    dies of one chip measure together only where it allows all dies. `ranks_per_pod` is how many
+    ranks of a gang a pod without devices holds; 0 for all of them."""
 
     name: str
     backend: str
@@ -41,6 +42,7 @@ class Site:
     measure_concurrency: int = 1
     ephemeral_storage: str = "40Gi"
     shared_memory: str = "4Gi"
+    ranks_per_pod: int = 0
 
     @property
     def devices_per_worker(self) -> int:

@@ -23,6 +23,7 @@ _KEYS = (
     *("scheduler", "volcano_queue", "kueue_queue", "schedule_policy", "priority_class"),
     *("node_selector", "pod_labels", "tolerations", "runtime", "runtime_class", "network"),
     *("measure_concurrency", "cpu", "memory", "ephemeral_storage", "shared_memory"),
+    "ranks_per_pod",
 )
 _REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
@@ -108,7 +109,12 @@ def site_from_text(
         else 1,
         ephemeral_storage=amount("ephemeral_storage", "40Gi"),
         shared_memory=amount("shared_memory", "4Gi"),
+        ranks_per_pod=found["ranks_per_pod"].integer(1) if "ranks_per_pod" in found else 0,
     )
+    if site.ranks_per_pod and site.backend != "cpu":
+        raise found["ranks_per_pod"].refusal(
+            f"a pod of site {site.name} holds a rank for each of its devices: take this key away"
+        )
     complaint = shape_complaint(site)
     if complaint:
         raise found["shape"].refusal(complaint)

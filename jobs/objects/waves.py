@@ -32,6 +32,9 @@ class Wave:
     serial: int  # counts the plan's waves: shards that are launched again make another wave
     indexes: tuple[tuple[str, ...], ...]  # the shards of each index
     avoid: tuple[str, ...] = ()  # nodes that it keeps away from
+    # How many pods each shard takes. Those of a gang over several are the wave's indexes, and each
+    # has the same shards: all of them run at once, or none gets anywhere.
+    pods: int = 1
 
     @cached_property
     def wave_hash(self) -> str:
@@ -41,6 +44,14 @@ class Wave:
     def job_name(self) -> str:
         """At most 52 characters: Kubernetes appends `-{index}` and a suffix of its own."""
         return f"opmeter-{self.campaign[:27].strip('-')}-{self.wave_hash}"
+
+    @property
+    def is_gang(self) -> bool:
+        return self.pods > 1
+
+    def at_once(self, cap: int) -> int:
+        """How many of its pods may run at once where `cap` may: all of a gang, whatever may."""
+        return self.pods if self.is_gang else parallelism(len(self.indexes), cap)
 
     @cached_property
     def shards(self) -> frozenset[str]:
@@ -154,4 +165,4 @@ def _as_json(wave: Wave) -> dict[str, object]:
         "serial": wave.serial,
         "indexes": [list(index) for index in wave.indexes],
         "avoid": list(wave.avoid),
-    }
+    } | ({"pods": wave.pods} if wave.is_gang else {})

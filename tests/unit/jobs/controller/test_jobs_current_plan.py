@@ -12,7 +12,7 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.shard import read_shard
 from jobs.campaign.run_options import RunOptions
-from jobs.objects.gangs import check_gangs
+from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.reruns import rerun_annotations
 from jobs.objects.site_profile import load_site
 from jobs.planning.stored_plans import committed_shards, read_plans
@@ -32,8 +32,9 @@ from tests.unit.jobs.plans import plan_of, shards_of
 pytestmark = pytest.mark.fast
 
 
-def gang_of(ranks, backend="npu"):
-    return plan_of((replace(shards_of(1.0)[0], ranks=ranks),), backend=backend)
+def gang_of(ranks, backend="npu", devices=8):
+    plan = plan_of((replace(shards_of(1.0)[0], ranks=ranks),), backend=backend)
+    return replace(plan, devices=devices)
 
 
 def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
@@ -43,9 +44,33 @@ def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
     check_gangs(gang_of(64, backend="cpu"), load_site("cpu"))
 
 
-def test_a_gang_that_no_pod_holds_is_refused_with_what_would():
-    with pytest.raises(BadInput, match="gangs of 8 ranks, and a pod of site a2-800t has 1 device:"):
-        check_gangs(gang_of(8), load_site("a2-800t"))
+def test_a_gang_wider_than_a_pod_takes_several():
+    node, cpu = load_site("a2-800t", {"shape": "node"}), load_site("cpu", {"ranks_per_pod": "2"})
+    assert wide_gangs(gang_of(16, devices=16), node) == {"s0": 2}
+    assert wide_gangs(gang_of(8), node) == {}
+    assert wide_gangs(gang_of(6, backend="cpu"), cpu) == {"s0": 3}
+    check_gangs(gang_of(16, devices=16), node)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "devices", "why"),
+    [
+        (8, {}, 8, "a pod has 1 device, and pods of the shape device know nothing of each other"),
+        (17, {"shape": "node"}, 32, "they are no equal shares of 3 pods"),
+        (16, {"shape": "node"}, 8, "they take 2 pods, and the campaign's devices allow 1"),
+    ],
+)
+def test_a_gang_that_no_pods_of_the_site_hold_is_refused_with_the_reason(
+    ranks, changes, devices, why
+):
+    words = f"gangs of {ranks} ranks, and site a2-800t cannot hold them: {why}"
+    with pytest.raises(BadInput, match=words):
+        check_gangs(gang_of(ranks, devices=devices), load_site("a2-800t", changes))
+
+
+def test_only_a_cpu_is_told_how_many_ranks_a_pod_holds():
+    with pytest.raises(BadInput, match="holds a rank for each of its devices: take this key away"):
+        load_site("a2-800t", {"ranks_per_pod": "2"})
 
 
 def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():

@@ -88,6 +88,7 @@ class PlayedCluster:
                     wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
                     len(wave.indexes), cap, False, 0, made_of=self.wanted.made_of,
                     launched=self.wanted.launched, queue="team" if self.wanted.kueue else "",
+                    gang=wave.is_gang,
                 )  # fmt: skip
             case Scale(job, number):
                 self.jobs[job] = replace(self.jobs[job], parallelism=number)
@@ -127,6 +128,9 @@ class PlayedCluster:
             ]
             for index in free[: max(0, job.parallelism - len(running))]:
                 ready = [n for n, up in self.nodes.items() if up and n not in wave.avoid]
+                if wave.is_gang:  # each pod on a node of its own
+                    used = {p.node for p in self.pods if p.job == name and p.phase == "Running"}
+                    ready = [node for node in ready if node not in used]
                 if ready:
                     node = self.random.choice(ready)
                     number = len(self.pods)
@@ -141,10 +145,18 @@ class PlayedCluster:
         """An empty index ends as soon as it has begun: it holds up nobody."""
         return bool(self.waves[self.jobs[pod.job].wave].indexes[pod.index])
 
+    def _is_whole(self, job):
+        """Whether every pod of a gang runs, or its shard is committed: alone none gets anywhere."""
+        there = {p.index for p in self.pods if p.job == job.name and p.phase == "Running"}
+        done = self.waves[job.wave].shards <= set(self.committed)
+        return done or len(there | job.succeeded) == job.completions
+
     def _ended(self, pod):
         if pod.phase != "Running" or not self.nodes.get(pod.node):
             return pod
         job = self.jobs[pod.job]
+        if job.gang and not self._is_whole(job):
+            return pod
         shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
         codes = [self.end(shard, pod.node) for shard in shards]
         refused = None in codes  # whatever it holds

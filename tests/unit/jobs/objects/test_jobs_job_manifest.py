@@ -223,3 +223,45 @@ def test_the_time_that_a_probe_waits_or_pulls_its_image_is_not_counted():
 
 def test_a_probe_that_failed_is_soon_gone_and_made_again():
     assert probe_job(A2, DEPLOYMENT, "probe")["spec"]["ttlSecondsAfterFinished"] <= 300
+
+
+# Gangs over several pods ------------------------------------------------------------------------
+
+
+def gang_job(site=A3, pods=2, **more):
+    shard = replace(shards_of(10.0)[0], ranks=16 * pods)
+    plan = plan_of((shard,), number=7, backend=site.backend)
+    indexes = ((shard.shard_id,),) * pods
+    wave = Wave("c", plan.number, plan.plan_hash, 0, indexes, pods=pods, **more)
+    return worker_job(wave, plan, site, DEPLOYMENT, cap=1)
+
+
+def test_a_gang_runs_all_of_its_pods_at_once_and_fails_with_one_of_them():
+    spec = gang_job(pods=3)["spec"]
+    assert spec["completions"] == spec["parallelism"] == 3
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (3, 0)
+    assert gang_job()["metadata"]["labels"]["opmeter.io/kind"] == "gang"
+    assert worker_of()["metadata"]["labels"]["opmeter.io/kind"] == "single"
+
+
+def test_each_pod_of_a_gang_has_a_node_of_its_own_and_knows_its_address():
+    job = gang_job(avoid=("n7",))
+    affinity = pod_of(job)["affinity"]
+    (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    ((label, value),) = apart["labelSelector"]["matchLabels"].items()
+    assert job["spec"]["template"]["metadata"]["labels"][label] == value
+    assert "nodeAffinity" in affinity
+    addresses = [e for e in container_of(job)["env"] if e["name"] == "POD_IP"]
+    assert addresses == [
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    ]
+    assert "podAntiAffinity" not in pod_of(worker_of()).get("affinity", {})
+    assert not [e for e in container_of(worker_of())["env"] if e["name"] == "POD_IP"]
+
+
+def test_a_super_pods_scheduler_is_told_how_many_belong_together():
+    job = gang_job(SUPERPOD)
+    assert job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "2"
+    assert job["spec"]["template"]["metadata"]["annotations"]["sp-block"] == "32"
+    assert gang_job(A3)["spec"]["template"]["metadata"]["annotations"].get("sp-block") is None

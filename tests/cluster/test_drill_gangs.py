@@ -1,0 +1,116 @@
+"""Drills: gangs whose ranks are those of several pods. Each ends with a complete, verified
+database."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.drill import WORKERS, Drill
+from tests.cluster.faults import Faults
+from tests.cluster.namespace import Namespace
+from tests.cluster.pods import pod
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
+
+# Two pods of two ranks; a few calls each, and a start of all ranks that takes most of the time.
+TEXT = """\
+campaign: drill
+sources:
+  - collectives:
+      operations: [all_reduce, all_gather]
+      bytes: [4096, 16384]
+      dtype: float32
+      groups: [4]
+      ranks: 4
+      grid: [2, 2]
+      mode: event
+target: here
+backend: cpu
+devices: 2
+measure: {budget_s: 0.03, repeats: [3, 5], cache: warm}
+shards: {target_s: 60, session_s: 60}
+limits: {case_s: 120, memory_gb: 2}
+"""
+_NPU = "huawei.com/Ascend910"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@pytest.fixture
+def gang(drill: Drill) -> Drill:
+    """A drill whose campaign is one gang over both nodes."""
+    drill.text = TEXT
+    drill.site = drill.site.replace("memory: 1536Mi", "memory: 3Gi") + "ranks_per_pod: 2\n"
+    return drill
+
+
+@pytest.fixture
+def foreign(cluster: Cluster) -> Iterator[Namespace]:
+    """A namespace of other people."""
+    made = cluster.make_namespace()
+    yield made
+    made.remove()
+
+
+def wait_for_both(gang: Drill) -> None:
+    gang.wait("both pods run", lambda: len(gang.workers()) == 2)
+
+
+def check(gang: Drill) -> None:
+    """All is measured well, by one Job: whatever was lost of it was made anew in it."""
+    gang.finish()
+    assert set(gang.outcomes().values()) == {"ok"}
+    (wave,) = gang.waves()
+    assert wave["pods"] == 2
+
+
+def test_no_rank_of_a_gang_starts_before_all_can_and_the_api_server_may_leave_then(
+    gang: Drill, faults: Faults, foreign: Namespace
+):
+    """The cluster takes the Job for a gang of its own: its pods are scheduled together."""
+    gang.site = gang.site.replace("devices_per_node: 1", "devices_per_node: 8")
+    gang.site = gang.site.replace("cpu: 800m", f"resource: {_NPU}\ncpu: 800m")
+    foreign.create(
+        pod(
+            "holds-node2", gang.cluster.controller_image, ["sleep", "3600"], devices=8, node="node2"
+        )
+    )
+    foreign.wait_running("holds-node2")
+    gang.launch()
+    gang.wait("its pods are there", lambda: len(gang.namespace.pods(WORKERS)) == 2)
+    (job,) = gang.namespace.get("jobs", "-l", "opmeter.io/kind=gang")["items"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    gang.look_on(15)
+    pods = gang.namespace.pods(WORKERS)
+    assert [pod["status"]["phase"] for pod in pods] == ["Pending", "Pending"]
+    assert len({pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods}) == 1
+    foreign("delete", "pod", "holds-node2", "--wait=false")
+    wait_for_both(gang)
+    assert {pod["spec"]["nodeName"] for pod in gang.workers()} == {"node1", "node2"}
+    with faults.api_server_down():
+        gang.look_on(20)
+    check(gang)
+
+
+@pytest.mark.parametrize("index", ["0", "1"], ids=["first", "other"])
+def test_a_pod_of_a_gang_is_killed_and_the_gang_meets_again(
+    gang: Drill, faults: Faults, index: str
+):
+    gang.launch()
+    wait_for_both(gang)
+    gang.look_on(10)  # until ranks have begun
+    for worker in gang.workers():
+        if worker["metadata"]["labels"][_INDEX] == index:
+            with suppress(RuntimeError):
+                faults.kill_container(gang.namespace, worker["metadata"]["name"])
+    check(gang)
+
+
+def test_a_node_of_a_gang_loses_power_in_the_middle(gang: Drill, faults: Faults):
+    gang.launch()
+    wait_for_both(gang)
+    gang.look_on(10)
+    with faults.node_dead("node2"):
+        gang.look_on(30)
+    check(gang)

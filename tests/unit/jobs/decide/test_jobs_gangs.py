@@ -1,0 +1,214 @@
+"""Gangs over several pods: what a controller decides of them, on a cluster that is played."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.measurement import Outcome
+from collector.plan import PlannedShard
+from jobs.decide.actions import Announce, Delete, Launch, Scale, Suspend
+from jobs.decide.desired import Desired
+from jobs.decide.observed import PodView
+from jobs.decide.queued_waves import queueing
+from jobs.objects.strikes import Strike
+from jobs.objects.waves import wave_from_json, wave_to_json
+from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
+from tests.unit.jobs.plans import plan_of
+
+pytestmark = pytest.mark.fast
+
+FOUR = ("n1", "n2", "n3", "n4")
+
+
+def desired(gangs=1, shards=6, pods=2, workers=4, **more):
+    """A plan of gangs, g0, g1 ... first, and of shards of one pod."""
+    of_gangs = [PlannedShard(f"g{i}", 1, 10.0, "0" * 64, ranks=2 * pods) for i in range(gangs)]
+    single = [PlannedShard(f"s{i}", 1, 10.0, "0" * 64) for i in range(shards)]
+    wide = {shard.shard_id: pods for shard in of_gangs}
+    return Desired(plan_of((*of_gangs, *single)), workers, per_index=1, wide=wide, **more)
+
+
+def launches(cluster):
+    return [action for action in cluster.look() if isinstance(action, Launch)]
+
+
+def gang_job(cluster):
+    (found,) = (job for job in cluster.jobs.values() if job.gang and job.is_live)
+    return found
+
+
+def test_a_gang_has_all_of_its_pods_and_the_others_share_what_is_left():
+    cluster = PlayedCluster(desired(), nodes=FOUR)
+    (first,) = launches(cluster)
+    assert first.wave.indexes == (("g0",), ("g0",)) and first.cap == 2
+    (second,) = launches(cluster)
+    assert "g0" not in second.wave.shards and second.cap == 2
+    cluster.play()
+    assert set(cluster.committed.values()) == {Outcome.OK} and len(cluster.committed) == 7
+    assert cluster.most <= 4
+
+
+def test_the_wave_of_a_gang_is_read_back_and_waves_without_one_keep_their_bytes():
+    cluster = PlayedCluster(desired(), nodes=FOUR)
+    cluster.look(), cluster.look()
+    gang, other = sorted(cluster.waves.values(), key=lambda wave: -wave.pods)
+    for wave in (gang, other):
+        assert wave_from_json(wave_to_json(wave), key="k") == wave
+    assert b'"pods": 2' in wave_to_json(gang) and b"pods" not in wave_to_json(other)
+
+
+def test_one_gang_comes_after_the_other():
+    cluster = PlayedCluster(desired(gangs=3, shards=0, workers=8), nodes=FOUR)
+    for _ in range(30):
+        cluster.look()
+        assert sum(job.gang and job.is_live for job in cluster.jobs.values()) <= 1
+        cluster.step()
+    cluster.play()
+    assert len(cluster.committed) == 3
+
+
+def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
+    cluster = PlayedCluster(desired(pods=5, workers=4), nodes=FOUR)
+    (first,) = launches(cluster)
+    assert first.wave.shards == {f"s{i}" for i in range(6)}
+    told = [text for reason, text in cluster.announced if reason == "GangWaits"]
+    assert told and "a gang takes 5 pods at once, and there is room for 4" in told[0]
+    for _ in range(20):
+        cluster.look(), cluster.step()
+    assert len(cluster.committed) == 6
+    cluster.wanted = replace(cluster.wanted, workers=5)
+    cluster.nodes["n5"] = True
+    cluster.play()
+    assert cluster.committed["g0"] is Outcome.OK
+
+
+def test_a_gang_waits_until_so_many_workers_are_free():
+    cluster = PlayedCluster(desired(gangs=0, shards=6, workers=4), nodes=FOUR)
+    cluster.look()
+    cluster.wanted = desired(gangs=1, shards=6, pods=3, workers=4)
+    cluster.waves = {
+        name: replace(wave, plan_hash=cluster.wanted.plan_hash)
+        for name, wave in cluster.waves.items()
+    }
+    cluster.play()
+    assert len(cluster.committed) == 7
+
+
+def test_no_gang_is_ever_narrowed():
+    cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
+    cluster.look()
+    cluster.step()
+    cluster.wanted = replace(cluster.wanted, workers=1)
+    assert not [action for action in cluster.look() if isinstance(action, Scale)]
+    cluster.wanted = replace(cluster.wanted, workers=4)
+    cluster.play()
+
+
+def test_a_paused_gang_rests_and_comes_back_whole():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    cluster.wanted = replace(cluster.wanted, paused=True)
+    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [True]
+    cluster.wanted = replace(cluster.wanted, paused=False)
+    (let_go,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert (let_go.on, let_go.most) == (False, None)
+    cluster.play()
+
+
+def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    cluster.step()
+    cluster.committed.clear()
+    job = gang_job_running(cluster)
+    lost = next(pod for pod in cluster.pods if pod.job == job.name)
+    cluster.nodes[lost.node] = False
+    cluster.pods = [
+        replace(pod, deleting=True, in_state_s=181) if pod is lost else pod for pod in cluster.pods
+    ]
+    deleted = [action for action in cluster.look() if isinstance(action, Delete)]
+    assert [action.job for action in deleted] == [job.name]
+    assert "a node of its gang is lost" in deleted[0].why
+    cluster.play()
+    assert cluster.committed == {"g0": Outcome.OK}
+
+
+def gang_job_running(cluster):
+    """The Job of a gang whose two pods run, and have committed nothing yet."""
+    ((name, job),) = cluster.jobs.items()
+    cluster.jobs[name] = replace(job, succeeded=frozenset(), state="")
+    cluster.pods = [
+        PodView(f"p{i}", f"u{i}", name, i, node, "Running") for i, node in enumerate(("n1", "n2"))
+    ]
+    return cluster.jobs[name]
+
+
+def test_a_gang_that_may_use_a_bad_node_and_does_not_goes_on():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    struck(cluster, "n3")
+    assert not [a for a in cluster.look() if isinstance(a, Delete | Scale)]
+    assert job.name in cluster.jobs
+
+
+def test_a_gang_on_a_bad_node_is_made_anew_without_it():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    struck(cluster, "n2")
+    assert [a.job for a in cluster.look() if isinstance(a, Delete)] == [job.name]
+    (launch,) = launches(cluster)
+    assert launch.wave.avoid == ("n2",) and launch.wave.is_gang
+
+
+def struck(cluster, node):
+    """Two shards have failed there, and nowhere else."""
+    cluster.strikes = cluster.strikes.plus([Strike(node, "a"), Strike(node, "b")])
+
+
+def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    waits = PodView(
+        "p9", "u9", job.name, 1, "", "Pending", unschedulable="0/4 nodes", in_state_s=601
+    )
+    cluster.pods = [cluster.pods[0], waits]
+    (stops,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert stops.on and stops.hold
+    assert stops.why == "the others of its gang wait for p9: 0/4 nodes"
+
+
+@pytest.mark.parametrize("code", [1, 44, 46, 48])
+def test_a_gang_that_fails_again_and_again_is_given_up_and_holds_up_nobody(code):
+    cluster = PlayedCluster(
+        desired(), end=lambda shard, node: code if shard == "g0" else 0, nodes=FOUR
+    ).play()
+    assert cluster.committed["g0"] in (Outcome.CRASHED, Outcome.HUNG)
+    assert all(cluster.committed[f"s{i}"] is Outcome.OK for i in range(6))
+
+
+def test_a_wave_of_a_gang_without_its_job_is_launched_when_there_is_room():
+    cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
+    (first,) = launches(cluster)
+    cluster.jobs.clear()
+    assert launches(cluster) == [Launch(first.wave, 3)]
+    cluster.jobs.clear()
+    cluster.wanted = replace(cluster.wanted, workers=2)
+    (other,) = launches(cluster)
+    assert not other.wave.is_gang
+
+
+def test_with_a_queue_a_gang_asks_for_all_of_its_pods_beside_the_others():
+    cluster = PlayedCluster(
+        desired(gangs=2, pods=3, workers=4, queue="team", kueue=True), nodes=FOUR
+    )
+    found = launches(cluster)
+    assert [launch.cap for launch in found if launch.wave.is_gang] == [3]
+    assert [launch.cap for launch in found if not launch.wave.is_gang] == [1]
+    live = [replace(job, suspended=True) for job in cluster.jobs.values()]
+    assert not [a for a in queueing(cluster.wanted, live, live) if isinstance(a, Delete)]
+    cluster.play()
+    assert len(cluster.committed) == 8
+    assert not [a for a in cluster.announced if isinstance(a, Announce)]
