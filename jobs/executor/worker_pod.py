@@ -135,7 +135,9 @@ def _work(
         return End(ExitCode.DONE)
     if late.is_set():
         reason = f"its deadline, {task.deadline_s:g} s, is past; {_left(left)}"
-        return End(ExitCode.HANG, reason, left[0])
+        # Who lends ranks to another pod waits for that one: it says nothing of its own node.
+        code = ExitCode.FAILED if wave.is_gang and task.index else ExitCode.HANG
+        return End(code, reason, left[0])
     if stop.is_set():
         return End(ExitCode.TEMPORARY, f"stopped; {_left(left)}")
     if failure is None:

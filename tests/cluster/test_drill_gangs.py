@@ -9,30 +9,12 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.drill import WORKERS, Drill
 from tests.cluster.faults import Faults
+from tests.cluster.gangs import as_gang
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
-# Two pods of two ranks; a few calls each, and a start of all ranks that takes most of the time.
-TEXT = """\
-campaign: drill
-sources:
-  - collectives:
-      operations: [all_reduce, all_gather]
-      bytes: [4096, 16384]
-      dtype: float32
-      groups: [4]
-      ranks: 4
-      grid: [2, 2]
-      mode: event
-target: here
-backend: cpu
-devices: 2
-measure: {budget_s: 0.03, repeats: [3, 5], cache: warm}
-shards: {target_s: 60, session_s: 60}
-limits: {case_s: 120, memory_gb: 2}
-"""
 _NPU = "huawei.com/Ascend910"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -40,8 +22,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 @pytest.fixture
 def gang(drill: Drill) -> Drill:
     """A drill whose campaign is one gang over both nodes."""
-    drill.text = TEXT
-    drill.site = drill.site.replace("memory: 1536Mi", "memory: 3Gi") + "ranks_per_pod: 2\n"
+    as_gang(drill)
     return drill
 
 

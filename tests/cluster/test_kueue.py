@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.drill import GOOD, WORKERS, Drill
+from tests.cluster.gangs import as_gang
 from tests.cluster.testbed.kueue import MANAGED, build_kueue, install_kueue, remove_kueue
 from tests.cluster.testbed.settings import NoCluster
 
@@ -128,6 +129,22 @@ def test_a_namespace_whose_queue_takes_every_job_is_not_fought(queue: Queue, dri
     assert "Queued" in drill.reasons() and "SuspendedByOthers" not in drill.reasons()
     assert set(drill.outcomes().values()) <= GOOD
     assert not queue.evictions()
+
+
+def test_a_gang_is_admitted_whole_or_not_at_all(queue: Queue, drill: Drill):
+    as_gang(drill)
+    drill.site += "kueue_queue: team\n"
+    queue.make("team", cpus=1.2)
+    drill.launch()
+    drill.wait("its Job waits", lambda: len(queue.jobs()) == 1)
+    drill.look_on(10)
+    (job,) = queue.jobs()
+    assert job["spec"]["suspend"] and job["spec"]["parallelism"] == 2
+    assert drill.namespace.pods(WORKERS) == []
+    queue.change(cpus=2.0)
+    drill.finish()
+    assert set(drill.outcomes().values()) == {"ok"}
+    assert len(drill.waves()) == 1
 
 
 def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_used(

@@ -206,6 +206,18 @@ def test_who_is_not_done_at_its_deadline_hangs(store, plan):
 
 
 @pytest.mark.fast
+def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store, plan):
+    wave = replace(wave_of(store, plan, (("s1",), ("s1",))), pods=2)
+    store.put(keys.wave(plan.campaign, wave.wave_hash), wave_to_json(wave))
+    told = environment(store, plan, wave, OPMETER_DEADLINE_S="1", JOB_COMPLETION_INDEX="1")
+    end = work(task_of(told), threading.Event())
+    assert (end.code, end.reason) == (
+        ExitCode.FAILED,
+        "its deadline, 1 s, is past; 1 shard is left",
+    )
+
+
+@pytest.mark.fast
 def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
     stop = threading.Event()
 

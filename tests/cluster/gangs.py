@@ -1,0 +1,29 @@
+"""A campaign of one gang over two pods of two ranks, in the place of a drill's own."""
+
+from tests.cluster.drill import Drill
+
+# Two pods of two ranks; a few calls each, and a start of all ranks that takes most of the time.
+TEXT = """\
+campaign: drill
+sources:
+  - collectives:
+      operations: [all_reduce, all_gather]
+      bytes: [4096, 16384]
+      dtype: float32
+      groups: [4]
+      ranks: 4
+      grid: [2, 2]
+      mode: event
+target: here
+backend: cpu
+devices: 2
+measure: {budget_s: 0.03, repeats: [3, 5], cache: warm}
+shards: {target_s: 60, session_s: 60}
+limits: {case_s: 120, memory_gb: 2}
+"""
+
+
+def as_gang(drill: Drill) -> None:
+    """Torch in five processes wants more memory than a worker of one."""
+    drill.text = TEXT
+    drill.site = drill.site.replace("memory: 1536Mi", "memory: 3Gi") + "ranks_per_pod: 2\n"
