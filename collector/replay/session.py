@@ -54,7 +54,7 @@ def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> None
     with imports.for_good():
         from collector.replay.loop import Loop
 
-    loop = Loop(spec, directory, journal)
+        loop = Loop(spec, directory, journal)  # imports torch_npu, where that is the backend
     loop.run(time.perf_counter() - started, stop)
 
 
