@@ -31,7 +31,7 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 WORKER = "opmeter-workers"
 CAMPAIGN = (
-    "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Add]\nbackend: cpu\n"
+    "campaign: small\nsources: [{bundled: quickstart}]\noperators: [Sub]\nbackend: cpu\n"
     "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
 )
 

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -68,14 +69,10 @@ def test_the_same_campaign_again_measures_nothing(finished: tuple[Runs, str]):
     assert set(runs.uploaded().values()) == attempts
 
 
-def test_a_single_writer_is_taken_at_the_users_word(runs: Runs):
-    runs.finish("--single-writer")
-    assert "guard single-writer" in runs.command("db", "log")
-    assert "no problems" in runs.command("db", "verify")
-
-
-def test_again_makes_the_next_version(runs: Runs):
-    runs.finish()
+def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path):
+    before, _ = finished
+    runs = small(tmp_path, "{bundled: quickstart}")
+    shutil.copytree(before.folder / "data", tmp_path / "data")
     assert "version 2" in runs.finish("--again")
     differ = re.search(r"(\d+) cases differ", runs.command("db", "diff", "1", "2"))
     # Two means of a few launches of a microsecond may be the same to the nanosecond.
@@ -129,23 +126,37 @@ def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
     assert not set(before) & runs.launched(but_not=set(before.values()))
 
 
-def test_a_second_run_is_kept_out_and_told_by_whom(tmp_path: Path):
+@pytest.fixture(scope="module")
+def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int, str]:
+    """A run by a single writer, its process, and how a second one ended that came meanwhile."""
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first = small(tmp_path / "a", "{bundled: quickstart}")
-    second = small(tmp_path / "b", "{bundled: quickstart}")
-    locks = {"OPMETER_LOCKS": str(tmp_path / "locks")}
-    holder = first.start(**locks)
-    while not list(tmp_path.glob("locks/*")):
+    folder = tmp_path_factory.mktemp("contended")
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    first = small(folder / "a", "{bundled: quickstart}")
+    second = small(folder / "b", "{bundled: quickstart}")
+    locks = {"OPMETER_LOCKS": str(folder / "locks")}
+    holder = first.start("--single-writer", **locks)
+    while not list(folder.glob("locks/*")):
         time.sleep(0.05)
     time.sleep(0.5)
     other = second.start(**locks)
     output = other.communicate(timeout=120)[0].decode()
-    assert other.returncode == 1, output
-    assert re.search(rf"cpu0 is in use by process {holder.pid} \(campaign drill, plan 1", output)
     holder.communicate(timeout=300)
     assert holder.returncode == 0
+    return first, holder.pid, other.returncode, output
+
+
+def test_a_second_run_is_kept_out_and_told_by_whom(contended: tuple[Runs, int, int, str]):
+    _, holder, code, output = contended
+    assert code == 1, output
+    assert re.search(rf"cpu0 is in use by process {holder} \(campaign drill, plan 1", output)
+
+
+def test_a_single_writer_is_taken_at_the_users_word(contended: tuple[Runs, int, int, str]):
+    runs, *_ = contended
+    assert "guard single-writer" in runs.command("db", "log")
+    assert "no problems" in runs.command("db", "verify")
 
 
 def test_the_real_profile_gives_the_same_cases(runs: Runs, tmp_path: Path, real_profiles: Path):
