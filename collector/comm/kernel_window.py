@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile
 
-from collector.comm.kernels import KERNEL_DETAILS, Span, hccl_spans, nccl_spans
+from collector.comm.kernels import KERNEL_DETAILS, Span, nccl_spans, npu_spans
 from collector.replay.events import kernel_events
 from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
 
 
-def nccl_window(device: Launching, operation: str, calls: Callable[[], object]) -> list[Span]:
-    """By torch's own profiler; every kernel of nccl is the operation's, since nothing else runs."""
+def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+    """By torch's own profiler; every kernel of nccl is the call's, since nothing else runs."""
     recorder = profile(use_device="cuda", use_kineto=True)
     recorder.__enter__()
     try:
@@ -29,7 +29,7 @@ def nccl_window(device: Launching, operation: str, calls: Callable[[], object]) 
     return nccl_spans(kernel_events(events, torch.autograd.DeviceType.CUDA))
 
 
-def hccl_window(device: Launching, operation: str, calls: Callable[[], object]) -> list[Span]:
+def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
     """By torch_npu's, whose tables are read and thrown away; no span where it wrote none.
 
     Level1, since communication has no rows of its own below.
@@ -50,4 +50,4 @@ def hccl_window(device: Launching, operation: str, calls: Callable[[], object]) 
             calls()
             device.synchronize()
         tables = sorted(Path(folder).rglob(KERNEL_DETAILS))
-        return hccl_spans(tables[0], operation) if tables else []
+        return npu_spans(tables[0], kernel_type) if tables else []

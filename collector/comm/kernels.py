@@ -1,4 +1,4 @@
-"""Which rows of a profiler are a collective's calls, and when each of them ran."""
+"""Which rows of a profiler are the calls of ranks, and when each of them ran."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from collector.collective import OPERATIONS
 from collector.errors import BadInput
 from collector.replay.events import Event
 from collector.table import csv_rows
@@ -37,10 +36,9 @@ def nccl_spans(kernels: Iterable[Event]) -> list[Span]:
     return sorted(found)
 
 
-def hccl_spans(path: Path, operation: str) -> list[Span]:
-    """An operation's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
+def npu_spans(path: Path, kernel_type: str) -> list[Span]:
+    """A kernel type's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
     `N/A` and on the stream that carried it, with the same start. BadInput for another file."""
-    kernel_type = OPERATIONS[operation].kernel_type
     try:
         lines = path.read_text("utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:

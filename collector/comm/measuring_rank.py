@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from collector.collective import Collective, check
+from collector.collective import OPERATIONS, Collective, check
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.buffers import Buffers, Member
 from collector.comm.rank_device import RankDevice
@@ -53,7 +53,7 @@ class MeasuringRank:
         call = None if target is None else target.call
         count = self._timed.agreed(call, plan.budget_s, plan.iterations)
         if plan.mode_of(case) is Mode.KERNEL:
-            times = self._timed.kernels(case.operation, call, count)
+            times = self._timed.kernels(OPERATIONS[case.operation].kernel_type, call, count)
         else:
             times = self._timed.each(call, count, None if peer is None else peer.call)
         members = [rank for ranks in working for rank in ranks]

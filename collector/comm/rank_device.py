@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from collector.comm.kernel_window import hccl_window, nccl_window
+from collector.comm.kernel_window import nccl_window, npu_window
 from collector.comm.kernels import Span
 from collector.errors import BadInput, HostFault
 
@@ -23,9 +23,9 @@ class RankDevice(Protocol):
     def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
         """Run both, one after the other; how long the second took, in us."""
 
-    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
-        """Run calls of an operation and wait for them; when its kernels ran. BadInput where a call
-        runs none."""
+    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+        """Run calls and wait for them; when their kernels of a type ran. BadInput where a call runs
+        none."""
 
 
 class HostRank:
@@ -42,7 +42,7 @@ class HostRank:
         call()
         return (time.perf_counter_ns() - began) / 1e3
 
-    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
+    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
         raise BadInput("a cpu runs no kernels of collectives")
 
 
@@ -56,7 +56,7 @@ class AcceleratorRank:
             raise BadInput(f"local rank {local_rank}: {count} {kind} devices are here")
         self._module.set_device(local_rank)
         self.name = f"{kind}:{local_rank}"
-        self._window = hccl_window if kind == "npu" else nccl_window
+        self._window = npu_window if kind == "npu" else nccl_window
 
     def free_bytes(self) -> int | None:
         self._module.empty_cache()  # what torch keeps of tensors that are gone is free, too
@@ -75,8 +75,8 @@ class AcceleratorRank:
         self.synchronize()
         return float(first.elapsed_time(last)) * 1e3
 
-    def kernels(self, operation: str, calls: Callable[[], object]) -> list[Span]:
-        return self._window(self, operation, calls)
+    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+        return self._window(self, kernel_type, calls)
 
 
 def open_rank_device(backend: str, local_rank: int) -> RankDevice:

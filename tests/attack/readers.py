@@ -14,7 +14,7 @@ from collector.collective_case import CollectiveCase, collective_case, is_collec
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.hccl_test import read_hccl_test
-from collector.comm.kernels import hccl_spans
+from collector.comm.kernels import npu_spans
 from collector.database.commits import commit_from_json, find_head
 from collector.database.measurement_rows import check_rows
 from collector.database.op_mapping import check_op_mapping
@@ -158,7 +158,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("run_ascend_pt/profiler_info_0.json", _INFO)(
         lambda path: software_of([path.parent / "kernel_details.csv"])
     )
-    yield in_file("window/kernel_details.csv", _KERNELS)(lambda p: hccl_spans(p, "all_reduce"))
+    yield in_file("window/kernel_details.csv", _KERNELS)(lambda p: npu_spans(p, "hcom_allReduce_"))
     yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
     yield in_file("values.jsonl", _VALUES)(read_runtime_values)
     yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(

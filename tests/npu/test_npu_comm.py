@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.npu.fakecann.build import FakeCann, environment
-from tests.npu.fakecann.calls import read_calls
+from tests.npu.fakecann.calls import parse_call, read_calls
+from tests.npu.fakecann.truth import truth_us
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
@@ -49,3 +51,32 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
         ),
         RANKS * CALLS,
     )
+
+
+WINDOW = """
+import torch
+from collector.comm.rank_device import open_rank_device
+device = open_rank_device("npu", 0)
+x = torch.ones(4, 8, device=device.name)
+spans = device.kernels("Add", lambda: [(x + x).neg() for _ in range(3)])
+print(*(f"{span.start_ns} {span.duration_ns}" for span in spans), sep="\\n")
+"""
+
+
+def test_a_window_of_the_stock_profiler_tells_when_each_kernel_of_a_type_ran(fake: FakeCann):
+    before_ns = time.time_ns()
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOW],
+        cwd=ROOT,
+        env=environment(fake),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]
+    spans = [(int(start), int(took)) for start, took in lines]
+    assert len(spans) == 3
+    text = "ACLNN aclnnAdd(f32[4,8]:ND, f32[4,8]:ND, i64=1, f32[4,8]:ND)"
+    assert {took for _, took in spans} == {round(truth_us(parse_call(text), "Add") * 1000)}
+    assert before_ns < spans[0][0] < spans[1][0] < spans[2][0]

@@ -22,7 +22,7 @@ from tests.npu.fakecann.truth import truth_us
 
 pytestmark = pytest.mark.npu
 
-MSPROF = Path(__file__).parent / "fakecann" / "bin" / "msprof"
+MSPROF = Path(__file__).parent / "fakecann" / "tools" / "profiler" / "bin" / "msprof"
 ADD = "ACLNN aclnnAdd(f32[4,8]:ND, f32[4,8]:ND, i64=1, f32[4,8]:ND)"
 NEG = "ACLNN aclnnNeg(bf16[6,16]:ND, bf16[6,16]:ND)"
 WEIGHT = "bf16[32,64]:FRACTAL_NZ<4,2,16,16>"

@@ -61,7 +61,7 @@ def build() -> FakeCann:
             fresh.mkdir()
             _compile(fresh, site / "torch_npu", torch / "lib")
             publish(fresh, folder)
-    return FakeCann(folder / _LIBRARIES, folder / _SHIM, site, _HERE / "bin")
+    return FakeCann(folder / _LIBRARIES, folder / _SHIM, site, _HERE / "tools" / "profiler" / "bin")
 
 
 def environment(

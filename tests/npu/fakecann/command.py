@@ -25,12 +25,13 @@ _OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line. `application` is empty for an export."""
+    """A command line. `application` is empty for an export, and for what `analyzes` one."""
 
     output: Path
     application: tuple[str, ...] = ()
     metrics: str = "PipeUtilization"
     level: str = "l1"
+    analyzes: bool = False
 
 
 class Refused(Exception):
@@ -49,12 +50,13 @@ def parse(arguments: Sequence[str]) -> Command:
     application = tuple(rest) or tuple(shlex.split(options.get("--application", "")))
     if "--output" not in options:
         raise Refused("--output is wanted")
-    if bool(application) == (options.get("--export") == "on"):
-        raise Refused("an application or --export=on is wanted")
+    modes = [options.get(name) == "on" for name in ("--export", "--analyze")]
+    if [bool(application), *modes].count(True) != 1:
+        raise Refused("an application, --export=on or --analyze=on is wanted")
     metrics = options.get("--aic-metrics", "PipeUtilization")
     if metrics not in GROUPS:
         raise Refused(f"--aic-metrics={metrics} is none of {', '.join(GROUPS)}")
     level = options.get("--task-time", "l1")
     if level not in ("on", "off", "l0", "l1", "l2"):
         raise Refused(f"--task-time={level} is none of on, off, l0, l1, l2")
-    return Command(Path(options["--output"]), application, metrics, level)
+    return Command(Path(options["--output"]), application, metrics, level, modes[1])

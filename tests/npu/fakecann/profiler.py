@@ -2,7 +2,9 @@
 
     msprof --output=DIR [--aic-metrics=GROUP] [--task-time=l0|l1|on] ... APPLICATION ARGUMENTS...
     msprof --output=DIR --application="APPLICATION ARGUMENTS..."
-    msprof --export=on --output=PROF_DIR      after a run that did not come to its end
+    msprof --export=on --output=PROF_DIR      after a run that did not come to its end, or of a
+                                              process that profiled itself
+    msprof --analyze=on --output=PROF_DIR     does nothing
 
 The application's status is this one's, 128 + n where a signal ended it. An option that msprof of
 CANN 8.5 does not know is refused, as there.
@@ -27,6 +29,9 @@ from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
 _SETTINGS = "host/sample.json"
+_FROM_WITHIN = "host/start_info"  # of a process that profiled itself
+# torch_npu looks for a table ten times a second, and gives up where the export ends before that.
+_POLLED_S = 0.35
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"[ERROR] {error}", file=sys.stderr)
         return 1
     orders = ordered()
+    if command.analyzes:
+        return 0
     if not command.application:
         return export(command.output, orders)
     for fault in orders.striking("refuse"):
@@ -78,6 +85,8 @@ def export(folder: Path, orders: Orders) -> int:
         stamp = time.strftime("%Y%m%d%H%M%S") + (f"_slice_{number}" if len(pieces) > 1 else "")
         path = folder / "mindstudio_profiler_output" / f"op_summary_{stamp}.csv"
         write_summary(piece, path, settings["metrics"], block, names=settings["level"] != "l0")
+    if (folder / _FROM_WITHIN).exists():
+        time.sleep(_POLLED_S)
     return 0
 
 

@@ -45,6 +45,9 @@ int current_device(void);
 struct executor;
 int fake_aclnn_launch(struct executor *executor, const struct stream *stream);
 
+/* profiling.c: where launches are written down while the process profiles itself; -1 else. */
+int profiled_launches(void);
+
 /* faults.c: what a launch may do instead of running. */
 void launch_faults(const char *words);
 

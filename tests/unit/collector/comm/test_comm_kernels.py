@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.kernels import Span, hccl_spans, nccl_spans, spans_of_calls
+from collector.comm.kernels import Span, nccl_spans, npu_spans, spans_of_calls
 from collector.comm.measuring_rank import MeasuringRank
 from collector.comm.rank_device import HostRank
 from collector.comm.timed_calls import TimedCalls
@@ -39,25 +39,25 @@ def test_an_operation_has_its_own_rows_once(tmp_path):
         row("hcom_allReduce__097_3_1", "hcom_allReduce_", "1764246877843060.000", "5"),
         row("aclnnAdd_1", "Add", "1764246877843070.000", "5", "AI_VECTOR_CORE"),
     )
-    assert hccl_spans(path, "all_gather") == [
+    assert npu_spans(path, "hcom_allGather_") == [
         Span(1764246877843020800, 12000),
         Span(1764246877843030125, 12500),
     ]
-    assert hccl_spans(path, "all_to_all") == []
+    assert npu_spans(path, "hcom_alltoall_") == []
 
 
 @pytest.mark.parametrize(("start", "took"), [("N/A", "1"), ("1", "x"), ("1", "Infinity")])
 def test_a_time_that_is_none_is_named(tmp_path, start, took):
     path = details(tmp_path, row("hcom_allReduce__1", "hcom_allReduce_", start, took))
     with pytest.raises(BadInput, match=r"kernel_details\.csv:2: times are wanted"):
-        hccl_spans(path, "all_reduce")
+        npu_spans(path, "hcom_allReduce_")
 
 
 def test_a_table_without_times_is_refused(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_text("Name,Type\n")
     with pytest.raises(BadInput, match=r"a column Start Time\(us\) is wanted"):
-        hccl_spans(path, "all_reduce")
+        npu_spans(path, "hcom_allReduce_")
 
 
 def test_of_a_gpu_only_nccls_own_kernels_count():
@@ -94,7 +94,7 @@ class ProfiledRank(HostRank):
         assert not self.calls_at_once  # nobody waits for a call of a window
         return super().timed(before, call)
 
-    def kernels(self, operation, calls):
+    def kernels(self, kernel_type, calls):
         self.calls_at_once += 1
         calls()
         self.calls_at_once -= 1
