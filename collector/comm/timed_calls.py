@@ -45,12 +45,20 @@ class TimedCalls:
         """Find out anew how far this rank's clock is ahead of rank 0's."""
         self._clock = Clock(self._control)
 
-    def agreed(self, call: Call | None, budget_s: float, iterations: tuple[int, int]) -> int:
+    def agreed(
+        self,
+        call: Call | None,
+        budget_s: float,
+        iterations: tuple[int, int],
+        before: Call | None = None,
+    ) -> int:
         """As many calls as the budget pays for, by the rank whose pilot took longest; within the
-        fewest and the most."""
+        fewest and the most. What is run `before` each is not paid for."""
         took_us = 0.0
         for _ in range(_PILOTS):
             if call is not None:
+                if before is not None:
+                    self._device.timed(_nothing, before)
                 began = time.perf_counter()
                 self._device.timed(_nothing, call)
                 took_us = (time.perf_counter() - began) * 1e6
@@ -73,9 +81,12 @@ class TimedCalls:
                     times[at] = self._clock.now_us() - times[count + at]
         return times
 
-    def kernels(self, operation: str, call: Call | None, count: int) -> torch.Tensor:
-        """The same of kernels. Ranks begin together once: after that a call follows the one before
-        on the device, as if each had waited for all."""
+    def kernels(
+        self, kernel_type: str, call: Call | None, count: int, before: Call | None = None
+    ) -> torch.Tensor:
+        """The same of kernels of a type, which what is run `before` each call has none of. Ranks
+        begin together once: after that a call follows the one before on the device, as if each had
+        waited for all."""
 
         if call is None:
             self._clock.begin_together(_LEAD_US)
@@ -84,9 +95,11 @@ class TimedCalls:
         def one_after_another(call: Call = call) -> None:
             self._clock.begin_together(_LEAD_US)
             for _ in range(count):
+                if before is not None:
+                    before()
                 call()
 
-        spans = self._device.kernels(operation, one_after_another)
+        spans = self._device.kernels(kernel_type, one_after_another)
         runs = spans_of_calls(spans, count) or [Span(0, 0)] * count
         starts = self._clock.of_wall(run.start_ns for run in runs)
         took = [run.duration_ns / 1e3 for run in runs]

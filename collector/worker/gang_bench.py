@@ -15,7 +15,7 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import RANK, StartRanks, Tick
 from collector.comm.moe.benching import MOE_RANK
 from collector.comm.moe.buffsize import buffsize_settings
-from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
 from collector.expert_call import imbalance_of
@@ -110,8 +110,8 @@ def bench_of(
         told = [collective_case(case) for case in cases]
         return _of_collectives(told, backend, ranks, measure)
     routed = tuple(map(_routed, cases))
-    calls = calls_a_round(measure)
-    return ExpertBench(MoePlan(backend, ranks, ROUNDS, measure.budget_s / ROUNDS, routed, calls))
+    budget_s, calls, mode = measure.budget_s / ROUNDS, calls_a_round(measure), modes_of(backend)[0]
+    return ExpertBench(MoePlan(backend, ranks, ROUNDS, budget_s, routed, calls, mode))
 
 
 def impossible(case: Case) -> str:

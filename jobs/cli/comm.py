@@ -24,7 +24,7 @@ from jobs.cli.rank_options import (
     NodeRankOption,
     PatienceOption,
 )
-from jobs.cli.rank_runs import check_backend, ended, run_ranks
+from jobs.cli.rank_runs import BY_CASE, asked_mode, check_backend, ended, run_ranks
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collector.comm.profiled import Profiled
     from collector.topology import Grid
 
-_BY_CASE, _JUMP_FACTOR = "auto", 1.1
+_JUMP_FACTOR = 1.1
 # Of the first design's options: they take words up to the next option.
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
 
@@ -73,7 +73,7 @@ def comm_verb(
     do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
         False
     ),
-    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = "auto",
+    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = BY_CASE,
     jump_factor: Annotated[
         float | None,
         typer.Option(help="bisect jumps to it; 0 for none  [1.1; none of gloo]"),
@@ -90,15 +90,13 @@ def comm_verb(
 ) -> int:
     """Measure collectives, and write one CSV an operation."""
     from collector.collective import OPERATIONS, dtype_named
-    from collector.comm.bench_plan import BenchPlan, Mode, collectives_of, measurable
+    from collector.comm.bench_plan import BenchPlan, collectives_of, measurable
     from collector.comm.gang import Rendezvous
     from collector.comm.sizes import chosen_sizes
     from collector.topology import Grid
 
     check_backend(backend)
-    if bench_mode not in (_BY_CASE, *Mode):
-        raise BadInput(f"--bench-mode {bench_mode!r}: {_BY_CASE}, {', '.join(Mode)} are wanted")
-    mode = None if bench_mode == _BY_CASE else Mode(bench_mode)
+    mode = asked_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
         raise BadInput("--output-csv is a file of one operation: --ops with one is wanted")

@@ -25,7 +25,7 @@ from jobs.cli.rank_options import (
     PatienceOption,
     TokensDtypeOption,
 )
-from jobs.cli.rank_runs import check_backend, ended, run_ranks, say_buffsize
+from jobs.cli.rank_runs import BY_CASE, asked_mode, check_backend, ended, run_ranks, say_buffsize
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def dfc_verb(
     do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
         False
     ),
+    bench_mode: Annotated[str, typer.Option(help="auto, event or kernel (npu)")] = BY_CASE,
     rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 1.0,
     backend: ExpertBackendOption = "npu",
@@ -73,7 +74,7 @@ def dfc_verb(
 ) -> int:
     """Measure DispatchFFNCombine over ranks, balanced or not."""
     from collector.comm.gang import ranks_of
-    from collector.comm.moe.moe_plan import MoeCase, MoePlan
+    from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
     from collector.comm.moe.moe_table import read_cases
     from collector.expert_call import ExpertCall, check
 
@@ -95,12 +96,13 @@ def dfc_verb(
         case.routing()  # what none can be is refused before any rank starts
     if not cases:
         raise BadInput(f"no row of {ep_size} ranks is there to measure", path=database_path)
+    mode = asked_mode(bench_mode) or modes_of(backend)[0]
+    plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases), mode=mode)
     for case in cases:
         say(str(case))
     if not do_run:
         say("nothing is measured without --do-run")
         return 0
-    plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases))
     say_buffsize(backend, plan.largest_buffsize_mb())
     return _run(plan, meeting, patience_s, database_path)
 

@@ -12,8 +12,10 @@ from collector.errors import BadInput
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.comm.bench_plan import Mode
     from collector.comm.gang import Tick
 
+BY_CASE = "auto"
 _Found = TypeVar("_Found")
 
 
@@ -23,6 +25,15 @@ def check_backend(backend: str) -> None:
 
     if backend not in BACKENDS:
         raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+
+
+def asked_mode(word: str) -> Mode | None:
+    """How calls shall be timed; None where each case says it. BadInput for no mode."""
+    from collector.comm.bench_plan import Mode
+
+    if word not in (BY_CASE, *Mode):
+        raise BadInput(f"--bench-mode {word!r}: {BY_CASE}, {', '.join(Mode)} are wanted")
+    return None if word == BY_CASE else Mode(word)
 
 
 def run_ranks(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.comm.rank_files import read_results
 from collector.distribute_call import (
     COMBINE,
     DISPATCH,
@@ -23,7 +25,8 @@ from tests.npu.fakecann.calls import read_calls
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
-RANKS, TIMED = 2, 8  # calls of a rank: one that is looked at, two pilots, and the fewest
+RANKS, TIMED = 2, 5
+PAIRS = 2 + TIMED  # of a dispatch and a combine: two pilots, and the fewest that are timed
 SENT = DistributeCall(DISPATCH, 6, 32, 4, 2, RANKS, 6)
 WITH_ALL = DistributeCall(
     DISPATCH, 6, 32, 4, 2, RANKS, 8, is_int8=True, optional=(WEIGHTS, MASK, TP_COUNTS)
@@ -40,14 +43,55 @@ bench(plan, Rendezvous(plan.world), folder)
 for _, reason in found_in(folder, plan).failed:
     print(reason)
 """
-ROOM, MORE_ROOM = "bf16[24,32]:ND, f32[24]:ND, i32[3072]:ND", "i8[32,32]:ND, f32[32]:ND"
+SENDS, BRINGS = "ACLNN aclnnMoeDistributeDispatchV4", "ACLNN aclnnMoeDistributeCombineV4"
+IDS, WEIGHED, COUNTS = "i32[6,2]:ND", "f32[6,2]:ND", "i64[2]:ND, i32[4]:ND"
 
 
-def test_every_rank_calls_the_kernels_with_its_place_and_the_room_of_all(
-    fake: FakeCann, tmp_path: Path
+def received(rows: str, info: str, room: int, tp: int) -> str:
+    """The outputs of a dispatch, which has room for so many rows."""
+    per_row = f"f32[{room}]:ND"
+    return f"{rows}, {per_row}, {info}, {COUNTS}, i32[{tp}]:ND, {per_row}"
+
+
+def calls_of(rank: int) -> Counter[str]:
+    """What a rank calls: each dispatch and combine in turns with one of the other."""
+    plain = f'"fake_hccl", {RANKS}, {rank}, 4, "", 0, 0, 0, 1, 0'
+    tp = f'"fake_hccl", {RANKS}, {rank}, 4, "fake_hccl", 1, 0, 0, 1, 0'
+    end, x, mask, none = '"", 0, 0, 0', "bf16[6,32]:ND", "bool[6]:ND", ", 0" * 7
+    rows, more = ("bf16[24,32]:ND", "i32[3072]:ND"), ("bf16[32,32]:ND", "i32[4096]:ND")
+
+    def sent(optional: str, place: str, how: str, got: str) -> str:
+        return f"{SENDS}({x}, {IDS}, 0, {optional}, 0, 0, {place}, {how}, 1, {end}, {got})"
+
+    def back(given: tuple[str, str], optional: str, place: str, most: int) -> str:
+        given_back = f"{given[0]}, {IDS}, {given[1]}, i32[4]:ND, {WEIGHED}, {optional}{none}"
+        return f"{BRINGS}({given_back}, {place}, {most}, 0, 0, 0, {end}, {x})"
+
+    with_tp = f"i32[1]:ND, {mask}, 0, 0, 0"
+    return Counter(
+        {
+            # room for 6 tokens of each rank: 12 in all; the first has no combine before it
+            sent("0, 0", plain, "0, 12", received(*rows, 24, 0)): 2 + PAIRS,
+            back(rows, "0, 0, 0, 0, 0, 0", plain, 12): 1 + PAIRS,
+            # quantised by rows, with weights; room for 8
+            sent(f"{mask}, {WEIGHED}", tp, "2, 16", received("i8[32,32]:ND", more[1], 32, 1)): 1
+            + PAIRS,
+            sent(f"{mask}, 0", tp, "0, 16", received(*more, 32, 1)): 1,
+            back(more, f"{with_tp}, 0", tp, 16): 1 + PAIRS,
+            # a combine that is timed, with what a dispatch said of each row
+            sent(f"{mask}, 0", tp, "0, 12", received(*rows, 24, 1)): 1 + PAIRS,
+            back(rows, f"{with_tp}, f32[24]:ND", tp, 12): 1 + PAIRS,
+        }
+    )
+
+
+@pytest.mark.parametrize("mode", [Mode.EVENT, Mode.KERNEL])
+def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
+    fake: FakeCann, tmp_path: Path, mode: Mode
 ):
     log = tmp_path / "log"
-    plan = MoePlan("npu", RANKS, 1, 0.0, tuple(MoeCase(call, 7) for call in (SENT, WITH_ALL, BACK)))
+    cases = tuple(MoeCase(call, 7) for call in (SENT, WITH_ALL, BACK))
+    plan = MoePlan("npu", RANKS, 1, 0.0, cases, mode=mode)
     done = subprocess.run(
         [sys.executable, "-c", BENCH, plan.to_json(), str(tmp_path)],
         cwd=ROOT,
@@ -59,32 +103,12 @@ def test_every_rank_calls_the_kernels_with_its_place_and_the_room_of_all(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["the result of rank 0, 1 is wrong"] * 3
     calls = Counter(call.text for call in read_calls(log) if "aclnnMoeDistribute" in call.text)
-    before = '"fake_hccl", 2, {rank}, 4'
-    wanted = {}
-    for rank in range(RANKS):
-        place = before.format(rank=rank)
-        alone, tp = f'{place}, "", 0, 0, 0, 1, 0', f'{place}, "fake_hccl", 1, 0, 0, 1, 0'
-        rest = "i64[2]:ND, i32[4]:ND"
-        sent, back = "ACLNN aclnnMoeDistributeDispatchV4", "ACLNN aclnnMoeDistributeCombineV4"
-        ids, weights = "i32[6,2]:ND", "f32[6,2]:ND"
-        # without weights, scales or mask; room for 6 tokens of each rank is 0 of the caller
-        wanted[
-            f'{sent}(bf16[6,32]:ND, {ids}, 0, 0, 0, 0, 0, {alone}, 0, 12, 1, "", 0, 0, 0, '
-            f"{ROOM}, {rest}, i32[0]:ND, f32[24]:ND)"
-        ] = TIMED
-        # quantised by rows, 16 tokens of both
-        wanted[
-            f'{sent}(bf16[6,32]:ND, {ids}, 0, bool[6]:ND, {weights}, 0, 0, {tp}, 2, 16, 1, "", '
-            f"0, 0, 0, {MORE_ROOM}, i32[4096]:ND, {rest}, i32[1]:ND, f32[32]:ND)"
-        ] = TIMED
-        # what a combine sends back has been dispatched once
-        wanted[
-            f'{sent}(bf16[6,32]:ND, {ids}, 0, bool[6]:ND, 0, 0, 0, {tp}, 0, 12, 1, "", 0, 0, 0, '
-            f"{ROOM}, {rest}, i32[1]:ND, f32[24]:ND)"
-        ] = 1
-        wanted[
-            f"{back}(bf16[24,32]:ND, {ids}, i32[3072]:ND, i32[4]:ND, {weights}, i32[1]:ND, "
-            f'bool[6]:ND, 0, 0, 0, f32[24]:ND, 0, 0, 0, 0, 0, 0, 0, {tp}, 12, 0, 0, 0, "", '
-            "0, 0, 0, bf16[6,32]:ND)"
-        ] = TIMED
-    assert calls == wanted
+    assert calls == calls_of(0) + calls_of(1)
+    seen = read_results(tmp_path)
+    assert len(seen) == len(cases)
+    for ranks in (one.ranks for one in seen):
+        assert [len(rank.durations_us) for rank in ranks] == [TIMED] * RANKS
+        assert min(min(rank.durations_us) for rank in ranks) > 0
+        assert all(list(rank.starts_us) == sorted(rank.starts_us) for rank in ranks)
+    if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and nothing beside
+        assert all(len(set(rank.durations_us)) == 1 for one in seen for rank in one.ranks)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from collector.comm.moe.exchange import exchange_of, exchanged
 from collector.comm.moe.reference import Tokens, make_tokens, weighed
 from collector.comm.moe.routing import Routing
-from collector.distribute_call import DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
+from collector.distribute_call import COMBINE, DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
 from collector.ops.parts.int8 import quantise_rows
 
 _WHENCE = 3  # numbers of a row
@@ -177,8 +177,16 @@ def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing
 
 def dispatch_before(call: DistributeCall) -> DistributeCall:
     """The dispatch whose rows a combine sends back."""
-    known = tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
-    return replace(call, kernel=DISPATCH, is_int8=False, optional=known)
+    return replace(call, kernel=DISPATCH, is_int8=False, optional=_of_both(call))
+
+
+def combine_after(call: DistributeCall) -> DistributeCall:
+    """The combine of the rows that a dispatch sends."""
+    return replace(call, kernel=COMBINE, is_int8=False, optional=_of_both(call))
+
+
+def _of_both(call: DistributeCall) -> tuple[str, ...]:
+    return tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
 
 
 def _factor(expert: int) -> float:

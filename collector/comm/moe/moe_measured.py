@@ -25,6 +25,7 @@ class MeasuredCase:
 
     case: MoeCase
     backend: str
+    mode: str
     mean_us: float
     timings: tuple[CollectiveTiming, ...]
     imbalance: float
@@ -75,6 +76,7 @@ def _measured(plan: MoePlan, case: MoeCase, rounds: Sequence[CaseSeen]) -> Measu
     return MeasuredCase(
         case,
         BACKENDS[plan.backend],
+        plan.mode,
         float(calls.mean()),
         tuple(collective_timing(one.ranks) for one in rounds),
         routing.imbalance,

@@ -5,12 +5,20 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collector.comm.bench_plan import Mode
 from collector.comm.moe.routing import Routing, replayed, skewed
 from collector.distribute_call import DistributeCall
+from collector.errors import BadInput
 from collector.expert_call import ExpertCall, largest_buffsize_mb
 from collector.gang_case import RoutedCall
 
 CALLS = (5, 100)  # fewest and most that are timed in a round
+
+
+def modes_of(backend: str) -> tuple[Mode, ...]:
+    """How experts can be timed on a backend, the best first. On an NPU a call is one kernel, which
+    a profiler tells: events hold the launch, too. Elsewhere a reference is many of them."""
+    return (Mode.KERNEL, Mode.EVENT) if backend == "npu" else (Mode.EVENT,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,8 @@ class MoeCase:
 @dataclass(frozen=True, slots=True)
 class MoePlan:
     """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
-    `iterations` (fewest, most). All cases are of `world` ranks."""
+    `iterations` (fewest, most). All cases are of `world` ranks. `mode` is how a call is timed.
+    BadInput for a mode that the backend does not have."""
 
     backend: str
     world: int
@@ -45,6 +54,14 @@ class MoePlan:
     budget_s: float
     cases: tuple[MoeCase, ...]
     iterations: tuple[int, int] = CALLS
+    mode: Mode = Mode.EVENT
+
+    def __post_init__(self) -> None:
+        if self.mode not in modes_of(self.backend):
+            raise BadInput(
+                f"mode {self.mode}: experts on {self.backend} are timed by "
+                f"{' or '.join(modes_of(self.backend))}"
+            )
 
     def largest_buffsize_mb(self) -> int:
         """HCCL_BUFFSIZE with which no call is refused for it."""
@@ -61,7 +78,7 @@ class MoePlan:
         read["cases"] = tuple(
             MoeCase(**{**case, "counts": tuple(case["counts"])}) for case in cases
         )
-        return cls(**{**read, "iterations": tuple(read["iterations"])})
+        return cls(**{**read, "iterations": tuple(read["iterations"]), "mode": Mode(read["mode"])})
 
     @property
     def number(self) -> int:

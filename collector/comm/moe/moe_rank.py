@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from collector.comm.bench_plan import Mode
 from collector.comm.moe.fused import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.trials import MakeTrial, open_trials
@@ -66,8 +67,11 @@ def _measured(
 
     is_right = not is_looked_at or trial.is_right(first, tick)
     del first
-    count = timed.agreed(trial.run, plan.budget_s, plan.iterations)
-    times = timed.each(trial.run, count)
+    count = timed.agreed(trial.run, plan.budget_s, plan.iterations, trial.before)
+    if plan.mode is Mode.KERNEL:
+        times = timed.kernels(case.call.kernel, trial.run, count, trial.before)
+    else:
+        times = timed.each(trial.run, count, trial.before)
     return timed.gathered(times, count, is_right, range(plan.world))
 
 

@@ -95,6 +95,7 @@ def _row(one: MeasuredCase) -> dict[str, str]:
         "Rank Imbalance": f"{one.rank_imbalance:.4f}",
         "Routing Seed": str(one.case.seed),
         BACKEND: one.backend,
+        "Mode": one.mode,
         "Rounds": str(len(timings)),
         "Calls": str(sum(timing.iterations for timing in timings)),
         "Round Spread": f"{one.round_spread:.4f}",

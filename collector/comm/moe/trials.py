@@ -1,6 +1,7 @@
 """A case in a rank: what runs it, and whether its first result is what one process computes.
 
-On an NPU the kernels run, elsewhere their references over the ranks' own collectives.
+On an NPU the kernels run, elsewhere their references over the ranks' own collectives. CANN wants a
+dispatch and a combine in turns: the one that is not timed runs before each call of the other.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from collector.comm.moe.distribute_npu import combine_on_npu, dispatch_on_npu
 from collector.comm.moe.distributing import (
     Dispatched,
+    combine_after,
     combined,
     dispatch_before,
     dispatched,
@@ -25,7 +27,7 @@ from collector.comm.moe.distributing import (
 )
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import Tokens, alone, is_alike, make_tokens
+from collector.comm.moe.reference import alone, is_alike, make_tokens
 from collector.comm.moe.runner import Prepare, open_runner
 from collector.distribute_call import DISPATCH, DistributeCall
 from collector.expert_call import ExpertCall
@@ -36,10 +38,12 @@ Tick = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`run` is one call, by all ranks at once; `is_right` looks at what it returned in this one."""
+    """`run` is one call, by all ranks at once; `is_right` looks at what it returned in this one.
+    `before` is what has to be called ahead of each, but for the first."""
 
     run: Callable[[], Any]
     is_right: Callable[[Any, Tick], bool]
+    before: Callable[[], Any] | None = None
 
 
 MakeTrial = Callable[[MoeCase, int, str], Trial]
@@ -83,38 +87,50 @@ def _of_dispatch(
     routing = case.routing()
     tokens = make_tokens(call, case.seed, rank, routing, device)
 
+    def run() -> Dispatched:
+        if backend == "npu":
+            return dispatch_on_npu(call, tokens, rank)
+        return dispatched(call, tokens, rank, _world())
+
     def is_right(got: Dispatched, tick: Tick) -> bool:
         wanted = expected(call, case.seed, rank, routing)
         return holds_rows(got, wanted) if backend == "npu" else is_as_expected(got, wanted)
 
-    return Trial(_dispatch(backend, call, tokens, rank), is_right)
+    if backend != "npu":
+        return Trial(run, is_right)
+    back = _combine(backend, case, combine_after(call), rank, device)
+    back()
+    return Trial(run, is_right, back)
 
 
 def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, device: str) -> Trial:
     """Of what a dispatch has given, which is not timed."""
-    routing = case.routing()
-    tokens = make_tokens(call, case.seed, rank, routing, device)
-    given = _dispatch(backend, dispatch_before(call), tokens, rank)()
-    results = made_of(call, rank, routing, given)
-
-    def run() -> torch.Tensor:
-        if backend == "npu":
-            return combine_on_npu(call, results, given, tokens, rank)
-        return combined(call, results, given, tokens, _world())
 
     def is_right(out: torch.Tensor, tick: Tick) -> bool:
-        wanted = expected_tokens(call, case.seed, rank, routing)
+        wanted = expected_tokens(call, case.seed, rank, case.routing())
         return is_alike(out.cpu(), wanted, is_exact=backend == "cpu")
 
-    return Trial(run, is_right)
+    run = _combine(backend, case, call, rank, device)
+    if backend != "npu":
+        return Trial(run, is_right)
+    there = dispatch_before(call)
+    tokens = make_tokens(there, case.seed, rank, case.routing(), device)
+    return Trial(run, is_right, lambda: dispatch_on_npu(there, tokens, rank))
 
 
-def _dispatch(
-    backend: str, call: DistributeCall, tokens: Tokens, rank: int
-) -> Callable[[], Dispatched]:
+def _combine(
+    backend: str, case: MoeCase, call: DistributeCall, rank: int, device: str
+) -> Callable[[], torch.Tensor]:
+    """Sends back what experts made of the rows of a dispatch, which it makes first."""
+    routing, there = case.routing(), dispatch_before(call)
+    tokens = make_tokens(call, case.seed, rank, routing, device)
     if backend == "npu":
-        return lambda: dispatch_on_npu(call, tokens, rank)
-    return lambda: dispatched(call, tokens, rank, _world())
+        given = dispatch_on_npu(there, tokens, rank)
+        results = made_of(call, rank, routing, given)
+        return lambda: combine_on_npu(call, results, given, tokens, rank)
+    given = dispatched(there, tokens, rank, _world())
+    results = made_of(call, rank, routing, given)
+    return lambda: combined(call, results, given, tokens, _world())
 
 
 def _world() -> "dist.ProcessGroup":

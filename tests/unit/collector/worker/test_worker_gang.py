@@ -151,6 +151,8 @@ class TestStarts:
         assert bench.groups == (((0, 1),), ((0, 1),))
         even, uneven = (dict(facts)["imbalance"] for facts in bench.facts)
         assert even < uneven
+        assert bench.plan.mode == "event"
+        assert bench_of(cases, "npu", 2, MeasureSettings()).plan.mode == "kernel"
 
 
 @pytest.mark.fast

@@ -23,6 +23,8 @@ def dfc(words, cwd=None):
         (f"{SMALL} --tokens 8 --imbalance 0.5 9", "imbalance 9: "),
         (f"{SMALL} --tokens 8 --expert-loads 1 2", "counts of 2 experts: 16 are wanted"),
         (f"{SMALL} --tokens 8 --experts 15", "experts 15 on ep_size 2"),
+        (f"{SMALL} --tokens 8 --bench-mode kernel", "experts on cpu are timed by event"),
+        (f"{SMALL} --tokens 8 --bench-mode often", "--bench-mode 'often': auto, event"),
     ],
 )
 def test_a_mistake_is_one_line(words, said, tmp_path):

@@ -45,6 +45,7 @@ def test_a_row_has_its_ranks_its_mean_and_the_routing_that_was_drawn(tmp_path):
     assert float(row["Imbalance"]) == pytest.approx(0.9, abs=0.05)
     assert float(row["Rank Imbalance"]) >= 1.0
     assert (row["Rounds"], row["Calls"], row["Backend"]) == ("3", "6", "gloo")
+    assert row["Mode"] == "event"
 
 
 def test_a_balanced_row_is_the_case_of_a_profile_and_stands_first(tmp_path):
