@@ -55,6 +55,11 @@ def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
     return Mode.KERNEL if message_bytes < _KERNEL_BELOW_BYTES else above
 
 
+def window_s(backend: str) -> float:
+    """What it takes to read a profiler's window, of which mode kernel has one a case and round."""
+    return _WINDOW_S.get(backend, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
     """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
@@ -90,8 +95,8 @@ class BenchPlan:
         read a profiler's window. Calls that take longer than their budget, sizes between jumps,
         and starting come on top."""
         windows = sum(self.mode_of(case) is Mode.KERNEL for case in self.collectives)
-        window_s = _WINDOW_S.get(self.backend, 0.0)
-        return self.rounds * (len(self.collectives) * self.budget_s + windows * window_s)
+        reading_s = windows * window_s(self.backend)
+        return self.rounds * (len(self.collectives) * self.budget_s + reading_s)
 
     def mode_of(self, collective: Collective) -> Mode:
         """How a case is timed."""

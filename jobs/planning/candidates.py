@@ -12,12 +12,15 @@ from math import fsum
 from sys import intern
 
 from collector.collective_case import collective_case, is_collective
+from collector.comm.bench_plan import Mode, window_s
+from collector.comm.moe.moe_plan import modes_of
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of, routed_call
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, refusal
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
+from collector.worker.gang_bench import ROUNDS
 from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_routed
 from jobs.planning.weight import Weight, weigh
 
@@ -129,7 +132,7 @@ def price(
     if no is None and is_of_gangs(case):
         if devices_for(ranks_of(case), backend) > devices or measure.cache != "warm":
             return PricedCase(candidate, ANSWER_S, candidate.record.case_id, NO_PLACE)
-        return _of_gang(candidate, peaks, measure, limits, last_us)
+        return _of_gang(candidate, peaks, measure, limits, last_us, backend)
     op = find(case.kernel_type)
     if op is None or no is not None:
         return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
@@ -147,16 +150,19 @@ def _of_gang(
     measure: MeasureSettings,
     limits: Limits,
     last_us: float | None,
+    backend: str,
 ) -> PricedCase:
     """Those that share ranks, their places and their environment share a start of the ranks."""
     case = candidate.record.case
     if is_collective(case.kernel_type):
         told = collective_case(case)
         cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
-        group = f"{told.grid}|{told.mode}|{told.environment}"
+        mode, group = told.mode, f"{told.grid}|{told.mode}|{told.environment}"
     else:
         cost_s = predict_routed(routed_call(case), peaks, measure, last_us).total_s
-        group = case.kernel_type
+        mode, group = modes_of(backend)[0], case.kernel_type
+    if mode == Mode.KERNEL:
+        cost_s += ROUNDS * window_s(backend)
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None, ranks_of(case))
 
 

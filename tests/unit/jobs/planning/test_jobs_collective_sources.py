@@ -83,6 +83,13 @@ def test_the_mode_is_what_comes_nearest_to_production_where_none_is_asked_for() 
     assert set(modes) == {"event"}
 
 
+def test_the_forecast_knows_what_it_takes_to_read_a_profilers_windows() -> None:
+    told = "operations: [all_gather], bytes: [1024], groups: [2], mode: "
+    by = {mode: planned(campaign(f"{told}{mode}")).plan for mode in ("kernel", "event")}
+    (kernel,), (event,) = by["kernel"].shards, by["event"].shards
+    assert kernel.predicted_s - event.predicted_s == pytest.approx(3 * 10.0)  # one a round
+
+
 def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
     of = campaign("operations: [all_to_all, all_reduce], bytes: [18], groups: [2]")
     (loaded,) = load_sources(of, MemoryStore())
