@@ -16,6 +16,7 @@ import typer
 
 from collector import __version__
 from collector.errors import BadInput, DamagedObject, OpmeterError
+from collector.host import imports
 from jobs.cli import db
 from jobs.cli.cancel import cancel_verb
 from jobs.cli.comm import LISTS, comm_verb
@@ -133,6 +134,7 @@ _register(app, VERBS)
 def main() -> None:
     """Run the command; turn what is raised on purpose into one line and an exit code."""
     words = sys.argv[1:]
+    imports.without_pandas()
     try:
         app(
             list(repeated(words, (*LISTS, *PROBE_LISTS, *DFC_LISTS)))

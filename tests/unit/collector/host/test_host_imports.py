@@ -1,14 +1,15 @@
 """What is imported for good is kept out of every later collection."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
 from collector.host import imports
 
-pytestmark = pytest.mark.fast
 
-
+@pytest.mark.fast
 def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
     try:
         with imports.for_good():
@@ -23,6 +24,7 @@ def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
         gc.unfreeze()
 
 
+@pytest.mark.fast
 def test_an_import_that_fails_leaves_collections_on():
     try:
         with pytest.raises(ModuleNotFoundError), imports.for_good():
@@ -30,3 +32,14 @@ def test_an_import_that_fails_leaves_collections_on():
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+def test_pyarrow_makes_its_arrays_without_pandas():
+    code = (
+        "import sys; from collector.host.imports import without_pandas; without_pandas()\n"
+        "import pyarrow, pyarrow.parquet\n"
+        "table = pyarrow.table({'a': [1, None], 'b': pyarrow.array(['x', 'y'])})\n"
+        "print(table.to_pylist(), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[{'a': 1, 'b': 'x'}, {'a': None, 'b': 'y'}] False"
