@@ -61,12 +61,12 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
 
 
 def refusal_of_place(case: Case, ranks: int) -> Refusal | None:
-    """Why a shard of so many ranks is no place for a case that could be measured elsewhere: the
-    plan had too few devices for it, or another state of the caches."""
+    """Why so many ranks are no place for a case that could be measured elsewhere: a plan had too
+    few devices for it, or another state of the caches; a tree is measured on one."""
     needed = ranks_of(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None
-    reason = f"it needs {needed} ranks at once, and the plan gives it {ranks}"
+    reason = f"it needs {needed} ranks at once, and is given {ranks}"
     return Refusal(Outcome.UNSUPPORTED, NO_PLACE, reason)
 
 

@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from collector.case import Case
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.measuring.retries import is_answered
-from collector.ops.refusals import refusal
+from collector.ops.refusals import Refusal, refusal, refusal_of_place
 from collector.ops.registry import find
 from collector.plan import MeasureSettings
 from collector.shard import ShardCase
@@ -34,7 +35,7 @@ class TreeAnswers:
     ) -> None:
         self._rows, self._measure, self._provenance = rows, measure, provenance
         self._ends_at_failure = ends_at_failure
-        due = [(row, refusal(row.case, find, backend)) for row in rows.due]
+        due = [(row, _refusal(row.case, backend)) for row in rows.due]
         self._without_number = [
             Unanswered(row.case, no.outcome, no.reason) for row, no in due if no is not None
         ]
@@ -122,3 +123,8 @@ class TreeAnswers:
         else:
             case = asked.record.case
             self._without_number.append(Unanswered(case, measurement.outcome, measurement.reason))
+
+
+def _refusal(case: Case, backend: str) -> Refusal | None:
+    """Why nobody launches a case here, where there is one device."""
+    return refusal(case, find, backend) or refusal_of_place(case, 1)

@@ -132,7 +132,7 @@ def microbench_verb(
 def _refuse_several_ranks(flags: Mapping[str, str | None]) -> None:
     given = [name for name, value in flags.items() if value is not None]
     if given:
-        raise BadInput(f"{given[0]}: DispatchFFNCombine needs several ranks, not measured yet")
+        raise BadInput(f"{given[0]}: DispatchFFNCombine needs several ranks: opmeter comm dfc")
 
 
 def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from collector.distribute_call import DISPATCH, DistributeCall
 from collector.errors import BadInput
+from collector.expert_call import ExpertCall
 from collector.manifest import NO_USAGE
 from collector.measurement import Measurement, Outcome, Timing
 from collector.measuring.answers import SessionAnswers, Unmeasured
@@ -89,6 +91,15 @@ def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
         ("Nothing", Outcome.UNSUPPORTED),
     ]
     assert result.failed == () and result.is_complete
+
+
+def test_a_row_of_several_ranks_is_told_so_and_not_launched(tree):
+    for call in (ExpertCall(8, 64, 32, 8, 2, 2), DistributeCall(DISPATCH, 8, 64, 8, 2, 2, 8)):
+        tree.write(call.kernel, call.cells)
+    work = Replay(tree)
+    assert work.to_measure == []
+    reasons = {u.reason for u in work.result((), prune_empty=False).skipped}
+    assert reasons == {"it needs 2 ranks at once, and is given 1"}
 
 
 def test_missing_only_asks_for_rows_without_any_duration(tree):

@@ -272,7 +272,7 @@ def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured
     assert [one.reason for one in found.unsupported] == [NO_PLACE]
     assert [shard.ranks for shard in found.plan.shards] == [1]
     no = refusal_of_place(record.case, 1)
-    assert no is not None and no.reason == "it needs 16 ranks at once, and the plan gives it 1"
+    assert no is not None and no.reason == "it needs 16 ranks at once, and is given 1"
     assert refusal_of_place(record.case, 16) is None
 
 
