@@ -2,10 +2,13 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from collector.host import imports
 
 # torch_npu beside another torch makes `import torch` fail unless this is said first.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -36,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # xdist would begin with the files of most tests, and end with one process in a long drill.
     if getattr(config.option, "dist", "") == "loadfile":
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect with what tests import kept for good: circles are looked for in what tests make."""
+    with imports.for_good():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
