@@ -8,20 +8,13 @@ from math import sqrt
 from statistics import fmean, median, stdev
 
 from collector.measurement import Timing
+from collector.quality.student import student_factor
 
 # Iglewicz and Hoaglin: a modified z-score beyond 3.5 is an outlier. The scale is at least 1 % of
 # the median, so that a profiler's coarse clock (MAD = 0) does not make outliers.
 _LIMIT = 3.5
 _LEAST_SCALE = 0.01
 _MAD_TO_SIGMA = 1.4826
-
-# Student's t, two-sided 95 %, by degrees of freedom; between the last ones 1/df interpolates.
-_T95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-_T95_LARGE = 1.960
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +60,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def student_t95(degrees: int) -> float:
-    """The factor of a two-sided 95 % interval for so many degrees of freedom."""
-    if degrees <= len(_T95):
-        return _T95[degrees - 1]
-    return _T95_LARGE + (_T95[-1] - _T95_LARGE) * len(_T95) / degrees
-
-
 def _half_interval(accepted: Sequence[float]) -> float:
     n = len(accepted)
-    return student_t95(n - 1) * stdev(accepted) / sqrt(n) if n > 1 else 0.0
+    return student_factor(n - 1) * stdev(accepted) / sqrt(n) if n > 1 else 0.0
 
 
 def _spread(ordered: Sequence[float]) -> float:

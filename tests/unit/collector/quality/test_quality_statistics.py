@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.quality.gates import doubts, implausible, no_duration
-from collector.quality.statistics import accept, percentile, student_t95, summarise
+from collector.quality.statistics import accept, percentile, summarise
+from collector.quality.student import student_factor
 
 pytestmark = pytest.mark.fast
 
@@ -22,8 +23,8 @@ def test_a_worked_example():
     assert timing.min_us == 9.0
     assert timing.p10_us == pytest.approx(9.4)
     assert timing.p90_us == pytest.approx(12.6)
-    # s = sqrt(2.5), t(4) = 2.776
-    assert timing.ci_high_us - timing.mean_us == pytest.approx(2.776 * (2.5 / 5) ** 0.5)
+    # s = sqrt(2.5), t(4) = 2.776445
+    assert timing.ci_high_us - timing.mean_us == pytest.approx(2.776445 * (2.5 / 5) ** 0.5)
     assert timing.spread == pytest.approx(1.4826 * 1 / 11)
 
 
@@ -74,11 +75,11 @@ def test_the_interval_holds_the_mean_as_often_as_it_says():
     assert 0.92 < held / tries < 0.975
 
 
-def test_the_t_table_falls_to_the_normal_value():
-    values = [student_t95(n) for n in range(1, 200)]
+def test_the_factor_of_an_interval_falls_to_the_normal_value():
+    values = [student_factor(n) for n in range(1, 200)]
     assert values == sorted(values, reverse=True)
-    assert student_t95(60) == pytest.approx(2.000, abs=0.002)
-    assert student_t95(10**6) == pytest.approx(1.960, abs=0.001)
+    assert student_factor(60) == pytest.approx(2.000, abs=0.002)
+    assert student_factor(10**6) == pytest.approx(1.960, abs=0.001)
 
 
 def test_percentiles_interpolate():

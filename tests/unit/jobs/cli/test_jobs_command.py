@@ -18,7 +18,7 @@ from tests.unit.collector.database.campaign_maker import (
 )
 
 ROOT = Path(__file__).parents[4]
-HEAVY = ("torch", "kubernetes", "boto3", "pandas", "pyarrow", "plotly")
+HEAVY = ("torch", "kubernetes", "boto3", "pandas", "scipy", "pyarrow", "plotly")
 
 
 def opmeter(*arguments, cwd=None):
