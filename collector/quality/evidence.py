@@ -1,0 +1,199 @@
+"""What the good measurements of a stack tell of its variance: how wide repeats spread within a
+session, and how far apart the means of one case lie that several sessions have measured.
+
+All is relative: a deviation is the logarithm of a ratio, a spread is a share of the mean. Cases are
+taken together by their kernel's family and the decade of their duration.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+LEAST_SPREAD = 0.001  # below it a clock's ticks hide what differs
+_STACK_WEIGHT = 4  # so many cases of a group weigh as much as all cases of the stack
+_REPEATS_WEIGHT = 4  # so many degrees of freedom has what a group tells of a case's own repeats
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMeans:
+    """Good measurements, one an entry in each sequence, in an order that follows from themselves.
+
+    `spreads` are relative standard deviations of single repeats within the session; NaN where they
+    are not known, as for a single repeat.
+    """
+
+    cases: Sequence[str]
+    families: Sequence[str]
+    sessions: Sequence[str]
+    devices: Sequence[str]
+    mean_us: Floats
+    spreads: Floats
+    repeats: Floats
+
+    def decades(self) -> Whole:
+        """The decade of each duration: 1 from 10 to 100 us."""
+        return np.floor(np.log10(self.mean_us)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two sessions that measured one case, an entry each: by how much they differ, what part of its
+    variance is the repeats' own, and the squared spread of single repeats in their group.
+    `meetings` numbers the two sessions that met: all pairs of theirs share what befell them."""
+
+    difference: Floats
+    repeats_variance: Floats
+    spread_squared: Floats
+    families: Sequence[str]
+    groups: Whole
+    weights: Floats
+    meetings: Whole
+    is_same_device: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.difference)
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
+        return Pairs(
+            self.difference[chosen],
+            self.repeats_variance[chosen],
+            self.spread_squared[chosen],
+            [family for family, is_in in zip(self.families, chosen, strict=True) if is_in],
+            self.groups[chosen],
+            self.weights[chosen],
+            self.meetings[chosen],
+            self.is_same_device[chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a set of measurements tells. `groups` gives each measurement's place in
+    `group_spread`; `repeats_variance` is that of its mean by its own repeats."""
+
+    means: SessionMeans
+    groups: Whole
+    group_names: tuple[tuple[str, int], ...]
+    group_spread: Floats
+    repeats_variance: Floats
+    pairs: Pairs
+
+
+def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
+    """What the measurements tell; `repeat_spread` stands for that of single repeats where none of
+    them tells it."""
+    groups, names = _groups(means)
+    spread = _group_spreads(means, groups, len(names), repeat_spread)
+    variance = _repeats_variance(means, spread[groups])
+    pairs = _pairs(means, groups, spread, variance)
+    return Evidence(means, groups, names, spread, variance, pairs)
+
+
+def joined(found: Sequence[Pairs]) -> Pairs:
+    """The pairs of several stacks, whose sessions never met."""
+    meetings, offset = [], 0
+    for one in found:
+        meetings.append(one.meetings + offset)
+        offset += int(one.meetings.max(initial=-1)) + 1
+    return Pairs(
+        *(
+            np.concatenate([getattr(one, name) for one in found])
+            for name in ("difference", "repeats_variance", "spread_squared")
+        ),
+        families=[family for one in found for family in one.families],
+        groups=np.full(sum(map(len, found)), -1),
+        weights=np.concatenate([one.weights for one in found]),
+        meetings=np.concatenate(meetings),
+        is_same_device=np.concatenate([one.is_same_device for one in found]),
+    )
+
+
+def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
+    """Each measurement's group, and the groups as family and decade."""
+    known = sorted(set(means.families))
+    places = {family: place for place, family in enumerate(known)}
+    families = np.array([places[family] for family in means.families], np.int64)
+    decades = means.decades()
+    codes, groups = np.unique(families * 1000 + decades + 500, return_inverse=True)
+    names = tuple((known[code // 1000], int(code % 1000) - 500) for code in codes.tolist())
+    return groups.astype(np.int64), names
+
+
+def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: float) -> Floats:
+    """The median spread of single repeats of each group, drawn towards that of all where few cases
+    tell it."""
+    known = np.isfinite(means.spreads)
+    spreads = np.log(np.maximum(means.spreads[known], LEAST_SPREAD))
+    stack = float(np.median(spreads)) if len(spreads) else log(otherwise)
+    found = np.full(count, stack)
+    order = np.lexsort((spreads, groups[known]))
+    of_group = groups[known][order]
+    bounds = np.searchsorted(of_group, np.arange(count + 1))
+    for group in range(count):
+        own = spreads[order[bounds[group] : bounds[group + 1]]]
+        if len(own):
+            own_weight = len(own) / (len(own) + _STACK_WEIGHT)
+            found[group] = own_weight * float(np.median(own)) + (1 - own_weight) * stack
+    return rounded(np.exp(found))
+
+
+def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
+    """The variance of each mean by the repeats within its session. A few repeats tell little of
+    their own spread, so it is drawn towards their group's."""
+    degrees = np.where(np.isfinite(means.spreads), np.maximum(means.repeats - 1, 0), 0)
+    own = np.where(degrees > 0, np.nan_to_num(means.spreads), 0.0)
+    pooled = (degrees * own**2 + _REPEATS_WEIGHT * group_spread**2) / (degrees + _REPEATS_WEIGHT)
+    variance: Floats = pooled / np.maximum(means.repeats, 1)
+    return variance
+
+
+def rounded(values: Floats) -> Floats:
+    """To steps of a twentieth: what a few more measurements change by less stays as it was, and
+    the last digits of a machine's arithmetic show nowhere."""
+    step = log(1.05)
+    return np.asarray(np.round(np.exp(np.round(np.log(values) / step) * step), 9), np.float64)
+
+
+def _pairs(means: SessionMeans, groups: Whole, spread: Floats, variance: Floats) -> Pairs:
+    """The sessions of each case, each beside the next one. Of k sessions k - 1 differences are
+    independent; a ring of k has each session as often, and weighs as much."""
+    left, right, weights = [], [], []
+    for places in measured_again(means):
+        ring = len(places) if len(places) > 2 else 1
+        for at in range(ring):
+            one, other = places[at], places[(at + 1) % len(places)]
+            # In one direction, whichever case of the two sessions it is.
+            if means.sessions[one] > means.sessions[other]:
+                one, other = other, one
+            left.append(one)
+            right.append(other)
+            weights.append((len(places) - 1) / ring)
+    first, second = np.array(left, np.int64), np.array(right, np.int64)
+    logs = np.log(means.mean_us)
+    met = [(means.sessions[a], means.sessions[b]) for a, b in zip(left, right, strict=True)]
+    numbers = {pair: number for number, pair in enumerate(sorted(set(met)))}
+    same = [means.devices[a] == means.devices[b] for a, b in zip(left, right, strict=True)]
+    return Pairs(
+        difference=logs[second] - logs[first],
+        repeats_variance=variance[first] + variance[second],
+        spread_squared=(spread[groups[first]] ** 2 + spread[groups[second]] ** 2) / 2,
+        families=[means.families[place] for place in left],
+        groups=groups[first],
+        weights=np.array(weights, np.float64),
+        meetings=np.array([numbers[pair] for pair in met], np.int64),
+        is_same_device=np.array(same, np.bool_),
+    )
+
+
+def measured_again(means: SessionMeans) -> list[list[int]]:
+    """The places of each case's measurements, of different sessions, where there are several."""
+    found: dict[str, dict[str, int]] = {}
+    for place, (case, session) in enumerate(zip(means.cases, means.sessions, strict=True)):
+        found.setdefault(case, {}).setdefault(session, place)
+    return [list(places.values()) for places in found.values() if len(places) > 1]

@@ -1,0 +1,194 @@
+"""The model of variance: how far the mean of one session lies from what the stack would show over
+sessions and devices.
+
+The variance of a session's mean, relative to it, has three parts: the repeats within the session;
+the session (process, placement in memory, clocks), in proportion to how wide single repeats spread
+in the case's group; and the device. Deviations are Student's t: cases differ in their variance, and
+some sessions are wild. Estimates are the most likely ones under t, so that a wild session counts
+little, and each is drawn towards what is known of more: a group's towards its family's, that
+towards the stack's, and that towards the prior. docs/quality.md tells what it was tried on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, lgamma, log, pi
+
+import numpy as np
+
+from collector.quality.evidence import Evidence, Floats, Pairs, joined, rounded
+from collector.quality.variance_prior import VariancePrior
+
+TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
+_TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the prior's are believed
+_GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
+_LEAST, _MOST = log(1e-4), log(1e6)  # of a ratio of variances
+_STEPS = 30
+_CLIP = 3.0  # a deviation says no more than this of what sessions share
+_SHARED, _SHARED_WEIGHT = 0.5, 2.0  # the part of two sessions' variance that all their cases share
+_MEETINGS = 10  # so many pairs of sessions the shared part is known by before any was seen
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """The model of one stack. `learnt` are the numbers of the stack, in the form of a prior,
+    `ratios` those of each group; `degrees` are those of Student's t of a mean's deviation, and
+    `is_of_prior` says that more is known from the prior than from the stack."""
+
+    learnt: VariancePrior
+    ratios: Floats
+    degrees: float
+    is_of_prior: bool
+
+
+def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
+    """What pairs of sessions, of one stack or of several, make of a prior."""
+    told = [one for one in found if len(one)]
+    if not told:
+        return prior
+    pairs = joined(told)
+    same = pairs.only(pairs.is_same_device)
+    learnt = _of_families(same, prior, _of_whole(same, prior))
+    return replace(learnt, device_spread=_device_spread(pairs.only(~pairs.is_same_device), learnt))
+
+
+def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
+    """The model of the stack that these measurements are of."""
+    learnt = learn([evidence.pairs], prior)
+    pairs = evidence.pairs.only(evidence.pairs.is_same_device)
+    decades = _of_decades(pairs, evidence.group_names, learnt)
+    ratios = np.array(
+        [
+            learnt.ratio_of(family) * decades.get(decade, 1.0)
+            for family, decade in evidence.group_names
+        ],
+        np.float64,
+    )
+    for group in np.unique(pairs.groups).tolist():
+        own = pairs.only(pairs.groups == group)
+        ratios[group] = _rounded(_ratio(own, ratios[group], _GROUP_WEIGHT, learnt.tail_degrees))
+    return Variance(
+        learnt,
+        ratios,
+        degrees=_degrees(pairs, learnt),
+        is_of_prior=float(pairs.weights.sum()) < prior.weight,
+    )
+
+
+def _of_decades(
+    pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VariancePrior
+) -> dict[int, float]:
+    """The factor of each decade of durations that pairs tell of, beside those of families."""
+    if not len(pairs):
+        return {}
+    ratios = np.array([learnt.ratio_of(family) for family in pairs.families], np.float64)
+    scaled = replace(pairs, spread_squared=pairs.spread_squared * ratios)
+    decades = np.array([names[group][1] for group in pairs.groups.tolist()])
+    return {
+        decade: _ratio(scaled.only(decades == decade), 1.0, _GROUP_WEIGHT, learnt.tail_degrees)
+        for decade in np.unique(decades).tolist()
+    }
+
+
+def _of_whole(pairs: Pairs, prior: VariancePrior) -> VariancePrior:
+    """The most likely ratio of all pairs, and the degrees of freedom of their tails."""
+    if not len(pairs):
+        return prior
+    factors = np.array([prior.families.get(family, 1.0) for family in pairs.families], np.float64)
+    scaled = replace(pairs, spread_squared=pairs.spread_squared * factors)
+    found = []
+    for tails in TAILS:
+        ratio = _ratio(scaled, prior.ratio, prior.weight, tails)
+        surprise = (log(tails / prior.tail_degrees) / _TAILS_SIGMA) ** 2 / 2
+        likely = _log_posterior(scaled, ratio, prior.ratio, prior.weight, tails) - surprise
+        found.append((likely, ratio, tails))
+    _, ratio, tails = max(found)
+    return replace(prior, ratio=_rounded(ratio), tail_degrees=tails)
+
+
+def _of_families(pairs: Pairs, prior: VariancePrior, whole: VariancePrior) -> VariancePrior:
+    """The same with the factor of each family that pairs tell of."""
+    factors = dict(prior.families)
+    for family in sorted(set(pairs.families)):
+        own = pairs.only(np.array([name == family for name in pairs.families], np.bool_))
+        centre = whole.ratio * prior.families.get(family, 1.0)
+        ratio = _ratio(own, centre, _GROUP_WEIGHT, whole.tail_degrees)
+        factors[family] = _rounded(ratio / whole.ratio)
+    return replace(whole, families=factors)
+
+
+def _ratio(pairs: Pairs, centre: float, weight: float, tails: float) -> float:
+    """The most likely ratio of pairs, where `centre` is expected as firmly as `weight` pairs say
+    it."""
+    if not len(pairs):
+        return centre
+    return exp(_highest(lambda place: _log_posterior(pairs, exp(place), centre, weight, tails)))
+
+
+def _log_posterior(pairs: Pairs, ratio: float, centre: float, weight: float, tails: float) -> float:
+    """How likely a ratio is: by the pairs, each as t about nothing, and by what was expected."""
+    variance = 2 * ratio * pairs.spread_squared + pairs.repeats_variance
+    squares = pairs.difference**2 / variance
+    density = -(tails + 1) / 2 * np.log1p(squares / tails) - np.log(variance) / 2
+    constant = lgamma((tails + 1) / 2) - lgamma(tails / 2) - log(tails * pi) / 2
+    expected = -weight / 2 * (log(ratio / centre) + centre / ratio)
+    return float(pairs.weights @ (density + constant)) + expected
+
+
+def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
+    """The standard deviation between devices that is most likely by pairs of different devices,
+    beyond what sessions differ by."""
+    if not len(apart):
+        return learnt.device_spread
+    ratios = np.array([learnt.ratio_of(family) for family in apart.families], np.float64)
+    beyond = replace(
+        apart,
+        repeats_variance=apart.repeats_variance + 2 * ratios * apart.spread_squared,
+        spread_squared=np.ones(len(apart)),
+    )
+    centre = learnt.device_spread**2
+    return _rounded(_ratio(beyond, centre, learnt.weight, learnt.tail_degrees) ** 0.5)
+
+
+def _degrees(pairs: Pairs, learnt: VariancePrior) -> float:
+    """The degrees of freedom of a deviation, to a tenth: those of its tails, less for what all
+    cases of a session share. However many pairs two sessions make, of that they tell but once."""
+    meetings = len(np.unique(pairs.meetings)) + _MEETINGS
+    return round(1 / (1 / learnt.tail_degrees + _shared_part(pairs, learnt) ** 2 / meetings), 1)
+
+
+def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
+    """The part of the variance between two sessions that all their cases share, from the products
+    of the deviations of pairs of one meeting; drawn towards a half, as two meetings would."""
+    if not len(pairs):
+        return _SHARED
+    ratios = np.array([prior.ratio_of(family) for family in pairs.families], np.float64)
+    scale = np.sqrt(2 * ratios * pairs.spread_squared + pairs.repeats_variance)
+    deviations = pairs.difference / scale
+    typical = float(np.median(np.abs(deviations))) * 1.4826 or 1.0
+    clipped = np.clip(deviations / typical, -_CLIP, _CLIP)
+    count = np.bincount(pairs.meetings)
+    total = np.bincount(pairs.meetings, clipped)
+    squares = np.bincount(pairs.meetings, clipped**2)
+    several = count > 1
+    if not several.any():
+        return _SHARED
+    products = (total**2 - squares)[several] / (count * (count - 1))[several]
+    shares = np.clip(products / max(float(np.mean(clipped**2)), 1e-12), -1, 1)
+    drawn = (float(shares.sum()) + _SHARED * _SHARED_WEIGHT) / (len(shares) + _SHARED_WEIGHT)
+    return min(max(drawn, 0.0), 1.0)
+
+
+def _highest(likely: Callable[[float], float]) -> float:
+    """Where a function with one hill is highest, by thirds."""
+    low, high = _LEAST, _MOST
+    for _ in range(_STEPS):
+        third = (high - low) / 3
+        if likely(low + third) < likely(high - third):
+            low += third
+        else:
+            high -= third
+    return (low + high) / 2
+
+
+def _rounded(value: float) -> float:
+    return float(rounded(np.array([value]))[0])

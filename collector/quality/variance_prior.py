@@ -1,0 +1,47 @@
+"""What is known of the variance of a kind of device before anything of a stack was measured twice:
+`data/variance.yaml`, each kind with where its figures come from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+_KINDS = {"CPU": "cpu", "CUDA": "cuda", "ATLAS": "npu"}
+_OTHERS = "npu"
+
+
+@dataclass(frozen=True, slots=True)
+class VariancePrior:
+    """The variance of a session's mean, relative to the mean, is that of single repeats within a
+    session times `ratio`, times the factor of the kernel's family. `repeat_spread` is the relative
+    standard deviation of single repeats where a stack does not tell, `device_spread` that between
+    devices. Deviations are distributed as Student's t with `tail_degrees`. All of it weighs as much
+    as `weight` cases that were measured twice."""
+
+    ratio: float
+    tail_degrees: float
+    repeat_spread: float
+    device_spread: float
+    weight: float
+    families: Mapping[str, float] = field(default_factory=dict)
+
+    def ratio_of(self, family: str) -> float:
+        return self.ratio * self.families.get(family, 1.0)
+
+
+def prior_of(device: str) -> VariancePrior:
+    """The prior of a device, by the kind that its name begins with (`CPU_AMD_EPYC_2t`)."""
+    return _priors()[_KINDS.get(device.split("_")[0], _OTHERS)]
+
+
+@cache
+def _priors() -> dict[str, VariancePrior]:
+    text = (files("collector") / "data" / "variance.yaml").read_text(encoding="utf-8")
+    table: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return {
+        kind: VariancePrior(**{name: value for name, value in facts.items() if name != "origin"})
+        for kind, facts in table.items()
+    }

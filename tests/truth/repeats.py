@@ -1,0 +1,176 @@
+"""Whether intervals hold a second session, on operators that others measured twice.
+
+    python -m tests.truth.repeats --fit DIR --judge DIR
+
+The files of a folder are those of microsoft/vidur, `data/profiling/compute/{device}/{model}/`.
+Each is a stack; a (token count, tensor-parallel size) that a file holds twice was measured in two
+sessions. What the files of `--fit` tell becomes the prior of those of `--judge`, which show only
+their first sessions. Where both are one folder, random halves of its
+files judge the others.
+One JSON line; exit 1 where a bar is missed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from collector.quality.evidence import Evidence, Floats, SessionMeans, evidence_of
+from collector.quality.stack_interval import parts_of, reach
+from collector.quality.variance import fit, learn
+from collector.quality.variance_prior import VariancePrior
+
+_REPEATS = 20
+_SPLITS = 20
+# The project's own prior was made of files like these: here nothing is known but what is fitted.
+UNKNOWING = VariancePrior(
+    ratio=0.5, tail_degrees=4, repeat_spread=0.01, device_spread=0.01, weight=1
+)
+_FAMILIES = {
+    **dict.fromkeys(("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"), "matmul"),
+    **dict.fromkeys(("input_layernorm", "post_attention_layernorm"), "norm"),
+    "attn_rope": "rotary",
+    "emb": "indexing",
+    "mlp_act": "rowwise",
+    "add": "elementwise",
+}
+_KEY = ["num_tokens", "num_tensor_parallel_workers"]
+SHARES = (0.5, 0.8, 0.95)
+
+
+@cache
+def sessions_of(path: Path) -> tuple[SessionMeans, SessionMeans]:
+    """The first sessions of all cases of a file, and the second ones of those that have one."""
+    table = pd.read_csv(path)
+    again = table.groupby(_KEY).cumcount()
+    return _means(table, again == 0, path), _means(table, again == 1, path)
+
+
+def _means(table: pd.DataFrame, chosen: "pd.Series[bool]", path: Path) -> SessionMeans:
+    rows = table[chosen]
+    parts = []
+    for column in rows.columns:
+        if column.startswith("time_stats.") and column.endswith(".mean"):
+            name = column.split(".")[1]
+            part = rows[_KEY].astype(str).agg("|".join, axis=1).rename("case").to_frame()
+            part["case"] = name + "|" + part["case"]
+            part["family"] = _FAMILIES.get(name, name)
+            part["session"] = [f"{path.name}:{row:08d}" for row in rows.index]
+            part["us"] = rows[column] * 1e3
+            part["spread"] = rows[column.replace(".mean", ".std")] / rows[column]
+            parts.append(part[part["us"] > 0])
+    found = pd.concat(parts, ignore_index=True)
+    return SessionMeans(
+        cases=found["case"].tolist(),
+        families=found["family"].tolist(),
+        sessions=found["session"].tolist(),
+        devices=[path.name] * len(found),
+        mean_us=found["us"].to_numpy(float),
+        spreads=found["spread"].to_numpy(float),
+        repeats=np.full(len(found), float(_REPEATS)),
+    )
+
+
+def both(first: SessionMeans, second: SessionMeans) -> SessionMeans:
+    return SessionMeans(
+        *([*a, *b] for a, b in _columns(first, second, "cases families sessions devices")),
+        *(np.concatenate(pair) for pair in _columns(first, second, "mean_us spreads repeats")),
+    )
+
+
+def _columns(first: SessionMeans, second: SessionMeans, names: str) -> list[tuple]:
+    return [(getattr(first, name), getattr(second, name)) for name in names.split()]
+
+
+def learnt_from(paths: Sequence[Path]) -> VariancePrior:
+    prior = UNKNOWING
+    found = [evidence_of(both(*sessions_of(p)), repeat_spread=prior.repeat_spread) for p in paths]
+    return learn([one.pairs for one in found], prior)
+
+
+def judged(paths: Sequence[Path], prior: VariancePrior) -> list[tuple[Floats, Floats]]:
+    """Of each file the pairs: how far apart they lie, and what each share's interval reaches."""
+    found = []
+    for path in paths:
+        first, second = sessions_of(path)
+        seen = evidence_of(first, repeat_spread=prior.repeat_spread)
+        reaches = another_session(seen, prior)
+        at = {case: place for place, case in enumerate(first.cases)}
+        places = np.array([at[case] for case in second.cases], np.int64)
+        apart = np.abs(np.log(second.mean_us / first.mean_us[places]))
+        found.append((apart, reaches[:, places]))
+    return found
+
+
+def another_session(seen: Evidence, prior: VariancePrior) -> Floats:
+    """How far from each mean the interval reaches that another session on the same device keeps to,
+    a row for each of SHARES: both sessions have their own deviation."""
+    parts = parts_of(seen, fit(seen, prior))
+    return np.array([reach(2 * (parts.repeats + parts.session), parts.degrees, s) for s in SHARES])
+
+
+def verdict(apart: Floats, reaches: Floats) -> dict[str, object]:
+    held = {
+        f"held_{s:.0%}": round(float(np.mean(apart <= r)), 4)
+        for s, r in zip(SHARES, reaches, strict=True)
+    }
+    width = float(np.median(reaches[-1]) / np.quantile(apart, SHARES[-1]))
+    is_met = 0.93 <= held["held_95%"] <= 0.97 and 0.46 <= held["held_50%"] <= 0.54 and width <= 1.5
+    return {
+        "pairs": len(apart),
+        **held,
+        "median_half_width": round(float(np.median(reaches[-1])), 5),
+        "width_to_true": round(width, 3),
+        "is_met": is_met,
+    }
+
+
+def judge(fit_on: Sequence[Path], judge_on: Sequence[Path]) -> dict[str, object]:
+    prior = learnt_from(fit_on)
+    found = judged(judge_on, prior)
+    apart, reaches = _together(found)
+    told = {"ratio": prior.ratio, "tail_degrees": prior.tail_degrees, "families": prior.families}
+    return {**verdict(apart, reaches), **told}
+
+
+def judge_halves(paths: Sequence[Path]) -> dict[str, object]:
+    """Random halves of the files, each judged by what the other tells; the pairs of all splits
+    together, and how far single splits lie apart, which few sessions make far."""
+    found, shares = [], []
+    for split in range(_SPLITS):
+        order = np.random.default_rng(split).permutation(len(paths))
+        half = len(paths) // 2
+        fitted, held = ([paths[at] for at in part] for part in (order[:half], order[half:]))
+        found += (own := judged(held, learnt_from(fitted)))
+        apart, reaches = _together(own)
+        shares.append([float(np.mean(apart <= reach)) for reach in reaches])
+    ends = {
+        f"splits_{share:.0%}": [round(min(held), 4), round(max(held), 4)]
+        for share, held in zip(SHARES, zip(*shares, strict=True), strict=True)
+    }
+    return {**verdict(*_together(found)), "splits": _SPLITS, **ends}
+
+
+def _together(found: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    apart, reaches = zip(*found, strict=True)
+    return np.concatenate(apart), np.concatenate(reaches, axis=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fit", type=Path, required=True)
+    parser.add_argument("--judge", type=Path, required=True)
+    chosen = parser.parse_args()
+    fit_on, judge_on = (sorted(folder.glob("*.csv")) for folder in (chosen.fit, chosen.judge))
+    found = judge_halves(fit_on) if fit_on == judge_on else judge(fit_on, judge_on)
+    print(json.dumps(found))
+    return int(not found["is_met"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

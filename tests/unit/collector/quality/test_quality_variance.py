@@ -1,0 +1,173 @@
+"""The model of variance on sessions whose true variance is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collector.quality.evidence import LEAST_SPREAD, SessionMeans, evidence_of
+from collector.quality.stack_interval import Origin, parts_of, stack_intervals
+from collector.quality.variance import fit, learn
+from collector.quality.variance_prior import VariancePrior, prior_of
+
+pytestmark = pytest.mark.fast
+
+PRIOR = VariancePrior(
+    ratio=1.0, tail_degrees=8.0, repeat_spread=0.01, device_spread=0.01, weight=10
+)
+REPEATS = 25
+
+
+def drawn(
+    cases: int,
+    sessions: int,
+    *,
+    session_sd: float,
+    repeat_sd: float = 0.01,
+    device_sd: float = 0.0,
+    wild: int = 0,
+    seed: int = 0,
+) -> SessionMeans:
+    """Cases of true means over three decades, each measured by every session; odd sessions are
+    another device's. The first `wild` sessions take half as long again."""
+    random = np.random.default_rng(seed)
+    true_us = 10 ** random.uniform(1, 4, cases)
+    devices = random.normal(0, device_sd, (2, cases))
+    deviations = random.normal(0, np.hypot(session_sd, repeat_sd / REPEATS**0.5), (sessions, cases))
+    for session in range(sessions):
+        deviations[session] += devices[session % 2] if device_sd else 0
+        deviations[session] += np.log(1.5) if session < wild else 0
+    count = cases * sessions
+    return SessionMeans(
+        cases=[f"case{n}" for n in range(cases)] * sessions,
+        families=["matmul" if n % 2 else "norm" for n in range(cases)] * sessions,
+        sessions=[f"s{at}" for at in range(sessions) for _ in range(cases)],
+        devices=[f"d{at % 2 if device_sd else 0}" for at in range(sessions) for _ in range(cases)],
+        mean_us=(true_us * np.exp(deviations)).ravel(),
+        spreads=np.full(count, repeat_sd),
+        repeats=np.full(count, float(REPEATS)),
+    )
+
+
+def chosen(means: SessionMeans, places: list[int]) -> SessionMeans:
+    texts = {
+        name: [getattr(means, name)[at] for at in places]
+        for name in ("cases", "families", "sessions", "devices")
+    }
+    numbers = {name: getattr(means, name)[places] for name in ("mean_us", "spreads", "repeats")}
+    return SessionMeans(**texts, **numbers)
+
+
+def session_sd(means: SessionMeans, prior: VariancePrior = PRIOR) -> float:
+    evidence = evidence_of(means, repeat_spread=prior.repeat_spread)
+    variance = fit(evidence, prior)
+    return float(np.median(variance.ratios * evidence.group_spread**2) ** 0.5)
+
+
+def test_the_variance_between_sessions_is_learnt():
+    for true in (0.003, 0.03, 0.2):
+        assert session_sd(drawn(200, 2, session_sd=true)) == pytest.approx(true, rel=0.25)
+
+
+def test_a_wild_session_in_ten_counts_little():
+    """Half as long again, while sessions differ by 2 %: without care that would be 13 %."""
+    quiet = session_sd(drawn(60, 10, session_sd=0.02))
+    assert session_sd(drawn(60, 10, session_sd=0.02, wild=1)) < 1.6 * quiet
+
+
+def test_without_repeats_the_prior_stands_and_is_named():
+    evidence = evidence_of(drawn(50, 1, session_sd=0.05), repeat_spread=0.01)
+    variance = fit(evidence, PRIOR)
+    assert variance.learnt == PRIOR and variance.is_of_prior
+    found = stack_intervals(evidence, variance)
+    assert set(found.origins) == {Origin.PRIOR}
+    parts = parts_of(evidence, variance)
+    assert parts.session == pytest.approx(0.01**2, rel=0.1)
+    assert (found.low_us < evidence.means.mean_us).all()
+    assert (found.high_us > evidence.means.mean_us).all()
+
+
+def test_a_few_repeats_move_the_prior_and_many_replace_it():
+    few, many = (
+        learn([evidence_of(drawn(n, 2, session_sd=0.05), repeat_spread=0.01).pairs], PRIOR).ratio
+        for n in (3, 300)
+    )
+    assert PRIOR.ratio < few < many
+    assert many == pytest.approx(25, rel=0.3)
+
+
+def test_cases_measured_again_make_the_band_of_the_others():
+    means = drawn(40, 2, session_sd=0.05)
+    again = 20  # of the first half of the cases alone
+    evidence = evidence_of(chosen(means, list(range(40 + again))), repeat_spread=0.01)
+    variance = fit(evidence, PRIOR)
+    origins = stack_intervals(evidence, variance).origins
+    assert not variance.is_of_prior
+    assert set(origins[:again]) == {Origin.THIS_CASE} == set(origins[40:])
+    assert set(origins[again:40]) == {Origin.BAND}
+
+
+def test_a_case_that_is_measured_often_is_known_by_itself():
+    """One case wobbles ten times as far as its group does."""
+    means = drawn(60, 12, session_sd=0.01)
+    wobble = np.random.default_rng(5).normal(0, 0.1, len(means.cases))
+    is_it = np.array(means.cases) == "case7"
+    means = replace(means, mean_us=means.mean_us * np.exp(np.where(is_it, wobble, 0)))
+    evidence = evidence_of(means, repeat_spread=0.01)
+    parts = parts_of(evidence, fit(evidence, PRIOR))
+    assert np.median(parts.session[is_it]) > 10 * np.median(parts.session[~is_it])
+
+
+def test_devices_are_told_from_sessions():
+    means = drawn(300, 4, session_sd=0.01, device_sd=0.05)
+    learnt = learn([evidence_of(means, repeat_spread=0.01).pairs], PRIOR)
+    assert learnt.device_spread == pytest.approx(0.05, rel=0.25)
+    one = drawn(300, 4, session_sd=0.01)
+    pairs = evidence_of(one, repeat_spread=0.01).pairs
+    assert learn([pairs], PRIOR).device_spread == PRIOR.device_spread
+
+
+def test_stated_shares_hold():
+    """Variances are learnt from 24 cases measured twice; intervals of the first session of 400
+    others are held against what twelve more sessions show. One device."""
+    prior = replace(PRIOR, device_spread=1e-6)
+    means = drawn(424, 13, session_sd=0.03, seed=3)
+    seen = chosen(means, [*range(424), *range(424, 448)])
+    evidence = evidence_of(seen, repeat_spread=0.01)
+    variance = fit(evidence, prior)
+    others = np.exp(np.log(means.mean_us.reshape(13, 424))[1:].mean(axis=0))[24:]
+    for share, slack in ((0.5, 0.1), (0.95, 0.04)):
+        found = stack_intervals(evidence, variance, share=share)
+        low, high = found.low_us[24:424], found.high_us[24:424]
+        assert np.mean((low <= others) & (others <= high)) == pytest.approx(share, abs=slack)
+
+
+def test_the_order_of_sessions_does_not_matter():
+    means = drawn(30, 3, session_sd=0.05)
+    swapped = replace(means, sessions=[{"s0": "s2", "s2": "s0"}.get(s, s) for s in means.sessions])
+    one, other = (fit(evidence_of(m, repeat_spread=0.01), PRIOR) for m in (means, swapped))
+    assert one.learnt == other.learnt
+
+
+def test_repeats_of_one_session_tell_nothing_of_sessions():
+    means = drawn(30, 2, session_sd=0.05)
+    together = replace(means, sessions=["s0"] * 60)
+    assert len(evidence_of(together, repeat_spread=0.01).pairs) == 0
+
+
+def test_a_session_without_spread_takes_that_of_its_group():
+    means = drawn(20, 1, session_sd=0.05, repeat_sd=0.05)
+    spreads, repeats = means.spreads.copy(), means.repeats.copy()
+    spreads[0], repeats[0], spreads[1] = np.nan, 1, 0.0
+    evidence = evidence_of(replace(means, spreads=spreads, repeats=repeats), repeat_spread=0.01)
+    assert evidence.repeats_variance[0] == pytest.approx(0.05**2, rel=0.1)
+    assert 0 < evidence.repeats_variance[1] < 0.05**2 / REPEATS
+    silent = replace(means, spreads=np.zeros(20))
+    assert (evidence_of(silent, repeat_spread=0.01).group_spread >= 0.9 * LEAST_SPREAD).all()
+
+
+def test_every_kind_of_device_has_a_prior():
+    kinds = [prior_of(d) for d in ("CPU_AMD_EPYC_2t", "CUDA_NVIDIA_H200", "ATLAS_800_A3", "X")]
+    assert kinds[0].tail_degrees < kinds[1].tail_degrees
+    assert kinds[2] == kinds[3]
+    assert kinds[1].ratio_of("matmul") > kinds[1].ratio == kinds[1].ratio_of("unheard")
