@@ -20,6 +20,12 @@ PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
 _MICROBENCH = "MicroBench "
 # Whether the repeats found their inputs in the caches: `warm`, or `cold`.
 CACHE = _MICROBENCH + "Cache"
+# Where the mean lies with 95 %: of this stack over sessions and devices, by how many degrees of
+# freedom, and what most is known of its variance from; and of the one session.
+STACK_INTERVAL = (_MICROBENCH + "Stack Low(us)", _MICROBENCH + "Stack High(us)")
+STACK_DEGREES = _MICROBENCH + "Stack Degrees"
+STACK_VARIANCE = _MICROBENCH + "Stack Variance"
+SESSION_INTERVAL = (_MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)")
 _PROFILING = "Profiling Average "
 
 # What a row of fused attention has besides, in msmodeling's order.
@@ -123,6 +129,19 @@ def duration_cells(
         AVERAGE_DURATION: number_text(mean_us),
         **({CACHE: cache} if cache else {}),
         **{microbench(name): number_text(value) for name, value in counters},
+    }
+
+
+def interval_cells(
+    stack_us: tuple[float, float], degrees: float, variance: str, session_us: tuple[float, float]
+) -> dict[str, str]:
+    """The cells of both intervals of a mean. `variance` says where most of what is known of it
+    comes from."""
+    return {
+        **dict(zip(STACK_INTERVAL, map(number_text, stack_us), strict=True)),
+        STACK_DEGREES: f"{degrees:.1f}",
+        STACK_VARIANCE: variance,
+        **dict(zip(SESSION_INTERVAL, map(number_text, session_us), strict=True)),
     }
 
 

@@ -23,7 +23,7 @@ ANSWERING = (
     *("measurement", "final", "version_path"),
 )
 _WARM = "warm"
-_SHOWN = ("reason", "warnings", "counters")
+_SHOWN = ("reason", "warnings", "counters", "ci_low_us", "ci_high_us")
 _RANK = ("good", "warm", "head_commit", "plan", "plan_hash", "measurement")
 
 
@@ -71,17 +71,34 @@ def best_of(
     Only final measurements of the version's stack compete; with `cache` only those of that state
     of the caches.
     """
-    rows = rows.filter(rows["final"])
-    wanted = {"version_path": version_path, "stack_id": version.shown_stack.stack_id}
-    for name, value in (wanted | ({"cache": cache} if cache else {})).items():
-        rows = rows.filter(pc.equal(rows[name], value))
-    good = pc.and_(pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], ""))
-    rows = rows.append_column("good", good)
+    rows = _of_shown_stack(rows, version, version_path)
+    if cache:
+        rows = rows.filter(pc.equal(rows["cache"], cache))
+    rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     for name in ("head_commit", "plan"):
         at = rows.column_names.index(name)
         rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
     return best_of_cases(rows)
+
+
+def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
+    """The good ones among the measurements that compete to show in a version directory."""
+    rows = _of_shown_stack(rows, version, version_path)
+    return rows.filter(_is_good(rows))
+
+
+def _of_shown_stack(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
+    """The final measurements of the stack that a version directory shows."""
+    rows = rows.filter(rows["final"])
+    wanted = {"version_path": version_path, "stack_id": version.shown_stack.stack_id}
+    for name, value in wanted.items():
+        rows = rows.filter(pc.equal(rows[name], value))
+    return rows
+
+
+def _is_good(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], ""))
 
 
 def best_of_cases(rows: pa.Table) -> pa.Table:

@@ -2,7 +2,8 @@
 
 A commit changes few files of the tree. Only those are rendered that follow from rows which the
 commit before did not have: of the kernel types of the cases that they speak of, and of version
-directories that stand for something else since. The others follow from the same rows as before.
+directories that stand for something else since, or whose variance is known otherwise. The others
+follow from the same rows as before.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from collector.canonical import sha256_hex
 from collector.collective_case import is_collective
+from collector.database.intervals import VersionIntervals, intervals_of
 from collector.database.layout import (
     OP_MAPPING,
     OTHER_SETTINGS,
@@ -40,16 +42,18 @@ class Shown:
 
     state: State
     measurements: Mapping[str, pa.Table]
+    intervals: Mapping[str, VersionIntervals]
     files: Mapping[str, ShownFile]
 
 
 def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
     """The tree of a state, given that of another. `measurements` are by key; a file of one key
     is the same in both."""
+    intervals = intervals_of(state)
     if before is None or not before.measurements.keys() <= measurements.keys():
-        return Shown(state, measurements, _rendered(state))
+        return Shown(state, measurements, intervals, _rendered(state, intervals))
     added = [table for key, table in measurements.items() if key not in before.measurements]
-    touched = _touched(before.state, state, added)
+    touched = _touched(before, state, intervals, added)
     both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
     touched = _with_shared_files(both, touched)
     gone = {
@@ -62,11 +66,18 @@ def shown_after(before: Shown | None, state: State, measurements: Mapping[str, p
         for path, file in before.files.items()
         if path not in gone and path.rpartition("/")[2] != OP_MAPPING
     }
-    return Shown(state, measurements, {**kept, **_rendered(_of_kernels(state, touched))})
+    shown = _rendered(_of_kernels(state, touched), intervals)
+    return Shown(state, measurements, intervals, {**kept, **shown})
 
 
-def _touched(before: State, state: State, added: Iterable[pa.Table]) -> pa.Array:
+def _touched(
+    last: Shown,
+    state: State,
+    intervals: Mapping[str, VersionIntervals],
+    added: Iterable[pa.Table],
+) -> pa.Array:
     """The kernel types, as identities, whose rows may show otherwise than before."""
+    before = last.state
     new = [table.select(_CASE) for table in added]
     for name in ("cases", "profiles"):
         new.append(differing(getattr(before, name), getattr(state, name)).select(_CASE))
@@ -75,6 +86,7 @@ def _touched(before: State, state: State, added: Iterable[pa.Table]) -> pa.Array
         path
         for path in {*before.versions, *state.versions}
         if _stands_for(before, path) != _stands_for(state, path)
+        or _model(last.intervals, path) != _model(intervals, path)
     ]
     is_new = is_among(cases, _CASE, identities(pa.concat_tables(new), _CASE))
     is_other = pc.is_in(cases["version_path"], value_set=pa.array(other, TEXT))
@@ -87,6 +99,11 @@ def _stands_for(state: State, path: str) -> str | None:
     return version.stack.text if version is not None else None
 
 
+def _model(intervals: Mapping[str, VersionIntervals], path: str) -> object:
+    """What decides, beside a case's own measurements, how wide the intervals of a version are."""
+    return intervals[path].model if path in intervals else None
+
+
 def _of_kernels(state: State, kernels: pa.Array) -> State:
     """The part of a state that the files of these kernel types follow from."""
     cases = state.cases.filter(is_among(state.cases, _KERNEL, kernels))
@@ -95,8 +112,8 @@ def _of_kernels(state: State, kernels: pa.Array) -> State:
     return replace(state, cases=cases, measurements=measurements)
 
 
-def _rendered(state: State) -> dict[str, ShownFile]:
-    files = render(state)
+def _rendered(state: State, intervals: Mapping[str, VersionIntervals]) -> dict[str, ShownFile]:
+    files = render(state, intervals=intervals)
     return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
 
 

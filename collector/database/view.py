@@ -24,8 +24,10 @@ from collector.database.columns import (
     csv_bytes,
     database_columns,
     duration_cells,
+    interval_cells,
     profile_cells,
 )
+from collector.database.intervals import CaseInterval, VersionIntervals, intervals_of
 from collector.database.layout import OP_MAPPING, by_file
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State
@@ -46,13 +48,19 @@ class ViewFile:
 
 
 def render(
-    state: State, *, cache: str | None = None, prune_empty: bool = False
+    state: State,
+    *,
+    cache: str | None = None,
+    prune_empty: bool = False,
+    intervals: Mapping[str, VersionIntervals] | None = None,
 ) -> dict[str, ViewFile]:
     """Every file of the tree by its path. `cache` shows what was measured in that state of the
-    caches alone; `prune_empty` leaves out the rows without a duration."""
+    caches alone; `prune_empty` leaves out the rows without a duration. `intervals` are those of the
+    whole state, where this is a part of it."""
+    known = intervals_of(state) if intervals is None else intervals
     files: dict[str, ViewFile] = {}
     for path, version in sorted(state.versions.items()):
-        for kernel, rows in _kernels(state, path, cache):
+        for kernel, rows in _kernels(state, path, cache, known[path]):
             own = [row for row in rows if told_by(kernel, row) is None]
             own.sort(key=_is_uneven)
             shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
@@ -85,12 +93,15 @@ def content_hash_of(state: State, files: Mapping[str, str]) -> str:
     )
 
 
-def _kernels(state: State, path: str, cache: str | None) -> Iterator[tuple[str, list[Cells]]]:
+def _kernels(
+    state: State, path: str, cache: str | None, intervals: VersionIntervals
+) -> Iterator[tuple[str, list[Cells]]]:
     """The rows of each kernel type's file, sorted."""
     cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
     cases = cases.take(pc.sort_indices(cases, sort_keys=order))
-    measured, profiled = _measured(state, path, cache), _profiled(state, path)
+    measured = _measured(state, path, cache, intervals)
+    profiled = _profiled(state, path)
     names = ("kernel_type", "case", "extra", *BASE_CELLS)
     rows = zip(*(cases[name].to_pylist() for name in names), strict=True)
     for kernel, group in groupby(rows, key=lambda row: row[0]):
@@ -103,14 +114,11 @@ def _kernels(state: State, path: str, cache: str | None) -> Iterator[tuple[str, 
         )
 
 
-def _row(
-    extra: str, cells: list[str], measured: tuple[str, str, str] | None, profile: Cells | None
-) -> Cells:
+def _row(extra: str, cells: list[str], measured: Cells | None, profile: Cells | None) -> Cells:
     row = _extra_cells(extra)
     row.update(zip(BASE_CELLS, cells, strict=True))
     if measured is not None:
-        mean_us, counters, cache = measured
-        row.update(duration_cells(float(mean_us), _pairs(counters), cache))
+        row.update(measured)
     if profile is not None:
         row.update(profile)
     return row
@@ -134,12 +142,28 @@ def _extra_cells(extra: str) -> Cells:
     }
 
 
-def _measured(state: State, path: str, cache: str | None) -> dict[str, tuple[str, str, str]]:
-    """Mean, counters and state of the caches of every good measurement that shows, by case."""
+def _measured(
+    state: State, path: str, cache: str | None, intervals: VersionIntervals
+) -> dict[str, Cells]:
+    """The cells of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache)
     best = best.filter(best["good"])
-    cases, *facts = (best[n].to_pylist() for n in ("case", "mean_us", "counters", "cache"))
-    return dict(zip(cases, zip(*facts, strict=True), strict=True))
+    names = ("case", "measurement", "mean_us", "counters", "cache", "ci_low_us", "ci_high_us")
+    return {
+        case: {
+            **duration_cells(float(mean_us), _pairs(counters), told_cache),
+            **_intervals(intervals.of[measurement], float(low_us), float(high_us)),
+        }
+        for case, measurement, mean_us, counters, told_cache, low_us, high_us in zip(
+            *(best[name].to_pylist() for name in names), strict=True
+        )
+    }
+
+
+def _intervals(stack: CaseInterval, low_us: float, high_us: float) -> Cells:
+    return interval_cells(
+        (stack.low_us, stack.high_us), stack.degrees, stack.variance, (low_us, high_us)
+    )
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:

@@ -21,6 +21,12 @@ def find(kernel_type: str) -> OpSpec | None:
     return _by_kernel().get(kernel_type)
 
 
+@cache
+def family_of(kernel_type: str) -> str:
+    """The family of the catalogue that a kernel type is declared in; empty where in none."""
+    return _families().get(kernel_type, "")
+
+
 def all_ops() -> tuple[OpSpec, ...]:
     """Every declaration, sorted by kernel type."""
     return tuple(_by_kernel().values())
@@ -31,6 +37,16 @@ def _by_kernel() -> Mapping[str, OpSpec]:
     declared = (_declaration(name) for name in _modules())
     ops = sorted((op for each in declared for op in _with_twins(each)), key=lambda op: op.kernel)
     return MappingProxyType({op.kernel: op for op in ops})
+
+
+@cache
+def _families() -> Mapping[str, str]:
+    """The family of each kernel type."""
+    return {
+        op.kernel: name.split(".")[-2]
+        for name in _modules()
+        for op in _with_twins(_declaration(name))
+    }
 
 
 def _with_twins(op: OpSpec) -> list[OpSpec]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-LEAST_SPREAD = 0.001  # below it a clock's ticks hide what differs
+LEAST_SPREAD, MOST_SPREAD = 0.001, 10.0  # below a clock's ticks hide what differs
 _STACK_WEIGHT = 4  # so many cases of a group weigh as much as all cases of the stack
 _REPEATS_WEIGHT = 4  # so many degrees of freedom has what a group tells of a case's own repeats
 
@@ -23,15 +23,16 @@ _REPEATS_WEIGHT = 4  # so many degrees of freedom has what a group tells of a ca
 @dataclass(frozen=True, slots=True)
 class SessionMeans:
     """Good measurements, one an entry in each sequence, in an order that follows from themselves.
+    Cases, sessions and devices are numbered.
 
     `spreads` are relative standard deviations of single repeats within the session; NaN where they
     are not known, as for a single repeat.
     """
 
-    cases: Sequence[str]
+    cases: Whole
     families: Sequence[str]
-    sessions: Sequence[str]
-    devices: Sequence[str]
+    sessions: Whole
+    devices: Whole
     mean_us: Floats
     spreads: Floats
     repeats: Floats
@@ -102,10 +103,9 @@ def joined(found: Sequence[Pairs]) -> Pairs:
         meetings.append(one.meetings + offset)
         offset += int(one.meetings.max(initial=-1)) + 1
     return Pairs(
-        *(
-            np.concatenate([getattr(one, name) for one in found])
-            for name in ("difference", "repeats_variance", "spread_squared")
-        ),
+        difference=np.concatenate([one.difference for one in found]),
+        repeats_variance=np.concatenate([one.repeats_variance for one in found]),
+        spread_squared=np.concatenate([one.spread_squared for one in found]),
         families=[family for one in found for family in one.families],
         groups=np.full(sum(map(len, found)), -1),
         weights=np.concatenate([one.weights for one in found]),
@@ -129,7 +129,7 @@ def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: fl
     """The median spread of single repeats of each group, drawn towards that of all where few cases
     tell it."""
     known = np.isfinite(means.spreads)
-    spreads = np.log(np.maximum(means.spreads[known], LEAST_SPREAD))
+    spreads = np.log(np.clip(means.spreads[known], LEAST_SPREAD, MOST_SPREAD))
     stack = float(np.median(spreads)) if len(spreads) else log(otherwise)
     found = np.full(count, stack)
     order = np.lexsort((spreads, groups[known]))
@@ -147,7 +147,7 @@ def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
     """The variance of each mean by the repeats within its session. A few repeats tell little of
     their own spread, so it is drawn towards their group's."""
     degrees = np.where(np.isfinite(means.spreads), np.maximum(means.repeats - 1, 0), 0)
-    own = np.where(degrees > 0, np.nan_to_num(means.spreads), 0.0)
+    own = np.where(degrees > 0, np.minimum(means.spreads, MOST_SPREAD), 0.0)
     pooled = (degrees * own**2 + _REPEATS_WEIGHT * group_spread**2) / (degrees + _REPEATS_WEIGHT)
     variance: Floats = pooled / np.maximum(means.repeats, 1)
     return variance
@@ -163,37 +163,56 @@ def rounded(values: Floats) -> Floats:
 def _pairs(means: SessionMeans, groups: Whole, spread: Floats, variance: Floats) -> Pairs:
     """The sessions of each case, each beside the next one. Of k sessions k - 1 differences are
     independent; a ring of k has each session as often, and weighs as much."""
-    left, right, weights = [], [], []
-    for places in measured_again(means):
-        ring = len(places) if len(places) > 2 else 1
-        for at in range(ring):
-            one, other = places[at], places[(at + 1) % len(places)]
-            # In one direction, whichever case of the two sessions it is.
-            if means.sessions[one] > means.sessions[other]:
-                one, other = other, one
-            left.append(one)
-            right.append(other)
-            weights.append((len(places) - 1) / ring)
-    first, second = np.array(left, np.int64), np.array(right, np.int64)
+    again = measured_again(means)
+    count = again.count[again.case]
+    at = np.arange(len(again.places))
+    is_last = np.append(again.case[1:] != again.case[:-1], True) if len(at) else at == 0
+    following = np.where(is_last, at - count + 1, at + 1)
+    kept = ~(is_last & (count == 2))
+    first, second = again.places[at[kept]], again.places[following[kept]]
+    # In one direction, whichever case of the two sessions it is.
+    is_turned = means.sessions[first] > means.sessions[second]
+    first, second = np.where(is_turned, second, first), np.where(is_turned, first, second)
+    met = means.sessions[first] * (int(means.sessions.max(initial=0)) + 1) + means.sessions[second]
     logs = np.log(means.mean_us)
-    met = [(means.sessions[a], means.sessions[b]) for a, b in zip(left, right, strict=True)]
-    numbers = {pair: number for number, pair in enumerate(sorted(set(met)))}
-    same = [means.devices[a] == means.devices[b] for a, b in zip(left, right, strict=True)]
+    k = count[kept]
     return Pairs(
         difference=logs[second] - logs[first],
         repeats_variance=variance[first] + variance[second],
         spread_squared=(spread[groups[first]] ** 2 + spread[groups[second]] ** 2) / 2,
-        families=[means.families[place] for place in left],
+        families=[means.families[place] for place in first.tolist()],
         groups=groups[first],
-        weights=np.array(weights, np.float64),
-        meetings=np.array([numbers[pair] for pair in met], np.int64),
-        is_same_device=np.array(same, np.bool_),
+        weights=np.where(k == 2, 1.0, (k - 1) / k),
+        meetings=np.unique(met, return_inverse=True)[1].astype(np.int64),
+        is_same_device=means.devices[first] == means.devices[second],
     )
 
 
-def measured_again(means: SessionMeans) -> list[list[int]]:
-    """The places of each case's measurements, of different sessions, where there are several."""
-    found: dict[str, dict[str, int]] = {}
-    for place, (case, session) in enumerate(zip(means.cases, means.sessions, strict=True)):
-        found.setdefault(case, {}).setdefault(session, place)
-    return [list(places.values()) for places in found.values() if len(places) > 1]
+@dataclass(frozen=True, slots=True)
+class MeasuredAgain:
+    """The measurements of cases that several sessions have, the first of each session, side by side
+    by case: their places, the number of their case among such cases, and how many each has."""
+
+    places: Whole
+    case: Whole
+    count: Whole
+
+    def variances(self, values: Floats) -> Floats:
+        """The variance of each case's values, given one for every measurement."""
+        own = values[self.places]
+        centre = np.bincount(self.case, own) / self.count
+        found: Floats = np.bincount(self.case, (own - centre[self.case]) ** 2) / (self.count - 1)
+        return found
+
+
+def measured_again(means: SessionMeans) -> MeasuredAgain:
+    """What several sessions have measured."""
+    order = np.lexsort((means.sessions, means.cases))
+    cases, sessions = means.cases[order], means.sessions[order]
+    is_new = np.append(True, (cases[1:] != cases[:-1]) | (sessions[1:] != sessions[:-1]))
+    places = order[is_new[: len(order)]]
+    _, case, count = np.unique(means.cases[places], return_inverse=True, return_counts=True)
+    several = count[case] > 1
+    places, case = places[several], case[several]
+    kept, case = np.unique(case, return_inverse=True)
+    return MeasuredAgain(places, case.astype(np.int64), count[kept].astype(np.int64))

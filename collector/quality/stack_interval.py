@@ -49,17 +49,14 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
     learnt = variance.learnt
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
     degrees = np.full(len(session), variance.degrees)
-    told = Origin.PRIOR if variance.is_of_prior else Origin.BAND
-    origins = [told] * len(session)
-    logs = np.log(evidence.means.mean_us)
-    for places in measured_again(evidence.means):
-        own = float(np.var(logs[places], ddof=1))
-        free = len(places) - 1
-        for place in places:
-            known = degrees[place]
-            session[place] = (known * session[place] + free * own) / (known + free)
-            degrees[place] = known + free
-            origins[place] = Origin.THIS_CASE
+    again = measured_again(evidence.means)
+    own = again.variances(np.log(evidence.means.mean_us))[again.case]
+    free, places = again.count[again.case] - 1, again.places
+    session[places] = (degrees[places] * session[places] + free * own) / (degrees[places] + free)
+    degrees[places] += free
+    origins = [Origin.PRIOR if variance.is_of_prior else Origin.BAND] * len(session)
+    for place in places.tolist():
+        origins[place] = Origin.THIS_CASE
     return VarianceParts(
         repeats=evidence.repeats_variance,
         session=session,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import expm1
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,8 +90,10 @@ def diff_verb(
     *,
     root: DatabaseRootOption = "opmeter-data",
 ) -> None:
-    """List the cases that came, went or changed their duration."""
+    """List the cases that came, went or changed their duration, and how many are known better or
+    worse."""
     from collector.database.commits import readable_log
+    from collector.database.intervals import interval_changes
     from collector.database.query import diff
     from collector.database.snapshot import load_state
     from jobs.cli.opening import open_root
@@ -104,6 +107,12 @@ def diff_verb(
         say(
             f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
             f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
+        )
+    for told in interval_changes(old, new):
+        say(
+            f"interval {told.version_path}: {counted(told.wider, 'case')} wider, {told.narrower} "
+            f"narrower; half of those of both versions reach {_share(told.before)} -> "
+            f"{_share(told.after)} or less to each side"
         )
     number = counted(len(changes), "case differs", "cases differ")
     say(f"{number} between versions {before} and {after}")
@@ -154,6 +163,10 @@ def _version(store: Store, root: str, log: Log, number: int) -> Commit:
 
 def _problems(number: int) -> str:
     return counted(number, "problem") if number else "no problems"
+
+
+def _share(reach: float) -> str:
+    return f"{100 * expm1(reach):.3g} %"
 
 
 def _duration(value_us: float | None) -> str:

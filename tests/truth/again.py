@@ -32,10 +32,10 @@ def judge(first: pd.DataFrame, again: pd.DataFrame, prior: VariancePrior, *, bli
     joined = first.merge(again, on=_KEY, suffixes=("", "_again"))
     cases = joined[_KEY].astype(str).agg("|".join, axis=1)
     order = np.array([int(short_hash(case, 12), 16) for case in cases])
-    joined = joined.assign(case=cases, order=order).sort_values("order", ignore_index=True)
+    joined = joined.assign(order=order).sort_values("order", ignore_index=True)
     shown = _blind(joined) if blind else joined["order"].to_numpy() % 2 == 0
-    seen = _means(joined, "latency", "first")
-    means = both(seen, _means(joined[shown], "latency_again", "second"))
+    seen = _means(joined, "latency", 0)
+    means = both(seen, _means(joined[shown], "latency_again", 1))
     evidence = evidence_of(means, repeat_spread=prior.repeat_spread)
     parts = parts_of(evidence, fit(evidence, prior))
     hidden = np.flatnonzero(~shown)
@@ -51,12 +51,12 @@ def _blind(joined: pd.DataFrame) -> np.ndarray:
     return ((place < _BLIND_OF_DECADE) & (place < _BLIND_SHARE * len(joined))).to_numpy()
 
 
-def _means(rows: pd.DataFrame, latency: str, session: str) -> SessionMeans:
+def _means(rows: pd.DataFrame, latency: str, session: int) -> SessionMeans:
     return SessionMeans(
-        cases=rows["case"].tolist(),
+        cases=rows["order"].to_numpy(np.int64),
         families=rows["gemm_dtype"].tolist(),
-        sessions=[session] * len(rows),
-        devices=["L40S"] * len(rows),
+        sessions=np.full(len(rows), session),
+        devices=np.zeros(len(rows), np.int64),
         mean_us=rows[latency].to_numpy(float) * 1e3,
         spreads=np.full(len(rows), np.nan),
         repeats=np.ones(len(rows)),

@@ -48,28 +48,27 @@ def sessions_of(path: Path) -> tuple[SessionMeans, SessionMeans]:
     """The first sessions of all cases of a file, and the second ones of those that have one."""
     table = pd.read_csv(path)
     again = table.groupby(_KEY).cumcount()
-    return _means(table, again == 0, path), _means(table, again == 1, path)
+    return _means(table, again == 0), _means(table, again == 1)
 
 
-def _means(table: pd.DataFrame, chosen: "pd.Series[bool]", path: Path) -> SessionMeans:
+def _means(table: pd.DataFrame, chosen: "pd.Series[bool]") -> SessionMeans:
     rows = table[chosen]
+    measured = [column for column in rows.columns if column.endswith(".mean")]
     parts = []
-    for column in rows.columns:
-        if column.startswith("time_stats.") and column.endswith(".mean"):
-            name = column.split(".")[1]
-            part = rows[_KEY].astype(str).agg("|".join, axis=1).rename("case").to_frame()
-            part["case"] = name + "|" + part["case"]
-            part["family"] = _FAMILIES.get(name, name)
-            part["session"] = [f"{path.name}:{row:08d}" for row in rows.index]
-            part["us"] = rows[column] * 1e3
-            part["spread"] = rows[column.replace(".mean", ".std")] / rows[column]
-            parts.append(part[part["us"] > 0])
+    for number, column in enumerate(measured):
+        name = column.split(".")[1]
+        part = pd.DataFrame({"us": rows[column] * 1e3})
+        part["case"] = (rows[_KEY[0]] * 1000 + rows[_KEY[1]]) * len(measured) + number
+        part["family"] = _FAMILIES.get(name, name)
+        part["spread"] = rows[column.replace(".mean", ".std")] / rows[column]
+        part["session"] = rows.index
+        parts.append(part[part["us"] > 0])
     found = pd.concat(parts, ignore_index=True)
     return SessionMeans(
-        cases=found["case"].tolist(),
+        cases=found["case"].to_numpy(np.int64),
         families=found["family"].tolist(),
-        sessions=found["session"].tolist(),
-        devices=[path.name] * len(found),
+        sessions=found["session"].to_numpy(np.int64),
+        devices=np.zeros(len(found), np.int64),
         mean_us=found["us"].to_numpy(float),
         spreads=found["spread"].to_numpy(float),
         repeats=np.full(len(found), float(_REPEATS)),
@@ -77,14 +76,14 @@ def _means(table: pd.DataFrame, chosen: "pd.Series[bool]", path: Path) -> Sessio
 
 
 def both(first: SessionMeans, second: SessionMeans) -> SessionMeans:
+    """The measurements of both."""
     return SessionMeans(
-        *([*a, *b] for a, b in _columns(first, second, "cases families sessions devices")),
-        *(np.concatenate(pair) for pair in _columns(first, second, "mean_us spreads repeats")),
+        families=[*first.families, *second.families],
+        **{
+            name: np.concatenate([getattr(first, name), getattr(second, name)])
+            for name in ("cases", "sessions", "devices", "mean_us", "spreads", "repeats")
+        },
     )
-
-
-def _columns(first: SessionMeans, second: SessionMeans, names: str) -> list[tuple]:
-    return [(getattr(first, name), getattr(second, name)) for name in names.split()]
 
 
 def learnt_from(paths: Sequence[Path]) -> VariancePrior:
@@ -100,8 +99,8 @@ def judged(paths: Sequence[Path], prior: VariancePrior) -> list[tuple[Floats, Fl
         first, second = sessions_of(path)
         seen = evidence_of(first, repeat_spread=prior.repeat_spread)
         reaches = another_session(seen, prior)
-        at = {case: place for place, case in enumerate(first.cases)}
-        places = np.array([at[case] for case in second.cases], np.int64)
+        at = {case: place for place, case in enumerate(first.cases.tolist())}
+        places = np.array([at[case] for case in second.cases.tolist()], np.int64)
         apart = np.abs(np.log(second.mean_us / first.mean_us[places]))
         found.append((apart, reaches[:, places]))
     return found

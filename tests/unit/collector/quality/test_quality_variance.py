@@ -39,10 +39,10 @@ def drawn(
         deviations[session] += np.log(1.5) if session < wild else 0
     count = cases * sessions
     return SessionMeans(
-        cases=[f"case{n}" for n in range(cases)] * sessions,
+        cases=np.tile(np.arange(cases), sessions),
         families=["matmul" if n % 2 else "norm" for n in range(cases)] * sessions,
-        sessions=[f"s{at}" for at in range(sessions) for _ in range(cases)],
-        devices=[f"d{at % 2 if device_sd else 0}" for at in range(sessions) for _ in range(cases)],
+        sessions=np.repeat(np.arange(sessions), cases),
+        devices=np.repeat(np.arange(sessions) % 2 if device_sd else np.zeros(sessions, int), cases),
         mean_us=(true_us * np.exp(deviations)).ravel(),
         spreads=np.full(count, repeat_sd),
         repeats=np.full(count, float(REPEATS)),
@@ -50,12 +50,9 @@ def drawn(
 
 
 def chosen(means: SessionMeans, places: list[int]) -> SessionMeans:
-    texts = {
-        name: [getattr(means, name)[at] for at in places]
-        for name in ("cases", "families", "sessions", "devices")
-    }
-    numbers = {name: getattr(means, name)[places] for name in ("mean_us", "spreads", "repeats")}
-    return SessionMeans(**texts, **numbers)
+    names = ("cases", "sessions", "devices", "mean_us", "spreads", "repeats")
+    families = [means.families[at] for at in places]
+    return SessionMeans(families=families, **{n: getattr(means, n)[places] for n in names})
 
 
 def session_sd(means: SessionMeans, prior: VariancePrior = PRIOR) -> float:
@@ -111,7 +108,7 @@ def test_a_case_that_is_measured_often_is_known_by_itself():
     """One case wobbles ten times as far as its group does."""
     means = drawn(60, 12, session_sd=0.01)
     wobble = np.random.default_rng(5).normal(0, 0.1, len(means.cases))
-    is_it = np.array(means.cases) == "case7"
+    is_it = means.cases == 7
     means = replace(means, mean_us=means.mean_us * np.exp(np.where(is_it, wobble, 0)))
     evidence = evidence_of(means, repeat_spread=0.01)
     parts = parts_of(evidence, fit(evidence, PRIOR))
@@ -144,14 +141,14 @@ def test_stated_shares_hold():
 
 def test_the_order_of_sessions_does_not_matter():
     means = drawn(30, 3, session_sd=0.05)
-    swapped = replace(means, sessions=[{"s0": "s2", "s2": "s0"}.get(s, s) for s in means.sessions])
+    swapped = replace(means, sessions=2 - means.sessions)
     one, other = (fit(evidence_of(m, repeat_spread=0.01), PRIOR) for m in (means, swapped))
     assert one.learnt == other.learnt
 
 
 def test_repeats_of_one_session_tell_nothing_of_sessions():
     means = drawn(30, 2, session_sd=0.05)
-    together = replace(means, sessions=["s0"] * 60)
+    together = replace(means, sessions=np.zeros(60, np.int64))
     assert len(evidence_of(together, repeat_spread=0.01).pairs) == 0
 
 

@@ -1,0 +1,178 @@
+"""How well the numbers of a state are known: for each good measurement the interval of the mean
+that its stack would show over sessions and devices.
+
+A pure function of the set of measurements: whoever merged what, in whatever order, gets the same.
+What the stacks of other version directories tell of the same kind of device is the prior of each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.collective_case import is_collective
+from collector.database.query import best_rows, good_rows
+from collector.database.state import TEXT, State
+from collector.ops.registry import family_of
+from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
+from collector.quality.stack_interval import stack_intervals
+from collector.quality.student import student_factor
+from collector.quality.variance import fit, learn
+from collector.quality.variance_prior import VariancePrior, prior_of
+
+_COLLECTIVES = "collective"
+_DIFFERS = 1.01  # an interval that is wider by less says the same
+_SESSION = ("campaign", "shard", "attempt", "session")
+_DEVICE = ("node", "device_serial", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseInterval:
+    """Where the mean lies with 95 %, and `variance`: where most of what is known of it is from."""
+
+    low_us: float
+    high_us: float
+    degrees: float
+    variance: str
+
+    @property
+    def reach(self) -> float:
+        """How far it goes to each side, as the logarithm of a ratio."""
+        return log(self.high_us / self.low_us) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class VersionIntervals:
+    """The intervals of a version directory by measurement. `model` is what decides how wide they
+    are beside the measurements of each case: equal where it is the same."""
+
+    of: Mapping[str, CaseInterval]
+    model: object
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalChange:
+    """How many cases of a version are known worse, or better, than in another state; the reach of
+    half of the intervals in each."""
+
+    version_path: str
+    wider: int
+    narrower: int
+    before: float
+    after: float
+
+
+def intervals_of(state: State) -> dict[str, VersionIntervals]:
+    """The intervals of each version directory."""
+    priors = {path: prior_of(v.shown_stack.device) for path, v in state.versions.items()}
+    rows = {path: _rows(state, path) for path in state.versions}
+    found = {
+        path: evidence_of(_means(rows[path]), repeat_spread=prior.repeat_spread)
+        for path, prior in priors.items()
+    }
+    intervals = {}
+    for path, prior in priors.items():
+        others = [e.pairs for p, e in found.items() if p != path and priors[p] == prior]
+        learnt = learn(others, prior)
+        intervals[path] = _of_version(rows[path], found[path], learnt)
+    return intervals
+
+
+def interval_changes(before: State, after: State) -> list[IntervalChange]:
+    """The versions of both states whose cases are known worse or better."""
+    old, new = _shown(before), _shown(after)
+    changes = []
+    for path in sorted(old.keys() & new.keys()):
+        cases = sorted(old[path].keys() & new[path].keys())
+        pairs = [(old[path][case], new[path][case]) for case in cases]
+        wider = sum(then * _DIFFERS < now for then, now in pairs)
+        narrower = sum(now * _DIFFERS < then for then, now in pairs)
+        if wider or narrower:
+            halves = (median(reaches) for reaches in zip(*pairs, strict=True))
+            changes.append(IntervalChange(path, wider, narrower, *halves))
+    return changes
+
+
+def _shown(state: State) -> dict[str, dict[str, float]]:
+    """The reach of each interval that shows, by version and case."""
+    found = {}
+    for path, intervals in intervals_of(state).items():
+        best = best_rows(state, path)
+        best = best.filter(best["good"])
+        columns = (best[name].to_pylist() for name in ("case", "measurement"))
+        found[path] = {case: intervals.of[m].reach for case, m in zip(*columns, strict=True)}
+    return found
+
+
+def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> VersionIntervals:
+    variance = fit(evidence, prior)
+    found = stack_intervals(evidence, variance)
+    columns = (_digits(found.low_us), _digits(found.high_us), found.degrees.tolist())
+    names = rows["measurement"].to_pylist()
+    cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
+    model = (
+        variance.learnt,
+        variance.degrees,
+        variance.is_of_prior,
+        evidence.group_names,
+        tuple(evidence.group_spread.tolist()),
+        tuple(variance.ratios.tolist()),
+    )
+    return VersionIntervals(dict(zip(names, cases, strict=True)), model)
+
+
+def _digits(values: Floats) -> list[float]:
+    """To five digits: the last ones are those of a machine's arithmetic, and every machine that
+    reads a database shall find the same bytes in it."""
+    return [float(f"{value:.5g}") for value in values.tolist()]
+
+
+def _rows(state: State, path: str) -> pa.Table:
+    """The good measurements of the stack that a version shows, sorted by id."""
+    rows = good_rows(state.measurements, state.versions[path], path)
+    return rows.take(pc.sort_indices(rows, sort_keys=[("measurement", "ascending")]))
+
+
+def _means(rows: pa.Table) -> SessionMeans:
+    kernels = rows["kernel_type"].to_pylist()
+    families = {
+        kernel: _COLLECTIVES if is_collective(kernel) else family_of(kernel)
+        for kernel in set(kernels)
+    }
+    mean_us, repeats = _floats(rows, "mean_us"), _floats(rows, "n_accepted")
+    return SessionMeans(
+        cases=_numbered(rows, ("case", "cache")),
+        families=[families[kernel] for kernel in kernels],
+        sessions=_numbered(rows, _SESSION),
+        devices=_numbered(rows, _DEVICE),
+        mean_us=mean_us,
+        spreads=_spreads(rows, mean_us, repeats),
+        repeats=repeats,
+    )
+
+
+def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
+    """The relative standard deviation of single repeats, which their interval is made of; NaN for
+    a single one."""
+    half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
+    counts = set(repeats.tolist())
+    factors = {n: student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts}
+    errors = np.array([factors[n] for n in repeats.tolist()], np.float64)
+    spreads: Floats = half_us / errors / mean_us
+    return spreads
+
+
+def _floats(rows: pa.Table, name: str) -> Floats:
+    values: Floats = rows[name].cast(pa.float64()).to_numpy()
+    return values
+
+
+def _numbered(rows: pa.Table, names: tuple[str, ...]) -> Whole:
+    """What columns say together, as a number: equal where they are, in the order of the rows."""
+    joined = pc.binary_join_element_wise(*(rows[name] for name in names), pa.scalar("|", TEXT))
+    numbers = joined.combine_chunks().dictionary_encode().indices
+    return np.asarray(numbers.to_numpy(zero_copy_only=False), np.int64)

@@ -1,0 +1,134 @@
+"""Both intervals of a number: where they show, what they are of, and that no order of merging
+decides them."""
+
+import csv
+import io
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector.database.columns import (
+    AVERAGE_DURATION,
+    SESSION_INTERVAL,
+    STACK_DEGREES,
+    STACK_INTERVAL,
+    STACK_VARIANCE,
+)
+from collector.database.commits import history
+from collector.database.intervals import interval_changes, intervals_of
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import read_results
+from collector.database.state import State, join_all
+from collector.database.verify import verify
+from collector.database.view import render
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from collector.store.opening import open_store
+from jobs.cli.db import diff_verb
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+RECORDS = [add_record(rows) for rows in range(1, 31)]
+OTHER = Stack(device="CPU_test_2t", torch="2.14.0+cpu", details=(("flags", "avx2"),))
+
+
+def measured(number: int, *, sigma: float, count: int = 30, seed: int = 0) -> MadePlan:
+    """A plan whose session measured the first cases, each some way off its true mean."""
+    chance = random.Random(seed + number)
+    session = {
+        record.case_id: Tried((10.0 + at) * math.exp(chance.gauss(0, sigma)))
+        for at, record in enumerate(RECORDS[:count])
+    }
+    shard = MadeShard(f"shard-{number}", RECORDS[:count], [session])
+    return MadePlan([shard], number=number, head_commit=number - 1)
+
+
+def state_of(*plans: MadePlan) -> State:
+    store = MemoryStore()
+    written = [write_campaign(store, plan) for plan in plans]
+    return join_all(read_results(store, plan).state for plan in written)
+
+
+def rows(state: State, path: str = PATH) -> list[dict[str, str]]:
+    data = render(state)[f"{path}/Add.csv"].data.decode()
+    return list(csv.DictReader(io.StringIO(data, newline="")))
+
+
+def reaches(state: State, path: str = PATH) -> list[float]:
+    return sorted(one.reach for one in intervals_of(state)[path].of.values())
+
+
+def test_every_number_shows_both_intervals_and_where_its_variance_is_from() -> None:
+    for row in rows(state_of(measured(1, sigma=0.01))):
+        low, mean, high = (
+            float(row[name]) for name in (STACK_INTERVAL[0], AVERAGE_DURATION, STACK_INTERVAL[1])
+        )
+        assert low < mean < high
+        assert [float(row[name]) for name in SESSION_INTERVAL] == [mean, mean]
+        assert row[STACK_VARIANCE] == "prior" and float(row[STACK_DEGREES]) > 1
+
+
+def test_a_row_without_a_duration_has_no_interval() -> None:
+    failed = MadePlan([MadeShard("s", RECORDS[:1], [{RECORDS[0].case_id: Tried()}])])
+    (row,) = rows(state_of(failed))
+    assert not any(row.get(name) for name in (*STACK_INTERVAL, *SESSION_INTERVAL, STACK_VARIANCE))
+
+
+def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> None:
+    alone = measured(1, sigma=0.01)
+    once = state_of(alone)
+    steady = state_of(alone, measured(2, sigma=0.01, count=20))
+    shaky = state_of(alone, measured(2, sigma=1.5, count=20))
+    assert reaches(steady)[-1] < reaches(once)[0] < reaches(shaky)[0]
+    told = [row[STACK_VARIANCE] for row in rows(steady)]
+    assert told.count("this case") == 20 and told.count("band") == 10
+    [change] = interval_changes(once, steady)
+    assert (change.version_path, change.wider, change.narrower) == (PATH, 0, 30)
+    assert change.after < change.before
+    [change] = interval_changes(once, shaky)
+    assert (change.wider, change.narrower) == (30, 0)
+    assert interval_changes(once, once) == []
+
+
+def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None:
+    elsewhere = [replace(measured(n, sigma=0.005), stack=OTHER) for n in (2, 3)]
+    alone, beside = state_of(measured(1, sigma=0.01)), state_of(measured(1, sigma=0.01), *elsewhere)
+    assert reaches(beside)[-1] < reaches(alone)[0]
+    assert {row[STACK_VARIANCE] for row in rows(beside)} == {"prior"}
+    assert {row[STACK_VARIANCE] for row in rows(beside, OTHER.version_path)} == {"this case"}
+
+
+def test_intervals_are_the_same_whatever_was_merged_first() -> None:
+    plans = [measured(n, sigma=0.05, count=30 - 5 * n) for n in (1, 2, 3)]
+    stores = [MemoryStore(), MemoryStore()]
+    for store, order in zip(stores, (plans, plans[::-1]), strict=True):
+        for plan in plans:
+            write_campaign(store, plan)
+        for plan in order:
+            head = merge(store, [plan.name], guard=CREATE, author="test").head
+        assert head is not None and verify(store) == []
+    first, second = (next(iter(history(store))) for store in stores)
+    assert first.content_hash == second.content_hash
+
+
+def test_a_diff_says_how_many_cases_are_known_better(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    for plan in (measured(1, sigma=0.01), measured(2, sigma=0.01, count=20)):
+        write_campaign(store, plan)
+        merge(store, [plan.name], guard=CREATE, author="test")
+    diff_verb(1, 2, root=str(tmp_path))
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2].startswith(f"interval {PATH}: 0 cases wider, 30 narrower; half of those")
