@@ -2,12 +2,14 @@
 
 import random
 import time
+from contextlib import suppress
 
 import pytest
 
 from jobs.kube.leader_election import LEASE
 from tests.cluster.drill import GOOD, Drill
 from tests.cluster.faults import Faults
+from tests.cluster.gangs import as_gang
 from tests.cluster.test_drill_store import outage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
@@ -40,3 +42,21 @@ def test_a_controller_is_killed_at_twenty_random_moments(drill: Drill):
 
 def test_two_minutes_without_a_store_are_waited_for(drill: Drill, faults: Faults):
     outage(drill, faults, 120.0)
+
+
+def test_a_gang_that_lost_a_node_for_good_waits_for_room_and_is_made_anew(
+    drill: Drill, faults: Faults
+):
+    """Of two nodes: with one there is no room for it, and people are told."""
+    as_gang(drill)
+    drill.launch()
+    drill.wait("both pods run", lambda: len(drill.workers()) == 2)
+    with faults.kubelet_stopped("node2"):
+        for lost in drill.workers("node2"):
+            with suppress(RuntimeError):
+                faults.kill_container(drill.namespace, lost["metadata"]["name"])
+        drill.wait("people are told", lambda: {"NodeLost", "GangWaits"} <= drill.reasons())
+        assert not drill.namespace.get("jobs", "-l", "opmeter.io/kind=gang")["items"]
+    drill.finish()
+    assert set(drill.outcomes().values()) == {"ok"}
+    assert [wave["pods"] for wave in drill.waves()] == [2, 2]
