@@ -7,21 +7,22 @@ what is silent for half a minute, keep-alives included, is gone.
 import json
 import select
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from collector.comm.gang import GangFailed
+from collector.comm.gang import PeerLeft
 
 _SEND_S = 30.0
 # A lost machine is noticed after 10 s of silence and 3 keep-alives 5 s apart.
 _IDLE_S, _BETWEEN_S, _COUNT = 10, 5, 3
 _AT_ONCE_BYTES = 1 << 16
-_LONGEST_BYTES = 1 << 26  # a plan of every collective of a site is a thousandth of it
+LONGEST_BYTES = 1 << 26  # a plan of every collective of a site is a thousandth of it
 
 Message = Mapping[str, Any]
 
 
-class Gone(GangFailed):
+class Gone(PeerLeft):
     """The other end is not there any more."""
 
 
@@ -31,6 +32,7 @@ class Connection:
     def __init__(self, link: socket.socket, other: str):
         self._link, self.other = link, other
         self._unread = bytearray()
+        self.longest_bytes = LONGEST_BYTES
         link.settimeout(_SEND_S)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
@@ -52,8 +54,10 @@ class Connection:
 
     def heard(self, wait_s: float = 0.0) -> Message | None:
         """The next message; None where none is whole after so long."""
+        deadline = time.monotonic() + wait_s
         while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._link], [], [], wait_s)
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._link], [], [], left_s)
             if not ready:
                 return None
             self._read()
@@ -69,7 +73,7 @@ class Connection:
             more = self._link.recv(_AT_ONCE_BYTES)
         except OSError as error:
             raise Gone(f"{self.other} is lost: {error}") from error
-        if not more or len(self._unread) > _LONGEST_BYTES:
+        if not more or len(self._unread) > self.longest_bytes:
             raise Gone(f"{self.other} has left")
         self._unread += more
 
@@ -77,7 +81,7 @@ class Connection:
 def _message(line: bytes, other: str) -> Message:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Gone(f"{other} speaks otherwise than a gang does") from error
     if not isinstance(found, dict):
         raise Gone(f"{other} speaks otherwise than a gang does")

@@ -24,6 +24,7 @@ from collector.comm.rank_files import (
     RESULTS,
     LineCount,
     RankState,
+    have_met,
     rank_states,
     stacks_name,
 )
@@ -94,6 +95,10 @@ class GangFailed(OpmeterError):
     """A bench did not come to its end; the message says which rank ended it, in what, and why."""
 
 
+class PeerLeft(GangFailed):
+    """Another node of the gang is lost, or was told to stop: no case and no rank is to blame."""
+
+
 def run_gang(
     plan: GangPlan,
     meeting: Rendezvous,
@@ -124,7 +129,7 @@ def run_gang(
             start_new_session=True,
         )
     try:
-        _watch(process, folder, meeting.nproc_per_node, patience_s, tick)
+        _watch(process, folder, meeting, patience_s, tick)
     finally:
         for state in rank_states(folder):  # torchrun gives each a process group of its own
             if state.process is not None:
@@ -214,12 +219,12 @@ def _threads(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
 def _watch(
     process: "subprocess.Popen[bytes]",
     folder: Path,
-    ranks: int,
+    meeting: Rendezvous,
     patience_s: float,
     tick: Tick,
 ) -> None:
     """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
-    longer."""
+    longer, and so are ranks of other nodes, whose journals are theirs."""
     steps, since, measured = -1, time.monotonic(), LineCount(folder / RESULTS)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -233,7 +238,9 @@ def _watch(
         if (now := sum(state.steps for state in states)) > steps:
             steps, since = now, time.monotonic()
             continue
-        limit_s = patience_s if len(states) == ranks else max(patience_s, _STARTING_S)
+        begun = len(states) == meeting.nproc_per_node
+        begun &= meeting.nnodes == 1 or have_met(folder)
+        limit_s = patience_s if begun else max(patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
             raise GangFailed(_hang(states, limit_s, folder))
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.comm.gang import GangFailed, GangPlan, Rendezvous, Tick, run_gang
+from collector.comm.gang import GangFailed, GangPlan, PeerLeft, Rendezvous, Tick, run_gang
 from collector.comm.meeting import GATHER_S, EndedElsewhere, Lead, Order, Place
 from collector.comm.rank_files import have_met
-from collector.errors import BadInput, PeersAway
+from collector.errors import BadInput, PeersAway, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class OverNodes:
         while True:
             try:
                 with Lead(self.host, self.nodes) as lead:
-                    self.publish(lead.place)
+                    self._publish(lead.place)
                     lead.gather(max(0.0, deadline - time.monotonic()), tick)
                     self._run(lead, plan, world, folder, program, patience_s, tick, environment)
                 return
@@ -55,6 +55,12 @@ class OverNodes:
                 logger.warning("the gang meets again: %s", error)
                 shutil.rmtree(folder)
                 folder.mkdir()
+
+    def _publish(self, place: Place) -> None:
+        try:
+            self.publish(place)
+        except StoreError as error:
+            raise PeersAway(f"the others cannot be told where to come: {error}") from error
 
     def _run(
         self,
@@ -95,13 +101,18 @@ class OverNodes:
                 tick=watched,
                 environment=environment,
             )
-        except EndedElsewhere as error:
+        except BadInput as error:  # somebody has taken the port meanwhile
+            raise PeersAway(str(error)) from error
+        except (EndedElsewhere, PeerLeft) as error:
             if not have_met(folder):
                 raise PeersAway(str(error)) from error
             raise
         except GangFailed as error:
             # The first who fails takes the others along, and these only say that it has left.
+            lead.blame_ours(str(error))
             words = lead.last_words()
+            if words and not have_met(folder):  # nobody knows which of them was the first
+                raise PeersAway(f"{words}; here: {error}") from error
             raise GangFailed(f"{words}; here: {error}" if words else str(error)) from error
         lead.last_words()
 

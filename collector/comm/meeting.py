@@ -6,6 +6,7 @@ connection stands as long as the gang does: whichever node fails, ends or is los
 and they meet again for the next one.
 """
 
+import contextlib
 import hmac
 import secrets
 import socket
@@ -16,21 +17,23 @@ from pathlib import Path
 from types import TracebackType
 
 from collector.canonical import canonical_json
-from collector.comm.connection import Connection, Gone
-from collector.comm.gang import GangFailed, Rendezvous, Tick, run_gang
+from collector.comm.connection import LONGEST_BYTES, Connection, Gone
+from collector.comm.gang import GangFailed, PeerLeft, Rendezvous, Tick, run_gang
+from collector.comm.rank_files import have_met
 from collector.decoding import decode_object
 from collector.errors import BadInput, PeersAway
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
 _LOOK_S = 1.0
 _CONNECT_S = 10.0
-_HELLO_S = 5.0
+_HELLO_S, _HELLO_BYTES = 5.0, 4096
+_WORD_S = 10.0  # for the first node to say that it was its own ranks that failed
 _LAST_WORDS_S = 5.0  # for why another node's ranks ended, after ours did
 _PROGRAMS = "collector.comm."  # where modules of ranks lie
 
 
 class EndedElsewhere(GangFailed):
-    """Another node has ended the gang, or is gone."""
+    """Ranks of another node have failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +109,31 @@ class Lead:
                 )
             try:
                 link, address = self._server.accept()
-            except TimeoutError:
+            except OSError:  # nobody came, or whoever came has left
                 continue
             self._greet(Connection(link, str(address[0])))
 
     def begin(self, order: Order) -> None:
-        """Tell every node what to do. Raises EndedElsewhere where one has left."""
+        """Tell every node what to do. Raises Gone where one has left."""
         for other in self._others.values():
-            try:
-                other.say({"order": asdict(order)})
-            except Gone as error:
-                raise EndedElsewhere(str(error)) from error
+            other.say({"order": asdict(order)})
+
+    def blame_ours(self, reason: str) -> None:
+        """Tell the others that ranks of this node failed by themselves, and took theirs along."""
+        for other in self._others.values():
+            with contextlib.suppress(Gone):
+                other.say({"over": reason})
 
     def check(self) -> None:
-        """Raise EndedElsewhere where another node's ranks have failed, or the node has left."""
+        """Raise EndedElsewhere where another node's ranks have failed, PeerLeft where it was told
+        to stop or is gone."""
         for rank, other in self._others.items():
-            if rank not in self._ended:
-                self._hear(rank, other)
+            if rank not in self._ended and (said := other.heard()) is not None:
+                if "left" in said:
+                    raise PeerLeft(f"{other.other}: {said['left']}")
+                self._ended[rank] = str(said.get("ended", ""))
             if self._ended.get(rank):
                 raise EndedElsewhere(f"{other.other}: {self._ended[rank]}")
-
-    def _hear(self, rank: int, other: Connection) -> None:
-        try:
-            said = other.heard()
-        except Gone as error:
-            raise EndedElsewhere(str(error)) from error
-        if said is not None:
-            self._ended[rank] = str(said.get("ended", ""))
 
     def last_words(self) -> str:
         """Why the ranks of another node have ended, where one says so within a few seconds."""
@@ -155,12 +156,15 @@ class Lead:
 
     def _greet(self, other: Connection) -> None:
         """Whoever knows the token and its own number is one of ours; it may come anew."""
+        other.longest_bytes = _HELLO_BYTES
         try:
             said = other.heard(_HELLO_S) or {}
         except Gone:
             said = {}
-        rank, token = said.get("node_rank"), str(said.get("token", ""))
-        if not (hmac.compare_digest(token, self.place.token) and _is_of(rank, self._nodes)):
+        other.longest_bytes = LONGEST_BYTES
+        rank, token = said.get("node_rank"), str(said.get("token", "")).encode()
+        known = hmac.compare_digest(token, self.place.token.encode())
+        if not (known and _is_of(rank, self._nodes)):
             other.close()
             return
         assert isinstance(rank, int)
@@ -172,8 +176,8 @@ class Lead:
 
 def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
     """Run this node's ranks for whoever leads at a place, once, in an empty folder; `tick` may
-    raise GangFailed to end them. Raises Gone where nobody leads there any more, and GangFailed
-    where the ranks here came to no good end by themselves."""
+    raise PeerLeft to end them, where this node is told to stop. Raises Gone where nobody leads
+    there any more, and GangFailed where the ranks here came to no good end by themselves."""
     try:
         link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
     except OSError as error:
@@ -222,9 +226,14 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
             tick=still_led,
             environment=order.environment,
         )
-    except (GangFailed, BadInput) as error:
+    except PeerLeft as error:  # whoever leads, or this node was told to stop
         if not isinstance(error, Gone):
-            lead.say({"ended": str(error) or "its ranks were ended"})
+            lead.say({"left": str(error)})
+        raise
+    except (GangFailed, BadInput) as error:
+        lead.say({"ended": str(error) or "its ranks were ended"})
+        if not have_met(folder) and (word := lead.heard(_WORD_S)) is not None and "over" in word:
+            raise Gone(f"{lead.other}: {word['over']}") from error
         raise
     lead.say({"ended": ""})
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from collector import surroundings
-from collector.comm.gang import GangFailed, StartRanks, start_here
+from collector.comm.gang import GangFailed, PeerLeft, StartRanks, start_here
 from collector.comm.rank_files import CaseSeen, have_met, read_results
-from collector.errors import BadInput
+from collector.errors import BadInput, PeersAway
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers, Unmeasured
@@ -44,7 +44,8 @@ class GangInstrument:
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """One start of the ranks, for the cases that can share it with the first one. Those that no
-        ranks could run are answered alone, without a start."""
+        ranks could run are answered alone, without a start. Raises PeersAway where another node
+        left before anything was measured."""
         if refused := self._refused(cases, provenance):
             return SessionAnswers(refused, (), NO_USAGE, began=True, reason="")
         start = start_of(cases[0].record.case)
@@ -56,7 +57,7 @@ class GangInstrument:
         folder = self._scratch / f"gang_{provenance.session}"
         folder.mkdir(parents=True)
         began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
-        reason = self._run(bench, shared, folder)
+        reason, peer_left = self._run(bench, shared, folder)
         seen = read_results(folder)
         if reason:  # as with any session: what is not whole is measured again
             rounds = Counter(one.case for one in seen)
@@ -73,6 +74,8 @@ class GangInstrument:
             surroundings.utc_now().isoformat(),
         )
         measurements = certificates(session, seen)
+        if peer_left and not measurements:
+            raise PeersAway(reason)
         return SessionAnswers(
             measurements,
             (_raw_records(folder, seen, session),) if measurements else (),
@@ -92,8 +95,9 @@ class GangInstrument:
             if reason
         )
 
-    def _run(self, bench: GangBench, cases: Sequence[ShardCase], folder: Path) -> str:
-        """Why the ranks ended before their time; empty where they did not."""
+    def _run(self, bench: GangBench, cases: Sequence[ShardCase], folder: Path) -> tuple[str, bool]:
+        """Why the ranks ended before their time, empty where they did not; and whether another node
+        had left."""
 
         def tick(measured: int) -> None:
             if self._stop.is_set():
@@ -106,8 +110,8 @@ class GangInstrument:
         try:
             bench.run(self._start, folder, case_limit_s(longest_s, self._settings.limits), tick)
         except (GangFailed, BadInput) as error:
-            return str(error)
-        return ""
+            return str(error), isinstance(error, PeerLeft)
+        return "", False
 
 
 def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:

@@ -21,7 +21,14 @@ from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnin
 from jobs.decide.quarantine import drained, kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
 from jobs.decide.remaining_work import left_of
-from jobs.decide.wave_choice import gangs_without_room, half_made, may_begin, next_wave
+from jobs.decide.wave_choice import (
+    gang_at_work,
+    gang_room,
+    gangs_without_room,
+    half_made,
+    may_begin,
+    next_wave,
+)
 from jobs.objects.waves import Wave
 
 # A Job that ended well stays so long, for whoever wants to read the logs of its pods.
@@ -109,7 +116,7 @@ class _Round:
         if self._refusal is not None:
             yield from self._refusal.warnings()
         yield from self._verdict.warnings()
-        yield from gangs_without_room(self._desired, self._open())
+        yield from gangs_without_room(self._desired, self._observed, self._open(), self._unfit)
         for job in self._live:
             if refused := refused_by_store(job, self._observed.pods_of(job)):
                 nodes = ", ".join(sorted({pod.node for pod in refused}))
@@ -137,10 +144,25 @@ class _Round:
         return bool(self._live or self._open())
 
     def _to_suspend(self) -> Iterator[tuple[str, Suspension]]:
+        busy = gang_at_work(self._observed)
         for job in self._live:
+            if job.gang and job.suspended:
+                if why := self._why_gang_rests(job, busy=busy):
+                    yield job.name, Suspension("GangWaits", why)
+                busy = True
+                continue
             wave = self._observed.by_hash[job.wave]
             if stops := suspension(job, wave, self._observed.pods_of(job), self._avoid):
                 yield job.name, stops
+
+    def _why_gang_rests(self, job: JobView, *, busy: bool) -> str:
+        """Why a gang that is suspended cannot be let go, whatever it was suspended for."""
+        if busy:
+            return "another gang runs"
+        avoid = self._unfit | frozenset(self._observed.by_hash[job.wave].avoid)
+        room = gang_room(self._desired, self._observed, avoid, free=True)
+        few = room < job.completions
+        return f"it takes {job.completions} nodes, and {room} have room for it" if few else ""
 
     def _open(self, handled: Iterable[str] = ()) -> list[str]:
         """The shards that nobody has committed, in the plan's order."""
@@ -215,7 +237,10 @@ class _Round:
         if desired.kueue:
             yield from queued_launches(desired, self._observed, self._live, todo, self._unfit)
             return
-        waiting = sum(len(indexes) for _, indexes in at_work)
+        # A gang that rests holds nothing, and it is let go only where there is room for all of it.
+        waiting = sum(
+            len(self._awaited[job.name]) for job in self._live if not (job.gang and job.suspended)
+        )
         waiting += sum(
             self._remaining[job.name].doubled_pods
             for job in self._live
@@ -224,8 +249,9 @@ class _Round:
         free = desired.workers - waiting
         if not todo or free < 1:
             return
-        wave = half_made(self._observed, self._avoid)
-        if wave is None or not may_begin(wave, self._observed, free):
+        # A gang that was deleted a moment ago went because of a node: not there again.
+        wave = half_made(desired, self._observed, self._avoid)
+        if wave is None or not may_begin(wave, desired, self._observed, free, self._unfit):
             wave = next_wave(desired, self._observed, todo, self._unfit, free)
         if wave is not None:
             yield Launch(wave, wave.at_once(free))

@@ -63,6 +63,8 @@ def scaling(
             yield Suspend(job.name, False, "nothing stands against it any more", most=most)
         elif not why and wanted != job.parallelism:
             yield Scale(job.name, wanted)
+        if job.gang and job.suspended and why:
+            continue  # it holds nothing, and comes back only where there is room for all of it
         todo = claim.left
         left -= min(len(todo.open_indexes), _share(claim, left)) + todo.doubled_pods
         left = max(0, left)

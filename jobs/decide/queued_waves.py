@@ -53,13 +53,14 @@ def queued_launches(
     # A gang is admitted whole, or waits without holding anything: it stands beside the others.
     single = [job for job in live if not job.gang]
     admitted, waiting = _pods(single, suspended=False), _pods(single, suspended=True)
-    takes_s, begun = _takes_s(desired), half_made(observed, avoid)
+    takes_s, begun = _takes_s(desired), half_made(desired, observed, avoid)
     left, serial = [s for s in todo if s not in desired.wide], len(observed.waves)
     if begun is not None and begun.is_gang:
-        yield from [Launch(begun, begun.pods)] if may_begin(begun, observed, begun.pods) else []
+        if may_begin(begun, desired, observed, desired.workers, avoid):
+            yield Launch(begun, begun.pods)
         begun = None
-    elif gang := next_gang(desired, observed, todo, desired.workers):
-        wave = gang_wave(desired, gang, serial, avoid)
+    elif gang := next_gang(desired, observed, todo, desired.workers, avoid):
+        wave = gang_wave(desired, observed, gang, serial, avoid)
         serial += 1
         yield Launch(wave, wave.pods)
     for _ in range(_MOST_LAUNCHES):

@@ -23,8 +23,8 @@ def next_wave(
     """A new wave of the first of the shards that are to do, away from the nodes `avoid`: a gang for
     which so many workers are free, or else shards of one pod. None where only gangs are left, and
     none of them can begin."""
-    if gang := next_gang(desired, observed, todo, free):
-        return gang_wave(desired, gang, len(observed.waves), avoid)
+    if gang := next_gang(desired, observed, todo, free, avoid):
+        return gang_wave(desired, observed, gang, len(observed.waves), avoid)
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
@@ -32,38 +32,91 @@ def next_wave(
     return wave_of(desired, indexes, len(observed.waves), avoid)
 
 
-def next_gang(desired: Desired, observed: Observed, todo: Sequence[str], free: int) -> str:
-    """The first gang over several pods for which so many workers are free; empty where there is
-    none, or one runs."""
-    if _gang_at_work(observed):
+def next_gang(
+    desired: Desired,
+    observed: Observed,
+    todo: Sequence[str],
+    free: int,
+    avoid: Collection[str] = (),
+) -> str:
+    """The first gang over several pods for which so many workers are free, and nodes enough; empty
+    where there is none, or one runs."""
+    if gang_at_work(observed):
         return ""
-    return next((shard for shard in todo if 1 < desired.wide.get(shard, 1) <= free), "")
+    room = min(free, gang_room(desired, observed, avoid, free=not desired.kueue))
+    return next((shard for shard in todo if 1 < desired.wide.get(shard, 1) <= room), "")
 
 
-def may_begin(wave: Wave, observed: Observed, free: int) -> bool:
+def may_begin(
+    wave: Wave, desired: Desired, observed: Observed, free: int, avoid: Collection[str]
+) -> bool:
     """Whether a wave that lacks its Job may have it now, with so many workers free."""
-    return not wave.is_gang or (wave.pods <= free and not _gang_at_work(observed))
+    if not wave.is_gang:
+        return True
+    return bool(next_gang(desired, observed, sorted(wave.shards), free, {*avoid, *wave.avoid}))
 
 
-def _gang_at_work(observed: Observed) -> bool:
-    """Whether a gang over several pods has them, or waits for them. One that is suspended has
-    none, but may be let go at any moment."""
-    return any(job.gang and job.is_live for job in observed.jobs)
+def gang_room(
+    desired: Desired, observed: Observed, avoid: Collection[str], *, free: bool = False
+) -> int:
+    """How many pods of a gang there are nodes for, one on each; `free` counts only those that have
+    room for a pod now. As many as may run where nodes may not be listed."""
+    if not observed.nodes:
+        return desired.workers
+    least = desired.per_index if free else 0
+    return sum(
+        node.ready
+        and node.schedulable
+        and node.name not in avoid
+        and (not free or node.free_devices >= least)
+        for node in observed.nodes
+    )
 
 
-def gang_wave(desired: Desired, shard: str, serial: int, avoid: Collection[str]) -> Wave:
+def gang_at_work(observed: Observed) -> bool:
+    """Whether a gang over several pods has them, or waits for them."""
+    return any(job.gang and job.is_live and not job.suspended for job in observed.jobs)
+
+
+def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
+    """Whether a wave that lacks its Job may still have it. It may be of another shape of pods than
+    the site has now; that of a gang may have been deleted because a node of it was lost."""
+    alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
+    if not wave.is_gang or not alike:
+        return alike
+    remains = any(pod.job == wave.job_name for pod in observed.pods)
+    (shard,) = wave.shards
+    return not remains and _away_from(desired, observed, shard, avoid) <= set(wave.avoid)
+
+
+def gang_wave(
+    desired: Desired, observed: Observed, shard: str, serial: int, avoid: Collection[str]
+) -> Wave:
     """The wave of one gang over several pods."""
-    pods = desired.wide[shard]
-    return wave_of(desired, ((shard,),) * pods, serial, avoid, pods)
+    pods, away = desired.wide[shard], _away_from(desired, observed, shard, avoid)
+    return wave_of(desired, ((shard,),) * pods, serial, away, pods)
 
 
-def gangs_without_room(desired: Desired, todo: Sequence[str]) -> Iterator[Announce]:
+def _away_from(
+    desired: Desired, observed: Observed, shard: str, avoid: Collection[str]
+) -> set[str]:
+    """The nodes that a gang keeps away from: beside those of any wave also those that it failed on,
+    where there are others enough. Two tries on one bad node would be taken for its own fault."""
+    struck = {strike.node for strike in observed.strikes.seen if strike.shard == shard} | set(avoid)
+    enough = gang_room(desired, observed, struck) >= desired.wide[shard]
+    return struck if enough else set(avoid)
+
+
+def gangs_without_room(
+    desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
+) -> Iterator[Announce]:
     """Tell of the widest gang that the cluster has no room for, as it is now."""
     most = max((desired.wide.get(shard, 1) for shard in todo), default=1)
-    if most > desired.workers and not desired.kueue:
+    room = min(desired.workers, gang_room(desired, observed, avoid))
+    if most > max(1, room):
         yield Announce(
             "GangWaits",
-            f"a gang takes {most} pods at once, and there is room for {desired.workers}: it begins "
+            f"a gang takes {most} pods at once, and there is room for {room}: it begins "
             "when so many nodes are free; opmeter doctor --cluster says which there are",
             f"{most} pods",
         )
@@ -89,7 +142,7 @@ def wave_of(
     )
 
 
-def half_made(observed: Observed, avoid: Collection[str]) -> Wave | None:
+def half_made(desired: Desired, observed: Observed, avoid: Collection[str]) -> Wave | None:
     """The newest wave, where it has no Job: nobody came that far, or somebody deleted it.
 
     Example: the newest wave holds s1 and s2, s1 is committed, and there is no Job: it is taken up
@@ -99,4 +152,5 @@ def half_made(observed: Observed, avoid: Collection[str]) -> Wave | None:
     if newest is None or newest.wave_hash in {job.wave for job in observed.jobs}:
         return None
     is_open = not newest.shards <= observed.committed
-    return newest if is_open and set(avoid) <= set(newest.avoid) else None
+    may = is_open and _is_fit(newest, desired, observed, avoid)
+    return newest if may and set(avoid) <= set(newest.avoid) else None

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from collector import keys, surroundings
-from collector.comm.connection import Gone
-from collector.comm.gang import GangFailed
+from collector.comm.gang import GangFailed, PeerLeft
 from collector.comm.meeting import Place, follow, place_from_json
 from collector.comm.rank_files import have_met
 from collector.errors import BadInput, NotFound
@@ -47,7 +46,7 @@ def follow_gang(
 
     def tick(measured: int) -> None:
         if stop.is_set():
-            raise GangFailed("the pod is told to stop")
+            raise PeerLeft("the pod is told to stop")
 
     while not stop.is_set() and (left := uncommitted()):
         place = _place(store, wave)
@@ -59,7 +58,7 @@ def follow_gang(
         try:
             follow(place, index, platform.node(), folder, tick)
             over = place.token
-        except Gone as error:
+        except PeerLeft as error:
             logger.info("%s", error)
             surroundings.wait(stop, _LOOK_S)
         except (GangFailed, BadInput) as error:

@@ -25,9 +25,11 @@ from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.store.single_writer import SingleWriterStore
+from collector.worker.assignment import check_stack
 from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
+from collector.worker.machine import ThisMachine
 from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
 from jobs.executor.pod_task import PodTask, task_of
@@ -205,6 +207,10 @@ def _do(
 ) -> None:
     """Measure, or have ranks of a gang that another pod measures with."""
     if wave.is_gang and task.index:
+        with seen_by_all():
+            plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
+            here = ThisMachine().stack(plan)
+        check_stack(plan.stack, here)
 
         def left() -> list[str]:
             return _uncommitted(patient, task, wave)

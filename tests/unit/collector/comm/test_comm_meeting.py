@@ -1,5 +1,6 @@
 """Nodes of a gang come together over TCP: all begin, or none does, and none outlives the others."""
 
+import contextlib
 import json
 import queue
 import socket
@@ -13,9 +14,9 @@ import pytest
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.connection import Connection, Gone
-from collector.comm.gang import RANK, GangFailed
+from collector.comm.gang import RANK, GangFailed, PeerLeft
 from collector.comm.many_nodes import OverNodes
-from collector.comm.meeting import Lead, Order, Place, follow, place_from_json
+from collector.comm.meeting import EndedElsewhere, Lead, Order, Place, follow, place_from_json
 from collector.comm.rank_files import read_results
 from collector.errors import BadInput, PeersAway
 from collector.topology import Grid
@@ -110,13 +111,62 @@ class TestGathering:
         with Lead(HOST, 2) as lead, pytest.raises(GangFailed, match="told to stop"):
             lead.gather(60, stop)
 
-    def test_noise_on_the_port_ends_nothing(self, joined) -> None:
+    @pytest.mark.parametrize(
+        "noise",
+        [
+            b"GET / HTTP/1.1\r\n\r\n[1]\n",
+            '{"token": "\u00e9", "node_rank": 1}\n'.encode(),
+            b'{"token": "\\u00e9", "node_rank": 1}\n',
+            b"[" * 100_000 + b"\n",
+            b"x" * 100_000,
+        ],
+        ids=["http", "text", "escape", "brackets", "long"],
+    )
+    def test_noise_on_the_port_ends_nothing(self, joined, noise: bytes) -> None:
         with Lead(HOST, 2) as lead:
-            with socket.create_connection((HOST, lead.place.port)) as noise:
-                noise.sendall(b"GET / HTTP/1.1\r\n\r\n[1]\n")
+            with socket.create_connection((HOST, lead.place.port)) as stranger:
+                stranger.sendall(noise)
                 ours = joined(lead.place, 1)
                 lead.gather(10, nothing)
             assert ours.heard() is None
+
+    def test_a_stranger_who_speaks_slowly_is_not_listened_to_for_long(self, joined) -> None:
+        with Lead(HOST, 2) as lead, socket.create_connection((HOST, lead.place.port)) as slow:
+            stop = threading.Event()
+
+            def speak() -> None:
+                with contextlib.suppress(OSError):
+                    while not stop.wait(0.5):
+                        slow.sendall(b"x")
+
+            speaker = threading.Thread(target=speak)
+            speaker.start()
+            began_s = time.monotonic()
+            time.sleep(0.2)
+            joined(lead.place, 1)
+            lead.gather(30, nothing)
+            assert time.monotonic() - began_s < 15
+            stop.set()
+            speaker.join()
+
+    def test_a_node_that_is_told_to_stop_is_no_failure_of_its_ranks(self, joined) -> None:
+        with Lead(HOST, 2) as lead:
+            other = joined(lead.place, 1)
+            lead.gather(10, nothing)
+            other.say({"left": "the pod is told to stop"})
+            with pytest.raises(PeerLeft, match=r"node 1 \(n\): the pod is told to stop"):
+                for _ in range(50):
+                    lead.check()
+                    time.sleep(0.1)
+
+    def test_ranks_that_fail_elsewhere_are_told_with_their_node(self, joined) -> None:
+        with Lead(HOST, 2) as lead:
+            other = joined(lead.place, 1)
+            lead.gather(10, nothing)
+            other.say({"ended": "rank 3 exited with 1"})
+            assert lead.last_words() == "node 1 (n): rank 3 exited with 1"
+            with pytest.raises(EndedElsewhere):
+                lead.check()
 
 
 @pytest.mark.fast
@@ -186,7 +236,7 @@ class Node:
 
     def _tick(self, measured: int) -> None:
         if self.stop.is_set():
-            raise GangFailed("told to stop")
+            raise PeerLeft("told to stop")
 
     def _run(self) -> None:
         for at in range(9):
@@ -239,7 +289,7 @@ class TestRanks:
 
         start = OverNodes(2, HOST, other.places.put, gather_s=30)
         plan = bench(tuple(4 * n for n in range(1, 200)))
-        with pytest.raises(GangFailed, match=r"node 1 \(n1\): told to stop"):
+        with pytest.raises(PeerLeft, match=r"node 1 \(n1\): told to stop"):
             start(plan, 4, here, program=RANK, patience_s=300, tick=tick, environment={})
         other.join()
         assert time.monotonic() - began_s < 120

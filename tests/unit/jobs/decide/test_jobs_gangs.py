@@ -143,6 +143,79 @@ def gang_job_running(cluster):
     return cluster.jobs[name]
 
 
+def test_the_remains_of_a_gang_that_lost_a_node_do_not_end_the_next_one():
+    """Its pod on that node stays for as long as the node is away, and names the old Job."""
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    remains = replace(cluster.pods[1], deleting=True, in_state_s=1000.0)
+    cluster.nodes["n2"], cluster.pods = False, [remains]
+    cluster.look()
+    cluster.pods = [remains]
+    found = [launch for _ in range(3) for launch in launches(cluster)]
+    assert len(found) == 1 and found[0].wave.job_name != job.name
+    assert gang_job(cluster).name == found[0].wave.job_name
+
+
+def test_a_gang_goes_to_other_nodes_than_where_its_pod_did_not_start():
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
+    cluster.pods = [cluster.pods[0], replace(cluster.pods[1], **stuck)]
+    assert [a.job for a in cluster.look() if isinstance(a, Delete)] == [job.name]
+    (launch,) = launches(cluster)
+    assert launch.wave.avoid == ("n2",)
+
+
+def test_a_gang_that_lost_its_room_holds_up_nobody():
+    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    cluster.look()
+    job = gang_job(cluster)
+    cluster.nodes["n4"] = False
+    cluster.jobs[job.name] = replace(job, suspended=True, stopped=True, held=True)
+    for _ in range(60):
+        cluster.look(), cluster.step()
+    assert len(cluster.committed) == 6 and "g0" not in cluster.committed
+    assert cluster.jobs[job.name].suspended
+    assert "GangWaits" in {reason for reason, _ in cluster.announced}
+    cluster.nodes["n4"] = True
+    cluster.play()
+    assert cluster.committed["g0"] is Outcome.OK
+
+
+def test_a_gang_for_which_too_few_nodes_are_trusted_waits_and_holds_up_nobody():
+    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    struck(cluster, "n1")
+    for _ in range(30):
+        cluster.look(), cluster.step()
+    assert len(cluster.committed) == 6
+    assert not any(job.gang for job in cluster.jobs.values())
+    told = [text for reason, text in cluster.announced if reason == "GangWaits"]
+    assert "a gang takes 4 pods at once, and there is room for 3" in told[0]
+
+
+def test_a_gang_does_not_go_twice_to_a_node_that_failed_it():
+    cluster = PlayedCluster(
+        desired(shards=0), end=lambda shard, node: 44 if node == "n1" else 0, nodes=FOUR
+    ).play()
+    assert cluster.committed == {"g0": Outcome.OK}
+    assert all("n1" in wave.avoid for wave in cluster.waves.values() if wave.serial)
+
+
+def test_a_wave_of_other_pods_than_the_site_has_now_is_not_taken_up():
+    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    (first,) = launches(cluster)
+    cluster.jobs.clear()
+    cluster.wanted = desired(pods=2)
+    cluster.waves = {
+        name: replace(wave, plan_hash=cluster.wanted.plan_hash)
+        for name, wave in cluster.waves.items()
+    }
+    (second,) = launches(cluster)
+    assert (first.wave.pods, second.wave.pods) == (4, 2)
+
+
 def test_a_gang_that_may_use_a_bad_node_and_does_not_goes_on():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.look()

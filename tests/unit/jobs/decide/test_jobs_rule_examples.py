@@ -193,12 +193,12 @@ def test_the_example_of_a_wave_of_what_has_failed_before(fail, given_up):
 
 
 def test_the_example_of_a_wave_without_its_job():
-    wave = wave_of(["s1", "s2"])
+    wanted, wave = desired(3, workers=2), wave_of(["s1", "s2"])
     seen = Observed(frozenset({"s1"}), (wave,))
-    assert half_made(seen, avoid=()) is wave
-    assert half_made(replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
-    assert half_made(seen, avoid={"n1"}) is None
-    assert half_made(replace(seen, jobs=(job_of(wave),)), avoid=()) is None
+    assert half_made(wanted, seen, avoid=()) is wave
+    assert half_made(wanted, replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
+    assert half_made(wanted, seen, avoid={"n1"}) is None
+    assert half_made(wanted, replace(seen, jobs=(job_of(wave),)), avoid=()) is None
 
 
 @pytest.mark.parametrize(("workers", "indexes"), [(4, 64), (100, 400), (1000, 1000)])

@@ -15,6 +15,7 @@ from collector.database.committed import read_commit
 from collector.database.merge import CREATE
 from collector.errors import BadInput, HostFault, StoreUnavailable
 from collector.host.npus import Npu
+from collector.host.stack import local_stack
 from collector.measurement import Outcome
 from collector.plan import plan_to_json
 from collector.store import open_store
@@ -206,15 +207,29 @@ def test_who_is_not_done_at_its_deadline_hangs(store, plan):
 
 
 @pytest.mark.fast
-def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store, plan):
-    wave = replace(wave_of(store, plan, (("s1",), ("s1",))), pods=2)
-    store.put(keys.wave(plan.campaign, wave.wave_hash), wave_to_json(wave))
-    told = environment(store, plan, wave, OPMETER_DEADLINE_S="1", JOB_COMPLETION_INDEX="1")
-    end = work(task_of(told), threading.Event())
+def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store):
+    shard = MadeShard("s1", [add_record(1)], is_committed=False)
+    plan = write_campaign(store, MadePlan([shard], stack=local_stack("cpu", "")))
+    end = lent(store, plan, OPMETER_DEADLINE_S="1")
     assert (end.code, end.reason) == (
         ExitCode.FAILED,
         "its deadline, 1 s, is past; 1 shard is left",
     )
+
+
+@pytest.mark.fast
+def test_a_pod_of_another_device_lends_no_ranks(store, plan):
+    end = lent(store, plan)
+    assert end.code == ExitCode.NODE
+    assert end.reason.startswith("the plan is for device 'CPU_test_2t', and this machine has ")
+
+
+def lent(store, plan, **more):
+    """How the second pod of a gang ends."""
+    wave = replace(wave_of(store, plan, (("s1",), ("s1",))), pods=2)
+    store.put(keys.wave(plan.campaign, wave.wave_hash), wave_to_json(wave))
+    told = environment(store, plan, wave, JOB_COMPLETION_INDEX="1", **more)
+    return work(task_of(told), threading.Event())
 
 
 @pytest.mark.fast
