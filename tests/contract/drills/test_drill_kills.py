@@ -58,7 +58,7 @@ def test_killed_at_ten_random_moments(kind, tmp_path, undisturbed: Runs, request
         process = runs.start(*arguments)
         if server is not None and kills % 3 == 1:
             _cut_off(server, moments)
-        time.sleep(moments.uniform(0.3, 6.5))
+        time.sleep(moments.uniform(0.3, 9.0))
         process.kill()
         output, _ = process.communicate()
         assert runs.wait_until_alone() == []
