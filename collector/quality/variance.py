@@ -22,7 +22,8 @@ TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.
 _TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the prior's are believed
 _GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
 _LEAST, _MOST = log(1e-4), log(1e6)  # of a ratio of variances
-_STEPS = 30
+_STEPS = 20  # to a thousandth
+_GOLDEN = (5**0.5 - 1) / 2
 _CLIP = 3.0  # a deviation says no more than this of what sessions share
 _SHARED, _SHARED_WEIGHT = 0.5, 2.0  # the part of two sessions' variance that all their cases share
 _MEETINGS = 10  # so many pairs of sessions the shared part is known by before any was seen
@@ -179,14 +180,20 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
 
 
 def _highest(likely: Callable[[float], float]) -> float:
-    """Where a function with one hill is highest, by thirds."""
+    """Where a function with one hill is highest, by the golden section: of each step one value is
+    new."""
     low, high = _LEAST, _MOST
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = likely(left), likely(right)
     for _ in range(_STEPS):
-        third = (high - low) / 3
-        if likely(low + third) < likely(high - third):
-            low += third
+        if at_left < at_right:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = likely(right)
         else:
-            high -= third
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = likely(left)
     return (low + high) / 2
 
 
