@@ -59,4 +59,4 @@ def test_a_gang_that_lost_a_node_for_good_waits_for_room_and_is_made_anew(
         assert not drill.namespace.get("jobs", "-l", "opmeter.io/kind=gang")["items"]
     drill.finish()
     assert set(drill.outcomes().values()) == {"ok"}
-    assert [wave["pods"] for wave in drill.waves()] == [2, 2]
+    assert {wave["pods"] for wave in drill.waves()} == {2}
