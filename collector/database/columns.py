@@ -135,7 +135,7 @@ def duration_cells(
 def interval_cells(
     stack_us: tuple[float, float], degrees: float, variance: str, session_us: tuple[float, float]
 ) -> dict[str, str]:
-    """The cells of both intervals of a mean. `variance` says where most of what is known of it
+    """The cells of both intervals of a mean. `variance` says what tells most closely of it
     comes from."""
     return {
         **dict(zip(STACK_INTERVAL, map(number_text, stack_us), strict=True)),

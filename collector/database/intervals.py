@@ -24,7 +24,6 @@ from collector.quality.student import student_factor
 from collector.quality.variance import fit, learn
 from collector.quality.variance_prior import VariancePrior, prior_of
 
-_COLLECTIVES = "collective"
 _DIFFERS = 1.01  # an interval that is wider by less says the same
 _SESSION = ("campaign", "shard", "attempt", "session")
 _DEVICE = ("node", "device_serial", "rank")
@@ -32,7 +31,7 @@ _DEVICE = ("node", "device_serial", "rank")
 
 @dataclass(frozen=True, slots=True)
 class CaseInterval:
-    """Where the mean lies with 95 %, and `variance`: where most of what is known of it is from."""
+    """Where the mean lies with 95 %, and `variance`: what tells of it most closely."""
 
     low_us: float
     high_us: float
@@ -42,7 +41,7 @@ class CaseInterval:
     @property
     def reach(self) -> float:
         """How far it goes to each side, as the logarithm of a ratio."""
-        return log(self.high_us / self.low_us) / 2
+        return (log(self.high_us) - log(self.low_us)) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,8 @@ def _shown(state: State) -> dict[str, dict[str, float]]:
         best = best_rows(state, path)
         best = best.filter(best["good"])
         columns = (best[name].to_pylist() for name in ("case", "measurement"))
-        found[path] = {case: intervals.of[m].reach for case, m in zip(*columns, strict=True)}
+        pairs = zip(*columns, strict=True)
+        found[path] = {case: intervals.of[m].reach for case, m in pairs if m in intervals.of}
     return found
 
 
@@ -132,17 +132,18 @@ def _digits(values: Floats) -> list[float]:
 
 
 def _rows(state: State, path: str) -> pa.Table:
-    """The good measurements of the stack that a version shows, sorted by id."""
+    """The good measurements of the stack that a version shows, sorted by id; without
+    collectives, which have no interval: their sessions differ by what a network does."""
     rows = good_rows(state.measurements, state.versions[path], path)
+    kinds = pc.unique(rows["kernel_type"]).to_pylist()
+    alone = pa.array([kind for kind in kinds if not is_collective(kind)], TEXT)
+    rows = rows.filter(pc.is_in(rows["kernel_type"], alone))
     return rows.take(pc.sort_indices(rows, sort_keys=[("measurement", "ascending")]))
 
 
 def _means(rows: pa.Table) -> SessionMeans:
     kernels = rows["kernel_type"].to_pylist()
-    families = {
-        kernel: _COLLECTIVES if is_collective(kernel) else family_of(kernel)
-        for kernel in set(kernels)
-    }
+    families = {kernel: family_of(kernel) for kernel in set(kernels)}
     mean_us, repeats = _floats(rows, "mean_us"), _floats(rows, "n_accepted")
     return SessionMeans(
         cases=_numbered(rows, ("case", "cache")),

@@ -152,7 +152,7 @@ def _measured(
     return {
         case: {
             **duration_cells(float(mean_us), _pairs(counters), told_cache),
-            **_intervals(intervals.of[measurement], float(low_us), float(high_us)),
+            **_intervals(intervals.of.get(measurement), float(low_us), float(high_us)),
         }
         for case, measurement, mean_us, counters, told_cache, low_us, high_us in zip(
             *(best[name].to_pylist() for name in names), strict=True
@@ -160,7 +160,9 @@ def _measured(
     }
 
 
-def _intervals(stack: CaseInterval, low_us: float, high_us: float) -> Cells:
+def _intervals(stack: CaseInterval | None, low_us: float, high_us: float) -> Cells:
+    if stack is None:  # of a collective
+        return {}
     return interval_cells(
         (stack.low_us, stack.high_us), stack.degrees, stack.variance, (low_us, high_us)
     )

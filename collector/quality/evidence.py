@@ -197,13 +197,6 @@ class MeasuredAgain:
     case: Whole
     count: Whole
 
-    def variances(self, values: Floats) -> Floats:
-        """The variance of each case's values, given one for every measurement."""
-        own = values[self.places]
-        centre = np.bincount(self.case, own) / self.count
-        found: Floats = np.bincount(self.case, (own - centre[self.case]) ** 2) / (self.count - 1)
-        return found
-
 
 def measured_again(means: SessionMeans) -> MeasuredAgain:
     """What several sessions have measured."""
@@ -216,3 +209,27 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     places, case = places[several], case[several]
     kept, case = np.unique(case, return_inverse=True)
     return MeasuredAgain(places, case.astype(np.int64), count[kept].astype(np.int64))
+
+
+def own_session_variance(evidence: Evidence) -> tuple[Floats, Whole]:
+    """What each measurement's own case tells of the variance of sessions, with its degrees of
+    freedom: 0 where no device has measured it in two sessions. What lies between devices is not in
+    it, nor what the repeats within the sessions account for."""
+    means, again = evidence.means, measured_again(evidence.means)
+    variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
+    if not len(again.places):
+        return variance, free
+    devices = means.devices[again.places]
+    cells, cell = np.unique(again.case * (int(devices.max()) + 1) + devices, return_inverse=True)
+    logs = np.log(means.mean_us[again.places])
+    centre = np.bincount(cell, logs) / np.bincount(cell)
+    squares = np.bincount(again.case, (logs - centre[cell]) ** 2)
+    of_case = again.count - np.bincount(cells // (int(devices.max()) + 1))
+    repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
+    own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
+    # Of all measurements of the case, also of those that a session made twice.
+    cases = np.unique(means.cases[again.places])
+    place = np.minimum(np.searchsorted(cases, means.cases), len(cases) - 1)
+    told = cases[place] == means.cases
+    variance[told], free[told] = own[place[told]], of_case[place[told]]
+    return variance, free

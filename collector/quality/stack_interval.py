@@ -7,14 +7,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from collector.quality.evidence import Evidence, Floats, measured_again
+from collector.quality.evidence import Evidence, Floats, own_session_variance
 from collector.quality.variance import Variance
 
 _MOST_LOG = 10.0  # an interval that reaches further than 22,000 times says nothing more
 
 
 class Origin(StrEnum):
-    """What most of the knowledge of a case's variance between sessions comes from."""
+    """What tells most closely of a case's variance between sessions."""
 
     THIS_CASE = "this case"  # several sessions measured it
     BAND = "band"  # cases of its stack that several sessions measured
@@ -44,24 +44,19 @@ class StackIntervals:
 
 
 def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
-    """The parts of each measurement's variance. Several sessions of a case tell of its own variance
-    beside what its group does, the more the more there are."""
+    """The parts of each measurement's variance. Several sessions of a case on one device tell of
+    its own variance beside what its group does, the more the more there are."""
     learnt = variance.learnt
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
-    degrees = np.full(len(session), variance.degrees)
-    again = measured_again(evidence.means)
-    own = again.variances(np.log(evidence.means.mean_us))[again.case]
-    free, places = again.count[again.case] - 1, again.places
-    session[places] = (degrees[places] * session[places] + free * own) / (degrees[places] + free)
-    degrees[places] += free
-    origins = [Origin.PRIOR if variance.is_of_prior else Origin.BAND] * len(session)
-    for place in places.tolist():
-        origins[place] = Origin.THIS_CASE
+    own, free = own_session_variance(evidence)
+    session = (variance.degrees * session + free * own) / (variance.degrees + free)
+    other = Origin.PRIOR if variance.is_of_prior else Origin.BAND
+    origins = [Origin.THIS_CASE if its else other for its in free.tolist()]
     return VarianceParts(
         repeats=evidence.repeats_variance,
         session=session,
         device=np.full(len(session), learnt.device_spread**2),
-        degrees=degrees,
+        degrees=np.asarray(variance.degrees + free, np.float64),
         origins=origins,
     )
 
@@ -74,7 +69,8 @@ def stack_intervals(
     total = parts.repeats + parts.session + parts.device
     factor = np.exp(np.minimum(reach(total, parts.degrees, share), _MOST_LOG))
     mean_us = evidence.means.mean_us
-    return StackIntervals(mean_us / factor, mean_us * factor, parts.degrees, parts.origins)
+    low_us = np.maximum(mean_us / factor, np.finfo(np.float64).tiny)
+    return StackIntervals(low_us, mean_us * factor, parts.degrees, parts.origins)
 
 
 def reach(variance: Floats, degrees: Floats, share: float) -> Floats:

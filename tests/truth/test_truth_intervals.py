@@ -13,10 +13,21 @@ def test_intervals_hold_second_sessions_of_stacks_that_were_not_fitted(truth):
     assert found["is_met"], found
 
 
-def test_intervals_hold_a_second_collection_of_a_table(truth):
-    first, second = (
+@pytest.fixture(scope="module")
+def tables(truth):
+    """One table, collected twice."""
+    return tuple(
         pd.read_parquet(next((truth / "again").glob(f"*-{name}.parquet")))
         for name in ("first", "again")
     )
-    found = again.judge(first, second, repeats.UNKNOWING, blind=False)
+
+
+def test_intervals_hold_a_second_collection_of_a_table(tables):
+    found = again.judge(*tables, repeats.UNKNOWING, blind=False)
+    assert found["is_met"], found
+
+
+@pytest.mark.xfail(strict=True, reason="90 % held where 95 % is stated: see docs/quality.md")
+def test_intervals_hold_where_a_few_cases_alone_were_measured_again(tables):
+    found = again.judge(*tables, repeats.UNKNOWING, blind=True)
     assert found["is_met"], found

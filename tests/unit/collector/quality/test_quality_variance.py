@@ -168,3 +168,38 @@ def test_every_kind_of_device_has_a_prior():
     assert kinds[0].tail_degrees < kinds[1].tail_degrees
     assert kinds[2] == kinds[3]
     assert kinds[1].ratio_of("matmul") > kinds[1].ratio == kinds[1].ratio_of("unheard")
+
+
+def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
+    """The parts of the variance of one case's measurements, where nothing else is known."""
+    count = len(mean_us)
+    means = SessionMeans(
+        cases=np.zeros(count, np.int64),
+        families=["matmul"] * count,
+        sessions=np.array(sessions),
+        devices=np.array(devices),
+        mean_us=np.array(mean_us),
+        spreads=np.full(count, 0.01),
+        repeats=np.full(count, float(REPEATS)),
+    )
+    evidence = evidence_of(means, repeat_spread=0.01)
+    return parts_of(evidence, replace(fit(evidence, PRIOR), degrees=1.0))
+
+
+def test_what_lies_between_devices_is_no_variance_of_sessions():
+    apart = of_one_case([10.0, 10.0, 15.0, 15.0], [0, 1, 2, 3], [0, 0, 1, 1])
+    alike = of_one_case([10.0, 10.0, 10.0, 10.0], [0, 1, 2, 3], [0, 0, 1, 1])
+    assert apart.session == pytest.approx(alike.session, rel=0.3)
+    assert set(apart.degrees) == {3.0}  # one of each device's two sessions, and the group's
+
+
+def test_all_measurements_of_a_case_know_what_its_sessions_told():
+    found = of_one_case([10.0, 20.0, 30.0, 31.0], [0, 0, 1, 2], [0, 0, 0, 0])
+    assert set(found.degrees) == {3.0}
+    assert set(found.origins) == {Origin.THIS_CASE}
+    assert len(set(found.session)) == 1
+
+
+def test_one_session_on_each_of_two_devices_tells_nothing_of_sessions():
+    found = of_one_case([10.0, 15.0], [0, 1], [0, 1])
+    assert set(found.degrees) == {1.0} and Origin.THIS_CASE not in found.origins
