@@ -135,8 +135,8 @@ def duration_cells(
 def interval_cells(
     stack_us: tuple[float, float], degrees: float, variance: str, session_us: tuple[float, float]
 ) -> dict[str, str]:
-    """The cells of both intervals of a mean. `variance` says what tells most closely of it
-    comes from."""
+    """The cells of both intervals of a mean. `variance` says what tells of it most
+    closely."""
     return {
         **dict(zip(STACK_INTERVAL, map(number_text, stack_us), strict=True)),
         STACK_DEGREES: f"{degrees:.1f}",
