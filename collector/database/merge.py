@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from collector import keys, surroundings
 from collector.database.commits import (
+    VIEW_EDITION,
     Commit,
     head_to_extend,
     hint_head,
@@ -28,7 +29,7 @@ from collector.database.snapshot import (
 )
 from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import State, join_all
-from collector.database.view import content_hash, render
+from collector.database.view import EDITION, content_hash, render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.stack import Runtime
 from collector.store.base import Store
@@ -271,6 +272,7 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
             "measurements": step.joined.measurements.num_rows,
             "added_measurements": step.added.num_rows,
             "files": len(tree),
+            VIEW_EDITION: EDITION,
         },
     )
 

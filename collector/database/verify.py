@@ -4,6 +4,9 @@ Checked are the chain of commits; for each commit the manifest, every file's has
 every measurement's id, and that the CSVs and the content hash follow from the state; and what the
 commits say of campaigns (`origins.py`), down to what the profiler recorded. Every object is read
 once, however many commits name it.
+
+What another edition of the view showed, this program cannot render: of such commits the CSVs are
+checked by their hashes alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +21,11 @@ from collector.database.commits import Commit, end_of_log, is_hinted, read_commi
 from collector.database.measurement_rows import check_rows
 from collector.database.origins import Claims, origin_problems
 from collector.database.sealed import is_slip
-from collector.database.shown import Shown, shown_after
+from collector.database.shown import Shown, ShownFile, shown_after
 from collector.database.snapshot import read_file, read_manifest, read_measurements, state_of
-from collector.database.snapshot_manifest import SnapshotManifest
+from collector.database.snapshot_manifest import FileEntry, SnapshotManifest
 from collector.database.state import State
-from collector.database.view import content_hash_of
+from collector.database.view import EDITION, content_hash_of
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
 
@@ -53,6 +56,13 @@ def verify(
         problems += [Problem(commit.number, text) for text in check.commit(commit)]
     origins = origin_problems(store, check.claims, with_raw=with_raw)
     return problems + [Problem(*found) for found in origins]
+
+
+def of_other_editions(store: Store, commits: Iterable[Commit] | None = None) -> int:
+    """How many of these commits, or of all that can be read, were shown by another edition of the
+    view, so that `verify` does not render them."""
+    chosen = _chain(store)[0] if commits is None else commits
+    return sum(commit.view_edition != EDITION for commit in chosen)
 
 
 def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
@@ -200,13 +210,16 @@ class _Check:
         data: Mapping[str, bytes],
     ) -> Iterator[str]:
         state = state_of(commit, manifest, data, tables.values())
-        self.shown = shown_after(self.shown, state, tables)
-        yield from _view_problems(commit, manifest, state, self.shown)
+        tree: Mapping[str, FileEntry | ShownFile] = manifest.tree
+        if commit.view_edition == EDITION:
+            self.shown = shown_after(self.shown, state, tables)
+            yield from _view_problems(commit, manifest, self.shown)
+            tree = self.shown.files
+        hashes = {path: file.sha256 for path, file in tree.items()}
+        yield from _content_problems(commit, state, hashes)
 
 
-def _view_problems(
-    commit: Commit, manifest: SnapshotManifest, state: State, shown: Shown
-) -> Iterator[str]:
+def _view_problems(commit: Commit, manifest: SnapshotManifest, shown: Shown) -> Iterator[str]:
     """Whether the tree is the one that the state shows."""
     view, promised, place = shown.files, manifest.tree, keys.snapshot(commit.snapshot)
     for path in sorted({*view, *promised}):
@@ -217,7 +230,11 @@ def _view_problems(
             yield f"{place}{path}: it does not follow from the state"
         elif view[path].rows != promised[path].rows:
             yield f"{place}{path}: it has {counted(view[path].rows, 'row')}, not what is promised"
-    found = content_hash_of(state, {path: file.sha256 for path, file in view.items()})
+
+
+def _content_problems(commit: Commit, state: State, hashes: Mapping[str, str]) -> Iterator[str]:
+    """Whether the content hash follows from the state and the sha256 of each file of its tree."""
+    found = content_hash_of(state, hashes)
     if commit.content_hash != found:
         what = f"it claims content {commit.content_hash}, the state has {found}"
         yield f"{keys.commit(commit.number)}: {what}"

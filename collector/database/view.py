@@ -35,6 +35,11 @@ from collector.expert_call import EXPERT_LOADS, IMBALANCE
 from collector.record import ProfileStatistics
 from collector.vocabulary import BASE_CELLS
 
+# To be raised by one in every change by which any state shows other bytes, other files or another
+# content hash than before: columns, spelling, order, layout, which measurement shows, the model of
+# variance and its data. Versions of another edition stay as they are; nobody renders them again.
+EDITION = 2
+
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
 

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
     """List the versions, newest first."""
-    from collector.database.commits import history, read_log
+    from collector.database.commits import VIEW_EDITION, history, read_log
     from jobs.cli.opening import open_root
 
     store = open_root(root)
     _newest(_warned(read_log(store)), root)
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
-        counts = ", ".join(f"{number} {name}" for name, number in sorted(commit.counts.items()))
+        counted_of = sorted(item for item in commit.counts.items() if item[0] != VIEW_EDITION)
+        counts = ", ".join(f"{number} {name}" for name, number in counted_of)
         fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
         say(
             f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
@@ -59,7 +60,7 @@ def verify_verb(
 ) -> int:
     """Check every hash and every file of one version, or of all of them."""
     from collector.database.strays import find_strays
-    from collector.database.verify import verify
+    from collector.database.verify import of_other_editions, verify
     from jobs.cli.opening import open_root
 
     # A stray harms nobody: 1 is for what is broken.
@@ -75,6 +76,9 @@ def verify_verb(
     found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
     for stray in found:
         say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
+    if other := of_other_editions(store, commits):
+        what = "shown by another edition of this program: checked by hash, not rendered again"
+        say(f"note        {counted(other, 'version')} {what}")
     if problems:
         say("to do       put what is listed back from a backup of the store, and verify it again")
     checked = f"version {version}" if version else counted(count, "version")

@@ -14,7 +14,7 @@ from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, 
 from collector.database.query import answers
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import verify
-from collector.database.view import render
+from collector.database.view import EDITION, render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.measurement import Outcome
 from collector.record import as_ran
@@ -67,7 +67,8 @@ def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
         *(0, "create", "test"),
         "real",
     )
-    assert commit.counts == {"cases": 4, "measurements": 4, "added_measurements": 4, "files": 1}
+    counts = {"cases": 4, "measurements": 4, "added_measurements": 4, "files": 1}
+    assert commit.counts == {**counts, "view_edition": EDITION}
     assert [plan.number for plan in commit.plans] == [1]
     assert verify(store) == []
 

@@ -1,0 +1,155 @@
+"""Versions that another edition of the view showed are checked by all but rendering them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.canonical import readable_json, sha256_hex
+from collector.database.commits import (
+    VIEW_EDITION,
+    Commit,
+    commit_to_json,
+    find_head,
+    hint_head,
+    read_commit,
+)
+from collector.database.merge import CREATE, merge
+from collector.database.snapshot import load_state, read_manifest
+from collector.database.verify import of_other_editions, verify
+from collector.database.view import EDITION, content_hash_of, render
+from collector.store import open_store
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from jobs.cli.db import log_verb, verify_verb
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+CSV = f"{PATH}/Add.csv"
+
+
+def publish(store: Store, number: int) -> None:
+    records = [add_record(n) for n in range(number, number + 2)]
+    shard = MadeShard(f"shard-{number}", records, [answered(records, 10.0 * number)])
+    plan = MadePlan([shard], number=number, head_commit=number - 1)
+    write_campaign(store, plan)
+    merge(store, [plan.name], guard=CREATE, author="test")
+
+
+def shown_by_an_older_program(store: Store, *, edition: int | None = None) -> None:
+    """Rewrite the newest commit as one that spelled its numbers otherwise, every hash right."""
+    commit = find_head(store)
+    assert commit is not None
+    manifest, state = read_manifest(store, commit), load_state(store, commit)
+    place = keys.snapshot(commit.snapshot)
+    store.put(place + CSV, store.get(place + CSV).replace(b".000000", b".00"))
+    data = store.get(place + CSV)
+    assert data != render(state)[CSV].data
+    where = keys.snapshot_manifest(commit.snapshot)
+    value = json.loads(store.get(where))
+    value["files"][CSV] |= {"sha256": sha256_hex(data), "size_bytes": len(data)}
+    hashes = {path: value["files"][path]["sha256"] for path in manifest.tree}
+    value["content_hash"] = content_hash_of(state, hashes)
+    store.put(where, readable_json(value))
+    seal(store, commit, value["content_hash"], edition)
+
+
+def seal(store: Store, commit: Commit, content: str, edition: int | None) -> None:
+    value = json.loads(commit_to_json(commit))
+    del value["counts"][VIEW_EDITION]
+    if edition is not None:
+        value["counts"][VIEW_EDITION] = edition
+    where = keys.snapshot_manifest(commit.snapshot)
+    value |= {"content_hash": content, "manifest_sha256": sha256_hex(store.get(where))}
+    store.put(keys.commit(commit.number), readable_json(value))
+    store.delete(keys.HEAD)
+    hint_head(store, read_commit(store, commit.number))
+
+
+def database(store: Store) -> None:
+    """Two versions of an older program, and one of this."""
+    for number in (1, 2):
+        publish(store, number)
+        shown_by_an_older_program(store)
+    publish(store, 3)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    made = MemoryStore()
+    database(made)
+    return made
+
+
+def test_what_an_older_edition_showed_is_no_problem(store: MemoryStore) -> None:
+    assert [read_commit(store, n).view_edition for n in (1, 2, 3)] == [1, 1, EDITION]
+    assert verify(store) == [] and of_other_editions(store) == 2
+    newest = [read_commit(store, 3)]
+    assert verify(store, newest) == [] and of_other_editions(store, newest) == 0
+
+
+def test_what_a_later_edition_showed_is_none_either() -> None:
+    store = MemoryStore()
+    publish(store, 1)
+    shown_by_an_older_program(store, edition=EDITION + 1)
+    assert verify(store) == [] and of_other_editions(store) == 1
+
+
+def test_other_bytes_of_this_edition_do_not_follow_from_the_state() -> None:
+    store = MemoryStore()
+    publish(store, 1)
+    shown_by_an_older_program(store, edition=EDITION)
+    texts = [problem.text for problem in verify(store)]
+    assert any(text.endswith("Add.csv: it does not follow from the state") for text in texts)
+    assert of_other_editions(store) == 0
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_damaged_csv_is_found_whoever_showed_it(store: MemoryStore, number: int) -> None:
+    key = keys.snapshot(read_commit(store, number).snapshot) + CSV
+    store.put(key, store.get(key)[:-1])
+    [problem] = verify(store)
+    assert (problem.commit, problem.key) == (number, key)
+
+
+def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> None:
+    store = MemoryStore()
+    publish(store, 1)
+    commit = read_commit(store, 1)
+    where = keys.snapshot_manifest(commit.snapshot)
+    store.put(where, readable_json(json.loads(store.get(where)) | {"content_hash": "0" * 64}))
+    seal(store, commit, "0" * 64, None)
+    [problem] = verify(store)
+    assert problem.text.startswith(f"{keys.commit(1)}: it claims content 0000")
+
+
+def test_a_new_edition_makes_no_version_and_the_next_merge_shows_all_of_it_anew() -> None:
+    store = MemoryStore()
+    publish(store, 1)
+    shown_by_an_older_program(store)
+    assert merge(store, [("made", 1)], guard=CREATE, author="test").commit is None
+    publish(store, 2)
+    head = find_head(store)
+    assert head is not None and (head.number, head.view_edition) == (2, EDITION)
+    shown = store.get(keys.snapshot(head.snapshot) + CSV)
+    assert shown == render(load_state(store, head))[CSV].data
+
+
+def test_the_verbs_tell_of_other_editions_in_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database(open_store(str(tmp_path)))
+    assert verify_verb(root=str(tmp_path)) == 0
+    note, result = capsys.readouterr().out.splitlines()
+    assert note.startswith("note        2 versions shown by another edition")
+    assert result.startswith("3 versions at ") and result.endswith(": no problems")
+    log_verb(root=str(tmp_path))
+    assert VIEW_EDITION not in capsys.readouterr().out
