@@ -75,7 +75,7 @@ def dfc_verb(
     """Measure DispatchFFNCombine over ranks, balanced or not."""
     from collector.comm.gang import ranks_of
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
-    from collector.comm.moe.moe_table import read_cases
+    from collector.comm.moe.moe_table import check_mode, read_cases
     from collector.expert_call import ExpertCall, check
 
     check_backend(backend)
@@ -98,6 +98,8 @@ def dfc_verb(
         raise BadInput(f"no row of {ep_size} ranks is there to measure", path=database_path)
     mode = asked_mode(bench_mode) or modes_of(backend)[0]
     plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases), mode=mode)
+    if database_path is not None:
+        check_mode(database_path, mode)  # what could not be written is not measured either
     for case in cases:
         say(str(case))
     if not do_run:

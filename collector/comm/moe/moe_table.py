@@ -10,6 +10,7 @@ from pathlib import Path
 
 from collector.canonical import short_hash
 from collector.case import Case, case_from_cells
+from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_measured import MeasuredCase
 from collector.comm.moe.moe_plan import MoeCase
 from collector.database.columns import AVERAGE_DURATION, DATABASE_COLUMNS, duration_cells
@@ -19,7 +20,7 @@ from collector.expert_call import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imb
 from collector.store.atomic import write_whole
 from collector.vocabulary import EP_SIZE
 
-BACKEND = "Backend"
+BACKEND, MODE = "Backend", "Mode"
 
 
 def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
@@ -34,9 +35,17 @@ def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
     return list(dict.fromkeys(found))
 
 
+def check_mode(folder: Path, mode: str) -> None:
+    """BadInput where rows of a version folder were timed in another mode than those to come: what
+    events see of a call holds its launch, too, so one file has rows of one mode."""
+    for path in (folder / f"{kernel}.csv" for kernel in KERNELS):
+        if path.exists():
+            _check_mode(read_kernel_file(path), mode, path)
+
+
 def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple[Path, Upserted]]:
     """Add or change the rows of what was measured, each file at once. BadInput where it cannot be
-    written, or where its rows are of another backend."""
+    written, or where its rows are of another backend or mode."""
     written = []
     for kernel in KERNELS:
         rows = [_row(one) for one in measured if one.case.call.kernel == kernel]
@@ -48,6 +57,7 @@ def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple
 def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
     old = read_kernel_file(path) if path.exists() else KernelFile(path.stem, DATABASE_COLUMNS, ())
     _check_backend(old, rows[0][BACKEND], path)
+    _check_mode(old, rows[0][MODE], path)
     change = upsert(old, rows)
     columns = change.file.columns
     ordered = KernelFile(path.stem, columns, tuple(sorted(change.file.rows, key=_is_routed)))
@@ -68,6 +78,17 @@ def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
     known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in file.rows}
     for there in known - {"", backend}:
         raise BadInput(f"its rows are of {there}, these are of {backend}", path=path)
+
+
+def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
+    # Rows of before there were modes were timed by events; other producers' have no backend.
+    known = {row.get(MODE) or Mode.EVENT.value for row in file.rows if row.get(BACKEND)}
+    if known - {mode}:
+        raise BadInput(
+            f"its rows are of mode {' and '.join(sorted(known))}, these are of {mode}: ask for "
+            "theirs by --bench-mode, or write into another folder",
+            path=path,
+        )
 
 
 def case_cells(case: MoeCase) -> dict[str, str]:
@@ -95,7 +116,7 @@ def _row(one: MeasuredCase) -> dict[str, str]:
         "Rank Imbalance": f"{one.rank_imbalance:.4f}",
         "Routing Seed": str(one.case.seed),
         BACKEND: one.backend,
-        "Mode": one.mode,
+        MODE: one.mode,
         "Rounds": str(len(timings)),
         "Calls": str(sum(timing.iterations for timing in timings)),
         "Round Spread": f"{one.round_spread:.4f}",

@@ -5,12 +5,19 @@ from dataclasses import replace
 import pytest
 
 from collector.case import case_from_cells
+from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_measured import moe_found
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.moe.moe_table import case_cells, moe_case, read_cases, write_measured
+from collector.comm.moe.moe_table import (
+    case_cells,
+    check_mode,
+    moe_case,
+    read_cases,
+    write_measured,
+)
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
-from collector.database.tree import read_kernel_file
+from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
 
@@ -21,8 +28,8 @@ BALANCED, SKEWED = MoeCase(CALL, 1), MoeCase(CALL, 1, 0.9)
 REPLAYED = MoeCase(CALL, 1, counts=(5,) * 8 + (1,) * 8)
 
 
-def found(*cases, us=(100.0, 120.0), backend="cpu", rounds=1, **changed):
-    plan = MoePlan(backend, 2, rounds, 0.1, cases)
+def found(*cases, us=(100.0, 120.0), backend="cpu", mode=Mode.EVENT, rounds=1, **changed):
+    plan = MoePlan(backend, 2, rounds, 0.1, cases, mode=mode)
     times = tuple(RankTimes(rank, (0.0, 9e6), us) for rank in (0, 1))
     seen = [
         replace(CaseSeen(number, at, times, "", ()), **changed)
@@ -68,6 +75,36 @@ def test_rows_of_another_backend_are_not_mixed(tmp_path):
     write_measured(tmp_path, found(BALANCED).measured)
     with pytest.raises(BadInput, match="its rows are of gloo, these are of hccl"):
         write_measured(tmp_path, found(SKEWED, backend="npu").measured)
+
+
+@pytest.mark.parametrize(("there", "came"), [(Mode.KERNEL, Mode.EVENT), (Mode.EVENT, Mode.KERNEL)])
+@pytest.mark.parametrize("case", [BALANCED, SKEWED])
+def test_rows_of_another_mode_are_neither_changed_nor_mixed(tmp_path, there, came, case):
+    write_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
+    before = rows(tmp_path)
+    wanted = f"its rows are of mode {there}, these are of {came}: ask for theirs by --bench-mode"
+    with pytest.raises(BadInput, match=wanted):
+        write_measured(tmp_path, found(case, backend="npu", mode=came).measured)
+    with pytest.raises(BadInput, match=wanted):
+        check_mode(tmp_path, came)
+    assert rows(tmp_path) == before
+
+
+def test_rows_of_before_there_were_modes_are_of_events(tmp_path):
+    ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
+    older = tuple({**row, "Mode": ""} for row in change.file.rows)
+    path.write_bytes(KernelFile(KERNEL, change.file.columns, older).as_bytes())
+    with pytest.raises(BadInput, match="its rows are of mode event, these are of kernel"):
+        check_mode(tmp_path, Mode.KERNEL)
+    ((_, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
+    assert (change.added, change.updated) == (0, 1)
+
+
+def test_rows_of_a_profile_have_no_mode(tmp_path):
+    ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
+    profiled = tuple({**row, "Mode": "", "Backend": ""} for row in change.file.rows)
+    path.write_bytes(KernelFile(KERNEL, change.file.columns, profiled).as_bytes())
+    check_mode(tmp_path, Mode.KERNEL)
 
 
 def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
