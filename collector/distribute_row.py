@@ -57,6 +57,14 @@ def is_of_one_rank(case: Case) -> bool:
     return rows[0] == ids[0] * min(ids[1], ends[0])
 
 
+def tells_ranks(case: Case) -> bool:
+    """Whether a row's own cells say how many ranks it is of: `EP Size` does, the counts of a
+    dispatch do, and the shapes of a combine where they can be one rank's."""
+    if case.attribute(EP_SIZE) is None and case.kernel_type == DISPATCH:
+        return all(len(_shape(case.outputs, at)) == 1 for at in (3, 4))
+    return case.attribute(EP_SIZE) is not None or is_of_one_rank(case)
+
+
 def distribute_call(case: Case) -> DistributeCall:
     """The call that a row tells of. BadInput, with the tensor and its constraint, for a row whose
     tensors contradict each other, or that does not tell its ranks."""

@@ -11,6 +11,7 @@ from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
 from collector.comm.profiled import Profiled, profiled
 from collector.comm.sizes import chosen_sizes
 from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.distribute_row import tells_ranks
 from collector.errors import BadInput
 from collector.expert_call import KERNELS
 from collector.gang_case import ranks_of
@@ -77,8 +78,10 @@ def step_records(
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
     """The record of a kernel that goes to ranks of experts with how many have them, where only
-    somebody else says; every other one as it is."""
+    somebody else says; every other one as it is, for `EP Size` is part of what tells a case."""
     if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
+        return record
+    if record.kernel_type in DISTRIBUTE_KERNELS and tells_ranks(record.case):
         return record
     return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
 

@@ -10,6 +10,7 @@ from collector.collective_case import collective_case
 from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
+from collector.gang_case import is_of_gangs, ranks_of
 from collector.ops.refusals import NO_KERNEL, NO_PLACE, NO_RANKS, refusal, refusal_of_place
 from collector.ops.registry import find
 from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
@@ -256,6 +257,33 @@ def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
     (unsupported,) = found.unsupported
     assert (unsupported.kernel_type, unsupported.reason) == (COMBINE, NO_RANKS)
+
+
+def bare_record(call: DistributeCall, **without: str) -> CaseRecord:
+    cells = {name: text for name, text in call.cells.items() if name != EP_SIZE}
+    return CaseRecord(call.kernel, {**cells, **without}, {})
+
+
+@pytest.mark.parametrize("kernel", [DISPATCH, COMBINE])
+def test_a_row_that_its_cells_say_is_of_one_rank_stays_replayed_alone(kernel: str) -> None:
+    alone = bare_record(DistributeCall(kernel, 8, 64, 32, 4, ep_size=1, capacity=8))
+    assert with_ep_size(alone, 16) == alone
+    assert not is_of_gangs(alone.case)
+
+
+def test_a_dispatch_whose_counts_tell_its_ranks_stays_the_same_case() -> None:
+    sent = bare_record(DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8))
+    assert with_ep_size(sent, 8).case_id == sent.case_id
+    assert ranks_of(sent.case) == 16
+
+
+def test_a_combine_and_a_dispatch_without_counts_are_told_their_ranks() -> None:
+    sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
+    back = bare_record(replace(sent, kernel=COMBINE))
+    assert ranks_of(with_ep_size(back, 16).case) == 16
+    names = ("Output Shapes", "Output Data Types", "Output Formats")
+    uncounted = bare_record(sent, **dict.fromkeys(names, ""))
+    assert with_ep_size(uncounted, 16).extra[EP_SIZE] == "16"
 
 
 @pytest.mark.parametrize("more", ["devices: 8", "devices: 16\nmeasure: {cache: cold}"])
