@@ -14,9 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from collector.comm.rank_files import (
@@ -39,7 +38,6 @@ _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _LOOK_S = 1.0  # between looks at files: the ranks need the cores
 _STACKS_S = 2.0  # for a rank to write where it is
 _TAIL = 3  # lines of a rank's own words
-_AS_HERE: Mapping[str, str] = MappingProxyType({})
 _ROOT_CAUSE = re.compile(
     r"Root Cause.*?rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL
 )
@@ -99,37 +97,45 @@ class PeerLeft(GangFailed):
     """Another node of the gang is lost, or was told to stop: no case and no rank is to blame."""
 
 
-def run_gang(
-    plan: GangPlan,
-    meeting: Rendezvous,
-    folder: Path,
-    *,
-    program: str = RANK,
-    patience_s: float = PATIENCE_S,
-    tick: Tick = lambda measured: None,
-    environment: Mapping[str, str] = _AS_HERE,
-) -> None:
-    """Run a plan's ranks of this node in an empty folder, each the module `program`; `tick` is told
-    how many cases of all rounds are measured, and may raise GangFailed to end them. `environment`
-    is what the ranks' says besides. Raises GangFailed; BadInput where the ranks cannot meet."""
+@dataclass(frozen=True, slots=True)
+class GangWork:
+    """What ranks are to do, each the module `program`. `tick` is told how many cases of all rounds
+    are measured, and may raise GangFailed to end them; `environment` is what the ranks' says
+    besides."""
+
+    plan: GangPlan
+    program: str = RANK
+    patience_s: float = PATIENCE_S
+    tick: Tick = lambda measured: None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+StartRanks = Callable[[GangWork, int, Path], None]
+"""Starts so many ranks, wherever they are, and watches over them as `run_gang` does; what rank 0
+gathers is in the folder."""
+
+
+def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
+    """Run the ranks of this node in an empty folder. Raises GangFailed; BadInput where the ranks
+    cannot meet."""
     meeting = checked(meeting)
-    (folder / PLAN).write_text(plan.to_json())
+    (folder / PLAN).write_text(work.plan.to_json())
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
-            _command(meeting, folder, program),
+            _command(meeting, folder, work.program),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env={
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-                **_threads(plan, meeting),
-                **environment,
+                **_threads(work.plan, meeting),
+                **work.environment,
             },
             start_new_session=True,
         )
     try:
-        _watch(process, folder, meeting, patience_s, tick)
+        _watch(process, folder, meeting, work)
     finally:
         for state in rank_states(folder):  # torchrun gives each a process group of its own
             if state.process is not None:
@@ -137,43 +143,9 @@ def run_gang(
         end_group(process)
 
 
-class StartRanks(Protocol):
-    """Starts all `world` ranks of a plan, wherever they are, and watches over them as `run_gang`
-    does; what rank 0 gathers is in the folder."""
-
-    def __call__(
-        self,
-        plan: GangPlan,
-        world: int,
-        folder: Path,
-        *,
-        program: str,
-        patience_s: float,
-        tick: Tick,
-        environment: Mapping[str, str],
-    ) -> None: ...
-
-
-def start_here(
-    plan: GangPlan,
-    world: int,
-    folder: Path,
-    *,
-    program: str,
-    patience_s: float,
-    tick: Tick,
-    environment: Mapping[str, str],
-) -> None:
+def start_here(work: GangWork, world: int, folder: Path) -> None:
     """All of them on this node."""
-    run_gang(
-        plan,
-        Rendezvous(world),
-        folder,
-        program=program,
-        patience_s=patience_s,
-        tick=tick,
-        environment=environment,
-    )
+    run_gang(work, Rendezvous(world), folder)
 
 
 def checked(meeting: Rendezvous) -> Rendezvous:
@@ -189,14 +161,19 @@ def checked(meeting: Rendezvous) -> Rendezvous:
         raise BadInput(f"--master-addr {meeting.master_addr}: {error.strerror}") from error
     if not meeting.is_first:
         return meeting
+    return replace(meeting, master_port=free_port(meeting.master_port))
+
+
+def free_port(wanted: int = 0) -> int:
+    """A port for the ranks to meet at: the one wanted, any for 0. BadInput where it is taken."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            taken.bind(("", meeting.master_port))
+            taken.bind(("", wanted))
         except OSError as error:
-            raise BadInput(f"--master-port {meeting.master_port}: {error.strerror}") from error
+            raise BadInput(f"--master-port {wanted}: {error.strerror}") from error
         port: int = taken.getsockname()[1]
-    return replace(meeting, master_port=port)
+    return port
 
 
 def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
@@ -220,8 +197,7 @@ def _watch(
     process: "subprocess.Popen[bytes]",
     folder: Path,
     meeting: Rendezvous,
-    patience_s: float,
-    tick: Tick,
+    work: GangWork,
 ) -> None:
     """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
     longer, and so are ranks of other nodes, whose journals are theirs."""
@@ -230,7 +206,7 @@ def _watch(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)
         states = rank_states(folder)
-        tick(measured.count())
+        work.tick(measured.count())
         if process.returncode == 0:
             return
         if process.returncode is not None:
@@ -240,7 +216,7 @@ def _watch(
             continue
         begun = len(states) == meeting.nproc_per_node
         begun &= meeting.nnodes == 1 or have_met(folder)
-        limit_s = patience_s if begun else max(patience_s, _STARTING_S)
+        limit_s = work.patience_s if begun else max(work.patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
             raise GangFailed(_hang(states, limit_s, folder))
 

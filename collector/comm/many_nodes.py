@@ -2,14 +2,13 @@
 
 import logging
 import shutil
-import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collector.comm.gang import GangFailed, GangPlan, PeerLeft, Rendezvous, Tick, run_gang
-from collector.comm.meeting import GATHER_S, EndedElsewhere, Lead, Order, Place
+from collector.comm.gang import GangFailed, GangWork, PeerLeft, Rendezvous, free_port, run_gang
+from collector.comm.meeting import GATHER_S, EndedElsewhere, Lead, Place, order_of
 from collector.comm.rank_files import have_met
 from collector.errors import BadInput, PeersAway, StoreError
 
@@ -26,17 +25,7 @@ class OverNodes:
     publish: Callable[[Place], None]
     gather_s: float = GATHER_S
 
-    def __call__(
-        self,
-        plan: GangPlan,
-        world: int,
-        folder: Path,
-        *,
-        program: str,
-        patience_s: float,
-        tick: Tick,
-        environment: Mapping[str, str],
-    ) -> None:
+    def __call__(self, work: GangWork, world: int, folder: Path) -> None:
         """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
         all. Raises GangFailed; PeersAway where they have not met by then."""
         if world % self.nodes:
@@ -46,8 +35,8 @@ class OverNodes:
             try:
                 with Lead(self.host, self.nodes) as lead:
                     self._publish(lead.place)
-                    lead.gather(max(0.0, deadline - time.monotonic()), tick)
-                    self._run(lead, plan, world, folder, program, patience_s, tick, environment)
+                    lead.gather(max(0.0, deadline - time.monotonic()), work.tick)
+                    self._run(lead, work, world, folder)
                 return
             except PeersAway as error:
                 if time.monotonic() > deadline:
@@ -62,45 +51,15 @@ class OverNodes:
         except StoreError as error:
             raise PeersAway(f"the others cannot be told where to come: {error}") from error
 
-    def _run(
-        self,
-        lead: Lead,
-        plan: GangPlan,
-        world: int,
-        folder: Path,
-        program: str,
-        patience_s: float,
-        tick: Tick,
-        environment: Mapping[str, str],
-    ) -> None:
-        meeting = Rendezvous(world // self.nodes, self.nodes, 0, self.host, _free_port())
-        order = Order(
-            plan.to_json(),
-            plan.backend,
-            program,
-            dict(environment),
-            patience_s,
-            meeting.nproc_per_node,
-            meeting.nnodes,
-            meeting.master_addr,
-            meeting.master_port,
-        )
-
+    def _run(self, lead: Lead, work: GangWork, world: int, folder: Path) -> None:
         def watched(measured: int) -> None:
-            tick(measured)
+            work.tick(measured)
             lead.check()
 
         try:
-            lead.begin(order)
-            run_gang(
-                plan,
-                meeting,
-                folder,
-                program=program,
-                patience_s=patience_s,
-                tick=watched,
-                environment=environment,
-            )
+            meeting = Rendezvous(world // self.nodes, self.nodes, 0, self.host, free_port())
+            lead.begin(order_of(work, meeting))
+            run_gang(replace(work, tick=watched), meeting, folder)
         except BadInput as error:  # somebody has taken the port meanwhile
             raise PeersAway(str(error)) from error
         except (EndedElsewhere, PeerLeft) as error:
@@ -115,11 +74,3 @@ class OverNodes:
                 raise PeersAway(f"{words}; here: {error}") from error
             raise GangFailed(f"{words}; here: {error}" if words else str(error)) from error
         lead.last_words()
-
-
-def _free_port() -> int:
-    """For the ranks to meet at."""
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        port: int = taken.getsockname()[1]
-    return port

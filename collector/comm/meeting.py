@@ -18,9 +18,9 @@ from types import TracebackType
 
 from collector.canonical import canonical_json
 from collector.comm.connection import LONGEST_BYTES, Connection, Gone
-from collector.comm.gang import GangFailed, PeerLeft, Rendezvous, Tick, run_gang
+from collector.comm.gang import GangFailed, GangWork, PeerLeft, Rendezvous, Tick, run_gang
 from collector.comm.rank_files import have_met
-from collector.decoding import decode_object
+from collector.decoding import decode_object, decode_value
 from collector.errors import BadInput, PeersAway
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
@@ -45,7 +45,7 @@ class Place:
     token: str
 
     def to_json(self) -> bytes:
-        return _json(asdict(self))
+        return canonical_json(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,21 @@ class Order:
     def to_json(self) -> str:
         """The plan's: whoever starts ranks writes it down for them."""
         return self.plan
+
+
+def order_of(work: GangWork, meeting: Rendezvous) -> Order:
+    """The order for the others to do the same work; each node watches over it by its own tick."""
+    return Order(
+        work.plan.to_json(),
+        work.plan.backend,
+        work.program,
+        dict(work.environment),
+        work.patience_s,
+        meeting.nproc_per_node,
+        meeting.nnodes,
+        meeting.master_addr,
+        meeting.master_port,
+    )
 
 
 class Lead:
@@ -164,10 +179,9 @@ class Lead:
         other.longest_bytes = LONGEST_BYTES
         rank, token = said.get("node_rank"), str(said.get("token", "")).encode()
         known = hmac.compare_digest(token, self.place.token.encode())
-        if not (known and _is_of(rank, self._nodes)):
+        if not (known and type(rank) is int and 0 < rank < self._nodes):
             other.close()
             return
-        assert isinstance(rank, int)
         other.other = f"node {rank} ({str(said.get('node', ''))[:64]})"
         if rank in self._others:
             self._others[rank].close()
@@ -200,7 +214,7 @@ def _wait_for_order(lead: Connection, tick: Tick) -> Order:
     while (said := lead.heard(_LOOK_S)) is None:
         tick(0)
     try:
-        order = decode_object(Order, _json(said.get("order")), what="an order", key=lead.other)
+        order = decode_value(Order, said.get("order"), what="an order", key=lead.other)
     except BadInput as error:
         raise Gone(str(error)) from error
     if not order.program.startswith(_PROGRAMS):
@@ -217,15 +231,8 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
         order.nproc_per_node, order.nnodes, node_rank, order.master_addr, order.master_port
     )
     try:
-        run_gang(
-            order,
-            meeting,
-            folder,
-            program=order.program,
-            patience_s=order.patience_s,
-            tick=still_led,
-            environment=order.environment,
-        )
+        work = GangWork(order, order.program, order.patience_s, still_led, order.environment)
+        run_gang(work, meeting, folder)
     except PeerLeft as error:  # whoever leads, or this node was told to stop
         if not isinstance(error, Gone):
             lead.say({"left": str(error)})
@@ -236,11 +243,3 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
             raise Gone(f"{lead.other}: {word['over']}") from error
         raise
     lead.say({"ended": ""})
-
-
-def _is_of(rank: object, nodes: int) -> bool:
-    return isinstance(rank, int) and not isinstance(rank, bool) and 0 < rank < nodes
-
-
-def _json(value: object) -> bytes:
-    return canonical_json(value)

@@ -12,7 +12,7 @@ from typing import Protocol
 from collector.case import Case
 from collector.collective_case import CollectiveCase, collective_case, is_collective
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.gang import RANK, StartRanks, Tick
+from collector.comm.gang import RANK, GangWork, StartRanks, Tick
 from collector.comm.moe.benching import MOE_RANK
 from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
@@ -54,15 +54,8 @@ class CollectiveBench:
         return tuple(() for _ in self.plan.collectives)
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        start(
-            self.plan,
-            self.plan.world,
-            folder,
-            program=RANK,
-            patience_s=patience_s,
-            tick=tick,
-            environment=self.environment,
-        )
+        work = GangWork(self.plan, RANK, patience_s, tick, self.environment)
+        start(work, self.plan.world, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +76,9 @@ class ExpertBench:
         )
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        start(
-            self.plan,
-            self.plan.world,
-            folder,
-            program=MOE_RANK,
-            patience_s=patience_s,
-            tick=tick,
-            environment=buffsize_settings(self.plan.backend, self.plan.largest_buffsize_mb()),
-        )
+        environment = buffsize_settings(self.plan.backend, self.plan.largest_buffsize_mb())
+        work = GangWork(self.plan, MOE_RANK, patience_s, tick, environment)
+        start(work, self.plan.world, folder)
 
 
 def start_of(case: Case) -> tuple[object, ...]:

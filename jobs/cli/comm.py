@@ -165,12 +165,14 @@ def _run(
     output_csv: Path | None,
 ) -> int:
     """Measure; what was measured before a failure is kept."""
-    from collector.comm.gang import run_gang
+    from collector.comm.gang import GangWork, run_gang
     from collector.comm.measured import found_of
     from collector.comm.rank_files import read_results
 
     found, failure = run_ranks(
-        lambda folder, tick: run_gang(plan, meeting, folder, patience_s=patience_s, tick=tick),
+        lambda folder, tick: run_gang(
+            GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
+        ),
         len(plan.collectives) * plan.rounds,
         lambda folder: found_of(plan, read_results(folder)),
     )

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from collector import keys, surroundings
@@ -21,6 +22,7 @@ from collector.counting import counted
 from collector.database.plans import assigned_plan
 from collector.errors import BadInput, HostFault, OpmeterError
 from collector.host.npus import list_npus, one_a_chip_first
+from collector.plan import Plan
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
@@ -206,18 +208,16 @@ def _do(
     measure: Measure,
 ) -> None:
     """Measure, or have ranks of a gang that another pod measures with."""
-    if wave.is_gang and task.index:
-        with seen_by_all():
-            plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
-            here = ThisMachine().stack(plan)
-        check_stack(plan.stack, here)
-
-        def left() -> list[str]:
-            return _uncommitted(patient, task, wave)
-
-        follow_gang(patient, wave, task.index, task.scratch, stop, left)
-    else:
-        _measure(patient, store, task, wave, shards, stop, measure)
+    with seen_by_all():
+        plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
+    if not (wave.is_gang and task.index):
+        _measure(patient, store, task, wave, plan, shards, stop, measure)
+        return
+    with seen_by_all():
+        here = ThisMachine().stack(plan)
+    check_stack(plan.stack, here)
+    left = partial(_uncommitted, patient, task, wave)
+    follow_gang(patient, wave, task.index, task.scratch, stop, left)
 
 
 def _measure(
@@ -225,12 +225,11 @@ def _measure(
     store: Store,
     task: PodTask,
     wave: Wave,
+    plan: Plan,
     shards: Sequence[str],
     stop: threading.Event,
     measure: Measure,
 ) -> None:
-    with seen_by_all():
-        plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
     run = LocalRun(
         store=patient,
         watched=store,

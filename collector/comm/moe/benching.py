@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collector.comm.gang import PATIENCE_S, Rendezvous, Tick, run_gang
+from collector.comm.gang import PATIENCE_S, GangWork, Rendezvous, Tick, run_gang
 from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.moe_measured import MoeFound, moe_found
 from collector.comm.moe.moe_plan import MoePlan
@@ -22,15 +22,8 @@ def bench(
     """Have the ranks of this node measure, in an empty folder; `tick` is told how many cases of all
     rounds are measured. Raises GangFailed and BadInput as a bench of collectives does; what was
     measured until then is in the folder."""
-    run_gang(
-        plan,
-        meeting,
-        folder,
-        program=MOE_RANK,
-        patience_s=patience_s,
-        tick=tick,
-        environment=buffsize_settings(plan.backend, plan.largest_buffsize_mb()),
-    )
+    environment = buffsize_settings(plan.backend, plan.largest_buffsize_mb())
+    run_gang(GangWork(plan, MOE_RANK, patience_s, tick, environment), meeting, folder)
 
 
 def found_in(folder: Path, plan: MoePlan) -> MoeFound:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from collector.comm.gang import Rendezvous, Tick, run_gang
+from collector.comm.gang import GangWork, Rendezvous, Tick, run_gang
 from collector.comm.moe.buffsize import buffsize_settings
 from collector.comm.moe.probe_plan import ProbePlan, Try
 from collector.comm.moe.prober_process import STARTING_S
@@ -18,15 +18,8 @@ def probe(plan: ProbePlan, meeting: Rendezvous, folder: Path, tick: Tick) -> Non
     tried. Raises GangFailed and BadInput as a bench does; what was tried until then is in the
     folder."""
     patience_s = STARTING_S + _PARTS * plan.patience_s
-    run_gang(
-        plan,
-        meeting,
-        folder,
-        program=_KEEPER,
-        patience_s=patience_s,
-        tick=tick,
-        environment=buffsize_settings(plan.backend, plan.largest_buffsize_mb()),
-    )
+    environment = buffsize_settings(plan.backend, plan.largest_buffsize_mb())
+    run_gang(GangWork(plan, _KEEPER, patience_s, tick, environment), meeting, folder)
 
 
 def told(plan: ProbePlan, tries: Iterable[Try]) -> Region:

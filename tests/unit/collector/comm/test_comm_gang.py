@@ -11,7 +11,7 @@ import pytest
 
 from collector.collective import OPERATIONS
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-from collector.comm.gang import GangFailed, Rendezvous, checked, run_gang
+from collector.comm.gang import GangFailed, GangWork, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
 from collector.comm.rank_files import rank_states, read_results
 from collector.errors import BadInput
@@ -31,7 +31,7 @@ def plan_of(operations, sizes, group_sizes, world, *, rounds=1, budget_s=0.001):
 
 
 def measured(plan, folder):
-    run_gang(plan, Rendezvous(plan.world), folder)
+    run_gang(GangWork(plan), Rendezvous(plan.world), folder)
     found = found_of(plan, read_results(folder), {})
     assert not found.wrong
     assert not found.left_out
@@ -116,14 +116,14 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
 def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     disturb(tmp_path, 1, signal.SIGKILL)
     with pytest.raises(GangFailed, match=r"rank 1 killed by SIGKILL .* in: all_reduce of 1024"):
-        run_gang(endless(2), Rendezvous(2), tmp_path)
+        run_gang(GangWork(endless(2)), Rendezvous(2), tmp_path)
     assert nobody_is_left(tmp_path)
 
 
 def test_a_rank_that_hangs_ends_the_gang_within_its_patience(tmp_path):
     disturb(tmp_path, 1, signal.SIGSTOP)
     with pytest.raises(GangFailed, match=r"no rank took a step for 4 s; rank \d is behind, in: "):
-        run_gang(endless(2), Rendezvous(2), tmp_path, patience_s=4.0)
+        run_gang(GangWork(endless(2), patience_s=4.0), Rendezvous(2), tmp_path)
     assert nobody_is_left(tmp_path)
 
 
@@ -138,7 +138,7 @@ def on_two_nodes(plans, folder):
     def node(at):
         folders[at].mkdir()
         try:
-            run_gang(plans[at], Rendezvous(1, 2, at, "127.0.0.1", port), folders[at])
+            run_gang(GangWork(plans[at]), Rendezvous(1, 2, at, "127.0.0.1", port), folders[at])
         except GangFailed as error:
             said[at] = str(error)
 

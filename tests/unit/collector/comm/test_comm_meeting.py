@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.connection import Connection, Gone
-from collector.comm.gang import RANK, GangFailed, PeerLeft
+from collector.comm.gang import RANK, GangFailed, GangWork, PeerLeft
 from collector.comm.many_nodes import OverNodes
 from collector.comm.meeting import EndedElsewhere, Lead, Order, Place, follow, place_from_json
 from collector.comm.rank_files import read_results
@@ -169,6 +169,28 @@ class TestGathering:
                 lead.check()
 
 
+def other_of(lead: Lead) -> Connection:
+    (other,) = lead._others.values()
+    return other
+
+
+def refusal(folder: Path, says: Callable[[Lead], None]) -> BaseException:
+    """What a node that follows makes of what the first one says to it."""
+    found: queue.Queue[BaseException] = queue.Queue()
+    with Lead(HOST, 2) as lead:
+
+        def run() -> None:
+            try:
+                follow(lead.place, 1, "n1", folder, nothing)
+            except GangFailed as error:
+                found.put(error)
+
+        threading.Thread(target=run).start()
+        lead.gather(10, nothing)
+        says(lead)
+        return found.get(timeout=20)
+
+
 @pytest.mark.fast
 class TestFollowing:
     def test_where_nobody_leads_any_more_that_is_said(self, tmp_path: Path) -> None:
@@ -181,35 +203,11 @@ class TestFollowing:
         "said", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
     )
     def test_what_is_no_order_is_not_obeyed(self, tmp_path: Path, said: dict) -> None:
-        with Lead(HOST, 2) as lead:
-            found: queue.Queue[BaseException] = queue.Queue()
-
-            def run() -> None:
-                try:
-                    follow(lead.place, 1, "n1", tmp_path, nothing)
-                except GangFailed as error:
-                    found.put(error)
-
-            threading.Thread(target=run).start()
-            lead.gather(10, nothing)
-            (other,) = lead._others.values()
-            other.say(said)
-            assert isinstance(found.get(timeout=20), Gone)
+        assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).say(said)), Gone)
 
     def test_a_program_that_no_gang_runs_is_not_started(self, tmp_path: Path) -> None:
-        with Lead(HOST, 2) as lead:
-            found: queue.Queue[BaseException] = queue.Queue()
-
-            def run() -> None:
-                try:
-                    follow(lead.place, 1, "n1", tmp_path, nothing)
-                except GangFailed as error:
-                    found.put(error)
-
-            threading.Thread(target=run).start()
-            lead.gather(10, nothing)
-            lead.begin(order(program="http.server"))
-            assert "'http.server', which no gang runs" in str(found.get(timeout=20))
+        found = refusal(tmp_path, lambda lead: lead.begin(order(program="http.server")))
+        assert "'http.server', which no gang runs" in str(found)
 
     def test_a_place_is_read_as_it_was_written_and_nothing_else_is(self) -> None:
         place = Place("10.0.0.1", 4711, "t")
@@ -268,7 +266,7 @@ class TestRanks:
         there.mkdir(), here.mkdir()
         other = Node(there)
         start = OverNodes(2, HOST, other.places.put, gather_s=30)
-        start(bench(), 4, here, program=RANK, patience_s=60, tick=nothing, environment={"X": "1"})
+        start(GangWork(bench(), patience_s=60, environment={"X": "1"}), 4, here)
         other.join()
         (seen,) = read_results(here)
         assert [one.rank for one in seen.ranks] == [0, 1, 2, 3]
@@ -290,7 +288,7 @@ class TestRanks:
         start = OverNodes(2, HOST, other.places.put, gather_s=30)
         plan = bench(tuple(4 * n for n in range(1, 200)))
         with pytest.raises(PeerLeft, match=r"node 1 \(n1\): told to stop"):
-            start(plan, 4, here, program=RANK, patience_s=300, tick=tick, environment={})
+            start(GangWork(plan, patience_s=300, tick=tick), 4, here)
         other.join()
         assert time.monotonic() - began_s < 120
         assert other.errors == ["told to stop"]
