@@ -90,7 +90,8 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices."""
+    """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices;
+    `repeats` of the cases stand in a second shard, which shows how far sessions differ."""
 
     cases: int
     unsupported: int
@@ -98,6 +99,7 @@ class Forecast:
     device_s: float
     wall_s: float
     floor_s: float
+    repeats: int = 0
 
 
 @dataclass(frozen=True)  # without slots: its sha256 is kept beside it
@@ -152,6 +154,8 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
+    if not value["forecast"]["repeats"]:  # as before there were any
+        del value["forecast"]["repeats"]
     return readable_json(value)
 
 

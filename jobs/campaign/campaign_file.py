@@ -18,6 +18,7 @@ from collector.stack import BACKENDS
 from collector.store.opening import checked_address
 from jobs.campaign.collectives import CollectivesSource
 from jobs.campaign.document import Entry, read_document
+from jobs.campaign.quality import QualitySettings, read_quality
 from jobs.campaign.source_kinds import Source, read_sources
 
 UPDATES = ("all", "missing-only")
@@ -45,6 +46,7 @@ _KEYS = (
     "measure",
     "shards",
     "limits",
+    "quality",
     "op_mapping",
     "store",
 )
@@ -81,6 +83,7 @@ class Campaign:
     measure: MeasureSettings
     shards: ShardSettings
     limits: Limits
+    quality: QualitySettings
     op_mapping: Path | None
     store: str | None
 
@@ -125,6 +128,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         measure=read("measure", _measure, MeasureSettings()),
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
+        quality=read("quality", read_quality, QualitySettings()),
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )

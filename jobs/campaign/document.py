@@ -45,6 +45,17 @@ class Entry(NamedNode):
             raise self.unwanted(wanted, text)
         return value
 
+    def share(self) -> float:
+        wanted = "a number from 0 to 1"
+        text = self._plain(wanted)
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise self.unwanted(wanted, repr(text)) from error
+        if not 0 <= value <= 1:
+            raise self.unwanted(wanted, text)
+        return value
+
     def choice(self, allowed: Sequence[str]) -> str:
         wanted = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
         text = self._scalar(wanted)

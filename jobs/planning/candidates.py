@@ -55,13 +55,15 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class PricedCase:
     """A candidate with its forecast. `refusal` says why no device will run it; then it is
-    answered at once, and alone in its group. One of several `ranks` needs them all at once."""
+    answered at once, and alone in its group. One of several `ranks` needs them all at once.
+    `launch_s` is the forecast of a launch on one device; 0 where there is none."""
 
     candidate: Candidate
     cost_s: float
     group: str
     refusal: str | None
     ranks: int = 1
+    launch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,14 @@ def price(
     if op is None or no is not None:
         return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
     try:
-        cost_s = predict(case, op, peaks, measure, last_us).total_s
+        forecast = predict(case, op, peaks, measure, last_us)
         group = intern(f"{case.kernel_type}|{op.group(case)}")
     except UNFORESEEN:
-        cost_s, group = measure.budget_s, candidate.record.case_id
-    return PricedCase(candidate, min(cost_s, limits.case_s), group, None)
+        return PricedCase(
+            candidate, min(measure.budget_s, limits.case_s), candidate.record.case_id, None
+        )
+    cost_s = min(forecast.total_s, limits.case_s)
+    return PricedCase(candidate, cost_s, group, None, launch_s=forecast.launch_s)
 
 
 def _of_gang(

@@ -6,6 +6,7 @@ so that whoever plans again after a crash writes what is already there.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from math import fsum
 
 from collector.canonical import sha256_hex, short_hash
@@ -14,6 +15,7 @@ from collector.ops.refusals import FindOperator
 from collector.plan import Forecast, Plan, PlannedShard, PlannedSource, devices_for
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.quality import QualitySettings
 from jobs.planning.candidates import (
     Candidate,
     HeadAnswer,
@@ -27,7 +29,8 @@ from jobs.planning.candidates import (
     unsupported,
 )
 from jobs.planning.forecast import peaks_of
-from jobs.planning.shard_cutting import CutShard, cut_shards, rounded
+from jobs.planning.repeats import repeated_shards
+from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +81,31 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         )
         for candidate in chosen
     ]
+    answers_hash = _answers_hash(request)
     shards = cut_shards(
         priced,
         campaign.shards,
         campaign.devices,
         peaks.session_start_s,
-        answers_hash=_answers_hash(request),
+        answers_hash=answers_hash,
+    )
+    repeated = _repeated(priced, request, _device_s(shards, campaign.backend))
+    shards += cut_repeats(
+        repeated,
+        campaign.shards,
+        peaks.session_start_s,
+        # Behind the others: sessions far apart in time tell more of how far sessions differ.
+        _device_s(shards, campaign.backend) / campaign.devices,
+        answers_hash,
     )
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
         answered=len(candidates) - len(chosen),
-        device_s=rounded(
-            fsum(s.predicted_s * devices_for(s.ranks, campaign.backend) for s in shards)
-        ),
+        device_s=rounded(_device_s(shards, campaign.backend)),
         wall_s=rounded(max((s.start_s + s.predicted_s for s in shards), default=0.0)),
-        floor_s=rounded(_floor_s(priced, campaign)),
+        floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
+        repeats=sum(map(len, repeated)),
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
@@ -111,12 +123,36 @@ def _chosen(candidates: Sequence[Candidate], request: PlanRequest) -> Sequence[C
     return still_missing(candidates, request.answered, retry_failed=request.retry_failed)
 
 
+def _repeated(
+    priced: Sequence[PricedCase], request: PlanRequest, total_s: float
+) -> list[list[PricedCase]]:
+    """The cases that a plan measures a second time, by shard; none of one that is about failures or
+    damage alone."""
+    if request.owed is not None or request.retry_failed:
+        return []
+    return repeated_shards(
+        priced,
+        request.campaign.quality.repeat_share,
+        total_s=total_s,
+        start_s=peaks_of(request.stack).session_start_s,
+        token=request.number,
+    )
+
+
+def _device_s(shards: Sequence[CutShard], backend: str) -> float:
+    """The device-seconds of shards, by forecast."""
+    return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
+
+
 def inputs_hash(
     campaign: Campaign, stack: Stack, sources: Sequence[PlannedSource], op_mapping: str | None
 ) -> str:
-    """What decides whether a plan is this campaign's: sources by content, settings, stack."""
+    """What decides whether a plan is this campaign's: sources by content, settings, stack. What
+    it spends on quality is left out where that is usual: earlier plans did not say it."""
+    quality = {} if campaign.quality == QualitySettings() else {"quality": asdict(campaign.quality)}
     return short_hash(
         {
+            **quality,
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),
@@ -137,7 +173,8 @@ def describe_forecast(plan: Plan) -> list[str]:
     hours = forecast.device_s / 3600
     return [
         f"cases      {forecast.cases:,} in {counted(len(plan.shards), 'shard')}; "
-        f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are answered already",
+        f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are answered already"
+        + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",

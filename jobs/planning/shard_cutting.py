@@ -97,6 +97,22 @@ def _cut_singles(
     return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
 
 
+def cut_repeats(
+    repeated: Sequence[Sequence[PricedCase]],
+    settings: ShardSettings,
+    start_s: float,
+    begin_s: float,
+    answers_hash: str,
+) -> list[CutShard]:
+    """The shards of cases that are measured a second time, from `begin_s` on. They are none of
+    those in which the same cases may be measured for the first time."""
+    again_hash = short_hash([answers_hash, "again"])
+    return [
+        _shard(_in_order(shard), _shard_s(shard, settings.session_s, start_s), begin_s, again_hash)
+        for shard in repeated
+    ]
+
+
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:
     """How many shards each device gets, for `total_s` of work and `start_s` to start a shard."""
     count = max(1, ceil(total_s / (devices * settings.target_s)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from collector.errors import BadInput
 from collector.plan import Limits, MeasureSettings, ShardSettings
 from jobs.campaign.campaign_file import Campaign, Target, campaign_from_text, load_campaign
+from jobs.campaign.quality import QualitySettings
 from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
 
 pytestmark = pytest.mark.fast
@@ -31,6 +32,7 @@ devices: 64
 measure: {budget_s: 0.5, repeats: [5, 50], cache: cold, aic_metrics: [PipeUtilization, Memory]}
 shards: {target_s: 600, session_s: 120}
 limits: {case_s: 30, memory_gb: 28.5}
+quality: {repeat_share: 0.05}
 op_mapping: op_mapping.yaml
 store: s3://perf/opmeter
 """
@@ -65,6 +67,7 @@ def test_every_key_is_read() -> None:
         measure=MeasureSettings(0.5, 5, 50, None, "cold", ("PipeUtilization", "Memory")),
         shards=ShardSettings(600.0, 120.0),
         limits=Limits(30.0, 28.5),
+        quality=QualitySettings(0.05),
         op_mapping=BASE / "op_mapping.yaml",
         store="s3://perf/opmeter",
     )
@@ -179,6 +182,14 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         (
             SMALL + "measure: {budget_s: -1}\n",
             "c.yaml:4: measure.budget_s: a number above 0 is wanted, -1 came",
+        ),
+        (
+            SMALL + "quality: {repeat_share: 2%}\n",
+            "c.yaml:4: quality.repeat_share: a number from 0 to 1 is wanted, '2%' came",
+        ),
+        (
+            SMALL + "quality: {repeat_share: 2}\n",
+            "c.yaml:4: quality.repeat_share: a number from 0 to 1 is wanted, 2 came",
         ),
         (
             SMALL + "limits: {memory_gb: nan}\n",

@@ -37,6 +37,7 @@ STACK = Stack(
     "2.13.0",
     details=(("clock_mhz", "2000"), ("flags", "avx2"), ("threads", "2")),
 )
+ONCE = "quality: {repeat_share: 0}\n"  # no case is measured a second time
 FOREIGN = PlannedSource("profile:a", "a" * 64, 1, same_stack=False)
 OWN = PlannedSource("profile:b", "b" * 64, 1, same_stack=True)
 
@@ -290,7 +291,7 @@ def test_every_case_is_in_one_shard_whatever_the_order_of_rows(
     count: int, devices: int, target_s: float, random: Random
 ) -> None:
     records = rows(count)
-    more = f"devices: {devices}\nshards: {{target_s: {target_s}}}\n"
+    more = f"devices: {devices}\nshards: {{target_s: {target_s}}}\n{ONCE}"
     planned = plan(request(*records, more=more))
     assert planned_ids(planned) == sorted(r.case_id for r in records)
     assert [s.shard_id for s in planned.plan.shards] == list(planned.shards)
@@ -376,7 +377,7 @@ def test_shards_are_halved_while_they_stay_above_three_minutes(
 
 def test_a_small_target_gives_shards_of_that_size() -> None:
     records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
-    asked = request(*records, source=OWN, more="shards: {target_s: 5}\n")
+    asked = request(*records, source=OWN, more=f"shards: {{target_s: 5}}\n{ONCE}")
     made = plan(asked).plan
     work_s = made.forecast.floor_s
     assert len(made.shards) == -(-work_s // 5)
@@ -388,7 +389,11 @@ def test_a_small_target_gives_shards_of_that_size() -> None:
 def test_the_forecast_adds_up() -> None:
     records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
     made = plan(
-        request(*records, source=OWN, more="devices: 4\nshards: {target_s: 1, session_s: 0.6}\n")
+        request(
+            *records,
+            source=OWN,
+            more=f"devices: 4\nshards: {{target_s: 1, session_s: 0.6}}\n{ONCE}",
+        )
     ).plan
     forecast = made.forecast
     assert forecast.device_s == pytest.approx(fsum(s.predicted_s for s in made.shards), abs=0.01)

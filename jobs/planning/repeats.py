@@ -1,0 +1,65 @@
+"""Which cases a plan measures a second time, in shards of their own: other sessions and, where
+there are several, mostly other devices. What they differ by is what intervals are made of.
+
+Chosen by chance that follows from the plan, not by what is known of a case, and equally often from
+each decade of durations; whoever measures them cannot tell. Pure.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from math import ceil, floor, fsum, log10
+
+from collector.canonical import short_hash
+from jobs.campaign.quality import REPEAT_SHARE
+from jobs.planning.candidates import PricedCase
+from jobs.planning.packing import longest_first
+
+_OF_DECADE = 12  # so many tell what more would not tell much better
+_TO_TELL = 12  # so many are wanted of a small plan, which the share alone would give one or two
+_FEWEST = 4  # fewer say nothing that pays for a session
+_COST_SHARE = 0.03  # of the plan's time in cases
+_START_SHARE = 0.05  # of the plan's time, for the starts of their sessions
+_MOST_SHARDS = 12
+
+
+def repeated_shards(
+    priced: Sequence[PricedCase], share: float, *, total_s: float, start_s: float, token: object
+) -> list[list[PricedCase]]:
+    """The cases to measure again, as the shards that hold them. The more sessions meet, the more is
+    told; but their starts of `start_s` each shall cost no more than 5 % of the plan's `total_s`,
+    and each has four cases at least."""
+    cases = repeated_cases(priced, share, token)
+    affordable = int(_START_SHARE * total_s / start_s)
+    count = min(affordable, _MOST_SHARDS, len(cases) // _FEWEST)
+    if not count:
+        return []
+    dealt = longest_first([item.cost_s for item in cases], count)
+    return [[cases[at] for at in shard] for shard in dealt]
+
+
+def repeated_cases(priced: Sequence[PricedCase], share: float, token: object) -> list[PricedCase]:
+    """The cases to measure again, of those that one device measures: this share of them, at least
+    twelve of a small plan and at most twelve of a decade, as long as they cost no more than 3 % of
+    all. The last two bounds grow with a share above the usual one. Which cases, follows from
+    `token`."""
+    able = [item for item in priced if item.launch_s > 0]
+    more = max(1.0, share / REPEAT_SHARE)
+    wanted = max(ceil(share * len(able)), _TO_TELL) if share else 0
+    left_s = _COST_SHARE * more * fsum(item.cost_s for item in priced)
+    chosen: list[PricedCase] = []
+    for item in _by_turns(able, ceil(_OF_DECADE * more), token):
+        if len(chosen) == wanted:
+            break
+        if item.cost_s <= left_s:
+            left_s -= item.cost_s
+            chosen.append(item)
+    return chosen
+
+
+def _by_turns(able: Sequence[PricedCase], most: int, token: object) -> Iterator[PricedCase]:
+    """One of each decade after the other, the shortest decade first, at most so many of each."""
+    decades: dict[int, list[PricedCase]] = {}
+    for item in sorted(able, key=lambda item: short_hash([item.candidate.record.case_id, token])):
+        decades.setdefault(floor(log10(item.launch_s)), []).append(item)
+    turns = zip_longest(*(decades[decade][:most] for decade in sorted(decades)))
+    return (item for turn in turns for item in turn if item is not None)

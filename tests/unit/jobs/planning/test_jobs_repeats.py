@@ -1,0 +1,156 @@
+"""Cases that a plan measures a second time: which, how many, and that nothing else changes."""
+
+from collections import Counter
+from dataclasses import replace
+from math import floor, fsum, log10
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.plan import plan_from_json, plan_to_json
+from collector.record import CaseRecord
+from collector.shard import read_shard
+from jobs.planning.candidates import Candidate, PricedCase
+from jobs.planning.plan_making import describe_forecast, inputs_hash
+from jobs.planning.repeats import repeated_cases, repeated_shards
+from jobs.planning.weight import Weight
+from tests.unit.jobs.planning.test_jobs_plan_making import (
+    OWN,
+    STACK,
+    campaign,
+    plan,
+    record,
+    request,
+)
+
+pytestmark = pytest.mark.fast
+
+
+def priced(*launches_s: float, cost_s: float = 1.0, ranks: int = 1) -> list[PricedCase]:
+    return [
+        PricedCase(
+            Candidate(record(shape=f"{n + 1}"), None, Weight(1, 0.0, False)),
+            cost_s,
+            "group",
+            None,
+            ranks,
+            launch_s=launch_s,
+        )
+        for n, launch_s in enumerate(launches_s)
+    ]
+
+
+def ids(cases: list[PricedCase]) -> list[str]:
+    return [case.candidate.record.case_id for case in cases]
+
+
+def decades(cases: list[PricedCase]) -> Counter[int]:
+    return Counter(floor(log10(case.launch_s)) for case in cases)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([3e-6, 3e-5, 3e-4, 3e-3]), max_size=900),
+    st.floats(0.0, 1.0),
+    st.integers(1, 3),
+)
+def test_repeats_keep_to_their_bounds(launches_s: list[float], share: float, token: int) -> None:
+    cases = priced(*launches_s)
+    again = repeated_cases(cases, share, token)
+    more = max(1.0, share / 0.02)
+    assert len(set(ids(again))) == len(again)
+    assert set(ids(again)) <= set(ids(cases))
+    assert len(again) <= max(share * len(cases) + 1, 12)
+    assert max(decades(again).values(), default=0) <= 12 * more + 1
+    assert fsum(c.cost_s for c in again) <= 0.03 * more * fsum(c.cost_s for c in cases) + 1e-9
+    assert again == repeated_cases(cases, share, token)
+
+
+def test_decades_have_equally_many_as_far_as_they_have_cases() -> None:
+    cases = priced(*[3e-6] * 5, *[3e-5] * 2000, *[3e-3] * 995)
+    again = repeated_cases(cases, 0.02, 1)
+    assert decades(again) == {-6: 5, -5: 12, -3: 12}
+
+
+def test_a_small_plan_repeats_a_dozen_where_they_are_cheap() -> None:
+    cheap, dear = priced(*[3e-6] * 60, cost_s=0.01), priced(*[1.0] * 3, cost_s=50.0)
+    again = repeated_cases(cheap + dear, 0.02, 1)
+    assert decades(again) == {-6: 12}
+    assert repeated_cases(dear, 0.02, 1) == []
+
+
+def test_another_plan_repeats_other_cases() -> None:
+    cases = priced(*[3e-5] * 2000)
+    assert ids(repeated_cases(cases, 0.02, 1)) != ids(repeated_cases(cases, 0.02, 2))
+
+
+def test_sessions_are_as_many_as_their_starts_are_worth() -> None:
+    cases = priced(*[3e-6, 3e-5, 3e-4, 3e-3] * 400)
+
+    def shards(total_s: float, start_s: float = 30.0) -> list[int]:
+        found = repeated_shards(cases, 0.02, total_s=total_s, start_s=start_s, token=1)
+        return [len(shard) for shard in found]
+
+    assert shards(599.0) == []
+    assert shards(601.0) == [32]
+    assert shards(1201.0) == [16, 16]
+    assert shards(1e6) == [4] * 8
+
+
+def test_gangs_and_what_nobody_runs_are_not_repeated() -> None:
+    refused = [replace(c, refusal="no", launch_s=0.0) for c in priced(*[3e-5] * 500)]
+    gangs = priced(*[0.0] * 500, ranks=4)
+    assert repeated_cases(refused + gangs, 0.5, 1) == []
+
+
+MANY = [record(shape=f"1024,{n + 1}", mean_us=3000.0) for n in range(1500)]
+
+
+def test_the_other_shards_are_as_without_repeats() -> None:
+    once = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n"))
+    twice = plan(request(*MANY, source=OWN))
+    repeats = twice.plan.shards[len(once.plan.shards) :]
+    assert twice.plan.shards[: len(once.plan.shards)] == once.plan.shards
+    assert repeats
+    assert twice.plan.forecast.repeats == sum(shard.cases for shard in repeats) == 12
+    assert once.plan.forecast.repeats == 0
+    assert twice.plan.forecast.cases == once.plan.forecast.cases == len(MANY)
+    assert twice.plan.forecast.device_s > once.plan.forecast.device_s
+
+
+def test_nobody_sees_that_a_case_is_repeated() -> None:
+    made = plan(request(*MANY, source=OWN))
+    first: dict[str, CaseRecord] = {}
+    again = {}
+    for shard in made.plan.shards:
+        for case in read_shard(made.shards[shard.shard_id]):
+            known = again if case.record.case_id in first else first
+            known[case.record.case_id] = case.record
+    assert len(first) == len(MANY)
+    assert len(again) == 12
+    assert all(first[case] == once_more for case, once_more in again.items())
+
+
+def test_failures_and_damage_are_measured_once() -> None:
+    asked = request(*MANY, source=OWN)
+    every = frozenset(r.case_id for r in MANY)
+    assert plan(replace(asked, retry_failed=True)).plan.forecast.repeats == 0
+    assert plan(replace(asked, owed=every)).plan.forecast.repeats == 0
+
+
+def test_a_plan_without_repeats_is_spelled_as_before_there_were_any() -> None:
+    made = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n")).plan
+    assert b"repeats" not in plan_to_json(made).split(b'"forecast"')[1].split(b"}")[0]
+    assert plan_from_json(plan_to_json(made)) == made
+    told = plan(request(*MANY, source=OWN)).plan
+    assert plan_from_json(plan_to_json(told)) == told
+    assert "; 12 are measured twice" in describe_forecast(told)[0]
+
+
+def test_plans_of_campaigns_that_say_nothing_of_quality_stay_theirs() -> None:
+    def wanted(more: str) -> str:
+        return inputs_hash(campaign(more), STACK, [OWN], None)
+
+    assert wanted("quality: {repeat_share: 0.02}\n") == wanted("")
+    assert wanted("quality: {repeat_share: 0}\n") != wanted("")
