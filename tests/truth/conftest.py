@@ -16,6 +16,7 @@ def truth() -> Path:
         pytest.skip(
             f"measurements by others are not part of the project: set {_VARIABLE} to a folder with "
             "repeats/{device}-{model}-mlp.csv (microsoft/vidur, data/profiling/compute) and "
-            "again/*-first.parquet, again/*-again.parquet (ai-dynamo/aiconfigurator, gemm_perf)"
+            "again/*-first.parquet, again/*-again.parquet, gemm/*.parquet "
+            "(ai-dynamo/aiconfigurator, gemm_perf)"
         )
     return Path(folder)

@@ -1,0 +1,77 @@
+"""Which slices of others' tables the gates stop, with the figures they decide by.
+
+    python -m tests.truth.gates FILE.parquet ...
+
+Files of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. A slice is
+a dtype of a file; each of its kernels is judged as opmeter judges the measurements of a kernel type
+and dtype on one stack. Nothing is known of the device or of the dtype. One JSON line.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work
+
+_DTYPE, _KERNEL = "gemm_dtype", "kernel_source"
+
+
+def curve_of(rows: pd.DataFrame) -> WorkCurve:
+    """The cases of a slice; those without a positive, finite latency are left out."""
+    rows = rows[np.isfinite(rows["latency"]) & (rows["latency"] > 0)]
+    m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
+    return WorkCurve(
+        operations=2 * m * n * k,
+        traffic=m * k + n * k + m * n,
+        duration_us=rows["latency"].to_numpy(float) * 1e3,
+    )
+
+
+def verdict(rows: pd.DataFrame) -> dict[str, object]:
+    """What the gate says of a slice: it is stopped where it says so of the kernels that make most
+    of its cases. Figures are those of the largest kernel that decided; none where it cannot tell.
+    """
+    kernels = rows.groupby(_KERNEL) if _KERNEL in rows else [("", rows)]
+    found = [(len(part), str(name), hidden_work(curve_of(part))) for name, part in kernels]
+    faulty = [one for one in found if one[2] and one[2].fault]
+    is_stopped = 2 * sum(count for count, _, _ in faulty) > len(rows)
+    judged = faulty if is_stopped else [one for one in found if one[2] and not one[2].fault]
+    _, kernel, decided = max(judged, default=(0, "", None), key=lambda one: one[0])
+    figures = {name: round(value, 3) for name, value in asdict(decided).items()} if decided else {}
+    return {
+        "is_stopped": is_stopped,
+        "reason": decided.fault if decided else "",
+        "least_share": round(LEAST_SHARE, 3),
+        **figures,
+        "kernel": kernel,
+        "cases": len(rows),
+        "kernels": len(found),
+        "kernels_stopped": len(faulty),
+    }
+
+
+def judge(path: Path) -> list[dict[str, object]]:
+    """The verdict on each slice of a file, by dtype."""
+    table = pd.read_parquet(path)
+    return [
+        {"file": path.stem, "dtype": str(dtype), **verdict(rows)}
+        for dtype, rows in table.groupby(_DTYPE, sort=True)
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.parquet")
+    slices = [found for path in parser.parse_args().files for found in judge(path)]
+    stopped = sum(bool(found["is_stopped"]) for found in slices)
+    print(json.dumps({"stopped": stopped, "of": len(slices), "slices": slices}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
