@@ -21,10 +21,12 @@ _MICROBENCH = "MicroBench "
 # Whether the repeats found their inputs in the caches: `warm`, or `cold`.
 CACHE = _MICROBENCH + "Cache"
 # Where the mean lies with 95 %: of this stack over sessions and devices, by how many degrees of
-# freedom, and what most is known of its variance from; and of the one session.
+# freedom, and what most is known of its variance from.
 STACK_INTERVAL = (_MICROBENCH + "Stack Low(us)", _MICROBENCH + "Stack High(us)")
 STACK_DEGREES = _MICROBENCH + "Stack Degrees"
 STACK_VARIANCE = _MICROBENCH + "Stack Variance"
+# How many sessions the mean is of, and the interval of that with the highest rank.
+SESSIONS = _MICROBENCH + "Sessions"
 SESSION_INTERVAL = (_MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)")
 _PROFILING = "Profiling Average "
 
@@ -133,14 +135,19 @@ def duration_cells(
 
 
 def interval_cells(
-    stack_us: tuple[float, float], degrees: float, variance: str, session_us: tuple[float, float]
+    stack_us: tuple[float, float],
+    degrees: float,
+    variance: str,
+    session_us: tuple[float, float],
+    sessions: int,
 ) -> dict[str, str]:
-    """The cells of both intervals of a mean. `variance` says what tells of it most
-    closely."""
+    """The cells of both intervals of a mean, which is of so many sessions. `variance` says what
+    tells of it most closely."""
     return {
         **dict(zip(STACK_INTERVAL, map(number_text, stack_us), strict=True)),
         STACK_DEGREES: f"{degrees:.1f}",
         STACK_VARIANCE: variance,
+        SESSIONS: str(sessions),
         **dict(zip(SESSION_INTERVAL, map(number_text, session_us), strict=True)),
     }
 

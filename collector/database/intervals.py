@@ -8,31 +8,32 @@ What the stacks of other version directories tell of the same kind of device is 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from statistics import median
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.collective_case import is_collective
-from collector.database.query import best_rows, good_rows
+from collector.database.query import good_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
-from collector.quality.stack_interval import stack_intervals
+from collector.quality.stack_interval import StackIntervals, stack_intervals
 from collector.quality.student import student_factor
 from collector.quality.variance import fit, learn
 from collector.quality.variance_prior import VariancePrior, prior_of
 
-_DIFFERS = 1.01  # an interval that is wider by less says the same
 _SESSION = ("campaign", "shard", "attempt", "session")
 _DEVICE = ("node", "device_serial", "rank")
 
 
 @dataclass(frozen=True, slots=True)
 class CaseInterval:
-    """Where the mean lies with 95 %, and `variance`: what tells of it most closely."""
+    """The mean of a case over so many sessions, as their measurements tell it, where it lies with
+    95 %, and `variance`: what tells of it most closely."""
 
+    mean_us: float
+    sessions: int
     low_us: float
     high_us: float
     degrees: float
@@ -53,18 +54,6 @@ class VersionIntervals:
     model: object
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalChange:
-    """How many cases of a version are known worse, or better, than in another state; the reach of
-    half of the intervals in each."""
-
-    version_path: str
-    wider: int
-    narrower: int
-    before: float
-    after: float
-
-
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
     """The intervals of each version directory."""
     priors = {path: prior_of(v.shown_stack.device) for path, v in state.versions.items()}
@@ -81,37 +70,16 @@ def intervals_of(state: State) -> dict[str, VersionIntervals]:
     return intervals
 
 
-def interval_changes(before: State, after: State) -> list[IntervalChange]:
-    """The versions of both states whose cases are known worse or better."""
-    old, new = _shown(before), _shown(after)
-    changes = []
-    for path in sorted(old.keys() & new.keys()):
-        cases = sorted(old[path].keys() & new[path].keys())
-        pairs = [(old[path][case], new[path][case]) for case in cases]
-        wider = sum(then * _DIFFERS < now for then, now in pairs)
-        narrower = sum(now * _DIFFERS < then for then, now in pairs)
-        if wider or narrower:
-            halves = (median(reaches) for reaches in zip(*pairs, strict=True))
-            changes.append(IntervalChange(path, wider, narrower, *halves))
-    return changes
-
-
-def _shown(state: State) -> dict[str, dict[str, float]]:
-    """The reach of each interval that shows, by version and case."""
-    found = {}
-    for path, intervals in intervals_of(state).items():
-        best = best_rows(state, path)
-        best = best.filter(best["good"])
-        columns = (best[name].to_pylist() for name in ("case", "measurement"))
-        pairs = zip(*columns, strict=True)
-        found[path] = {case: intervals.of[m].reach for case, m in pairs if m in intervals.of}
-    return found
-
-
 def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> VersionIntervals:
     variance = fit(evidence, prior)
     found = stack_intervals(evidence, variance)
-    columns = (_digits(found.low_us), _digits(found.high_us), found.degrees.tolist())
+    columns = (
+        _means_us(found, evidence.means.mean_us),
+        found.sessions.tolist(),
+        _digits(found.low_us),
+        _digits(found.high_us),
+        found.degrees.tolist(),
+    )
     names = rows["measurement"].to_pylist()
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     model = (
@@ -123,6 +91,12 @@ def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> Ver
         tuple(variance.ratios.tolist()),
     )
     return VersionIntervals(dict(zip(names, cases, strict=True)), model)
+
+
+def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
+    """That of a single session as it was measured, that of several to a millionth."""
+    pairs = zip(found.mean_us.tolist(), measured_us.tolist(), strict=True)
+    return [own if mean == own else float(f"{mean:.6g}") for mean, own in pairs]
 
 
 def _digits(values: Floats) -> list[float]:
@@ -153,6 +127,7 @@ def _means(rows: pa.Table) -> SessionMeans:
         mean_us=mean_us,
         spreads=_spreads(rows, mean_us, repeats),
         repeats=repeats,
+        is_clean=pc.equal(rows["warnings"], "").to_numpy(),
     )
 
 

@@ -27,7 +27,7 @@ from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
 _KEPT = (
-    *("case", "outcome", "mean_us", "good", "warm"),
+    *("case", "outcome", "mean_us", "good", "warm", "clean"),
     *("head_commit", "plan", "plan_hash", "measurement"),
 )
 

@@ -38,7 +38,7 @@ from collector.vocabulary import BASE_CELLS
 # To be raised by one in every change by which any state shows other bytes, other files or another
 # content hash than before: columns, spelling, order, layout, which measurement shows, the model of
 # variance and its data. Versions of another edition stay as they are; nobody renders them again.
-EDITION = 2
+EDITION = 3
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -155,22 +155,38 @@ def _measured(
     best = best.filter(best["good"])
     names = ("case", "measurement", "mean_us", "counters", "cache", "ci_low_us", "ci_high_us")
     return {
-        case: {
-            **duration_cells(float(mean_us), _pairs(counters), told_cache),
-            **_intervals(intervals.of.get(measurement), float(low_us), float(high_us)),
-        }
+        case: _cells(
+            intervals.of.get(measurement),
+            float(mean_us),
+            (float(low_us), float(high_us)),
+            counters,
+            told_cache,
+        )
         for case, measurement, mean_us, counters, told_cache, low_us, high_us in zip(
             *(best[name].to_pylist() for name in names), strict=True
         )
     }
 
 
-def _intervals(stack: CaseInterval | None, low_us: float, high_us: float) -> Cells:
+def _cells(
+    stack: CaseInterval | None,
+    mean_us: float,
+    session_us: tuple[float, float],
+    counters: str,
+    cache: str,
+) -> Cells:
     if stack is None:  # of a collective
-        return {}
-    return interval_cells(
-        (stack.low_us, stack.high_us), stack.degrees, stack.variance, (low_us, high_us)
-    )
+        return duration_cells(mean_us, _pairs(counters), cache)
+    return {
+        **duration_cells(stack.mean_us, _pairs(counters), cache),
+        **interval_cells(
+            (stack.low_us, stack.high_us),
+            stack.degrees,
+            stack.variance,
+            session_us,
+            stack.sessions,
+        ),
+    }
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:

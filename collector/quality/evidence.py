@@ -26,7 +26,7 @@ class SessionMeans:
     Cases, sessions and devices are numbered.
 
     `spreads` are relative standard deviations of single repeats within the session; NaN where they
-    are not known, as for a single repeat.
+    are not known, as for a single repeat. `is_clean` where nothing was warned of.
     """
 
     cases: Whole
@@ -36,6 +36,7 @@ class SessionMeans:
     mean_us: Floats
     spreads: Floats
     repeats: Floats
+    is_clean: npt.NDArray[np.bool_]
 
     def decades(self) -> Whole:
         """The decade of each duration: 1 from 10 to 100 us."""
@@ -84,6 +85,7 @@ class Evidence:
     group_spread: Floats
     repeats_variance: Floats
     pairs: Pairs
+    again: "MeasuredAgain"
 
 
 def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
@@ -92,8 +94,9 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
     groups, names = _groups(means)
     spread = _group_spreads(means, groups, len(names), repeat_spread)
     variance = _repeats_variance(means, spread[groups])
-    pairs = _pairs(means, groups, spread, variance)
-    return Evidence(means, groups, names, spread, variance, pairs)
+    again = measured_again(means)
+    pairs = _pairs(means, again, groups, spread, variance)
+    return Evidence(means, groups, names, spread, variance, pairs, again)
 
 
 def joined(found: Sequence[Pairs]) -> Pairs:
@@ -153,6 +156,16 @@ def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
     return variance
 
 
+def medians(values: Floats, groups: Whole) -> Floats:
+    """The median of each group's values; groups are numbered from 0, and none is empty."""
+    order = np.lexsort((values, groups))
+    ends = np.searchsorted(groups[order], np.arange(int(groups.max()) + 2))
+    count = ends[1:] - ends[:-1]
+    below, above = ends[:-1] + (count - 1) // 2, ends[:-1] + count // 2
+    found: Floats = (values[order[below]] + values[order[above]]) / 2
+    return found
+
+
 def rounded(values: Floats) -> Floats:
     """To steps of a twentieth: what a few more measurements change by less stays as it was, and
     the last digits of a machine's arithmetic show nowhere."""
@@ -160,10 +173,11 @@ def rounded(values: Floats) -> Floats:
     return np.asarray(np.round(np.exp(np.round(np.log(values) / step) * step), 9), np.float64)
 
 
-def _pairs(means: SessionMeans, groups: Whole, spread: Floats, variance: Floats) -> Pairs:
+def _pairs(
+    means: SessionMeans, again: "MeasuredAgain", groups: Whole, spread: Floats, variance: Floats
+) -> Pairs:
     """The sessions of each case, each beside the next one. Of k sessions k - 1 differences are
     independent; a ring of k has each session as often, and weighs as much."""
-    again = measured_again(means)
     count = again.count[again.case]
     at = np.arange(len(again.places))
     is_last = np.append(again.case[1:] != again.case[:-1], True) if len(at) else at == 0
@@ -209,27 +223,3 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     places, case = places[several], case[several]
     kept, case = np.unique(case, return_inverse=True)
     return MeasuredAgain(places, case.astype(np.int64), count[kept].astype(np.int64))
-
-
-def own_session_variance(evidence: Evidence) -> tuple[Floats, Whole]:
-    """What each measurement's own case tells of the variance of sessions, with its degrees of
-    freedom: 0 where no device has measured it in two sessions. What lies between devices is not in
-    it, nor what the repeats within the sessions account for."""
-    means, again = evidence.means, measured_again(evidence.means)
-    variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
-    if not len(again.places):
-        return variance, free
-    devices = means.devices[again.places]
-    cells, cell = np.unique(again.case * (int(devices.max()) + 1) + devices, return_inverse=True)
-    logs = np.log(means.mean_us[again.places])
-    centre = np.bincount(cell, logs) / np.bincount(cell)
-    squares = np.bincount(again.case, (logs - centre[cell]) ** 2)
-    of_case = again.count - np.bincount(cells // (int(devices.max()) + 1))
-    repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
-    own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
-    # Of all measurements of the case, also of those that a session made twice.
-    cases = np.unique(means.cases[again.places])
-    place = np.minimum(np.searchsorted(cases, means.cases), len(cases) - 1)
-    told = cases[place] == means.cases
-    variance[told], free[told] = own[place[told]], of_case[place[told]]
-    return variance, free

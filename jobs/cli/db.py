@@ -96,29 +96,28 @@ def diff_verb(
 ) -> None:
     """List the cases that came, went or changed their duration, and how many are known better or
     worse."""
+    from collector.database.changes import differences
     from collector.database.commits import readable_log
-    from collector.database.intervals import interval_changes
-    from collector.database.query import diff
     from collector.database.snapshot import load_state
     from jobs.cli.opening import open_root
 
     store = open_root(root)
     log = _warned(readable_log(store))
     old, new = (load_state(store, _version(store, root, log, n)) for n in (before, after))
-    changes = diff(old, new)
-    for change in changes:
+    found = differences(old, new)
+    for change in found.cases:
         ratio = f"  x{change.ratio:.3f}" if change.ratio is not None else ""
         say(
             f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
             f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
         )
-    for told in interval_changes(old, new):
+    for told in found.intervals:
         say(
             f"interval {told.version_path}: {counted(told.wider, 'case')} wider, {told.narrower} "
             f"narrower; half of those of both versions reach {_share(told.before)} -> "
             f"{_share(told.after)} or less to each side"
         )
-    number = counted(len(changes), "case differs", "cases differ")
+    number = counted(len(found.cases), "case differs", "cases differ")
     say(f"{number} between versions {before} and {after}")
 
 

@@ -19,8 +19,9 @@ import pandas as pd
 
 from collector.canonical import short_hash
 from collector.quality.evidence import SessionMeans, evidence_of
-from collector.quality.stack_interval import parts_of, reach
+from collector.quality.stack_interval import reach
 from collector.quality.variance import fit
+from collector.quality.variance_parts import parts_of
 from collector.quality.variance_prior import VariancePrior
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
 
@@ -60,6 +61,7 @@ def _means(rows: pd.DataFrame, latency: str, session: int) -> SessionMeans:
         mean_us=rows[latency].to_numpy(float) * 1e3,
         spreads=np.full(len(rows), np.nan),
         repeats=np.ones(len(rows)),
+        is_clean=np.ones(len(rows), np.bool_),
     )
 
 

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 
 from collector.quality.evidence import Evidence, Floats, SessionMeans, evidence_of
-from collector.quality.stack_interval import parts_of, reach
+from collector.quality.stack_interval import reach
 from collector.quality.variance import fit, learn
+from collector.quality.variance_parts import parts_of
 from collector.quality.variance_prior import VariancePrior
 
 _REPEATS = 20
@@ -40,6 +41,7 @@ _FAMILIES = {
     "add": "elementwise",
 }
 _KEY = ["num_tokens", "num_tensor_parallel_workers"]
+_NUMBERS = ("mean_us", "spreads", "repeats")
 SHARES = (0.5, 0.8, 0.95)
 
 
@@ -72,6 +74,7 @@ def _means(table: pd.DataFrame, chosen: "pd.Series[bool]") -> SessionMeans:
         mean_us=found["us"].to_numpy(float),
         spreads=found["spread"].to_numpy(float),
         repeats=np.full(len(found), float(_REPEATS)),
+        is_clean=np.ones(len(found), np.bool_),
     )
 
 
@@ -81,7 +84,15 @@ def both(first: SessionMeans, second: SessionMeans) -> SessionMeans:
         families=[*first.families, *second.families],
         **{
             name: np.concatenate([getattr(first, name), getattr(second, name)])
-            for name in ("cases", "sessions", "devices", "mean_us", "spreads", "repeats")
+            for name in (
+                "cases",
+                "sessions",
+                "devices",
+                "mean_us",
+                "spreads",
+                "repeats",
+                "is_clean",
+            )
         },
     )
 

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from collector.database.changes import differences
 from collector.database.columns import (
     AVERAGE_DURATION,
     SESSION_INTERVAL,
+    SESSIONS,
     STACK_DEGREES,
     STACK_INTERVAL,
     STACK_VARIANCE,
 )
 from collector.database.commits import history
-from collector.database.intervals import interval_changes, intervals_of
+from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge
 from collector.database.plan_state import read_results
 from collector.database.state import State, join_all
@@ -79,6 +81,20 @@ def test_every_number_shows_both_intervals_and_where_its_variance_is_from() -> N
         assert row[STACK_VARIANCE] == "prior" and float(row[STACK_DEGREES]) > 1
 
 
+def test_a_case_of_several_sessions_shows_the_mean_of_them() -> None:
+    sessions = [measured(n, sigma=0.05, count=40 - 10 * n) for n in (1, 2)]
+    told = [{r["Input Shapes"]: r for r in rows(state_of(one))} for one in sessions]
+    both = {r["Input Shapes"]: r for r in rows(state_of(*sessions))}
+    for shapes, row in both.items():
+        own = [float(one[shapes][AVERAGE_DURATION]) for one in told if shapes in one]
+        own = [us for us in own if us]
+        mean = float(row[AVERAGE_DURATION])
+        assert row[SESSIONS] == str(len(own))
+        assert min(own) <= mean <= max(own)
+        assert float(row[STACK_INTERVAL[0]]) < mean < float(row[STACK_INTERVAL[1]])
+    assert [row[SESSIONS] for row in both.values()].count("2") == 20
+
+
 def test_a_row_without_a_duration_has_no_interval() -> None:
     failed = MadePlan([MadeShard("s", RECORDS[:1], [{RECORDS[0].case_id: Tried()}])])
     (row,) = rows(state_of(failed))
@@ -93,12 +109,12 @@ def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> Non
     assert reaches(steady)[-1] < reaches(once)[0] < reaches(shaky)[0]
     told = [row[STACK_VARIANCE] for row in rows(steady)]
     assert told.count("this case") == 20 and told.count("band") == 10
-    [change] = interval_changes(once, steady)
+    [change] = differences(once, steady).intervals
     assert (change.version_path, change.wider, change.narrower) == (PATH, 0, 30)
     assert change.after < change.before
-    [change] = interval_changes(once, shaky)
+    [change] = differences(once, shaky).intervals
     assert (change.wider, change.narrower) == (30, 0)
-    assert interval_changes(once, once) == []
+    assert differences(once, once).intervals == ()
 
 
 def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None:

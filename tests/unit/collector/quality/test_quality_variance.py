@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from collector.quality.evidence import LEAST_SPREAD, SessionMeans, evidence_of
-from collector.quality.stack_interval import Origin, parts_of, stack_intervals
+from collector.quality.stack_interval import stack_intervals
 from collector.quality.variance import fit, learn
+from collector.quality.variance_parts import Origin, parts_of
 from collector.quality.variance_prior import VariancePrior, prior_of
 
 pytestmark = pytest.mark.fast
@@ -46,11 +47,12 @@ def drawn(
         mean_us=(true_us * np.exp(deviations)).ravel(),
         spreads=np.full(count, repeat_sd),
         repeats=np.full(count, float(REPEATS)),
+        is_clean=np.ones(count, np.bool_),
     )
 
 
 def chosen(means: SessionMeans, places: list[int]) -> SessionMeans:
-    names = ("cases", "sessions", "devices", "mean_us", "spreads", "repeats")
+    names = ("cases", "sessions", "devices", "mean_us", "spreads", "repeats", "is_clean")
     families = [means.families[at] for at in places]
     return SessionMeans(families=families, **{n: getattr(means, n)[places] for n in names})
 
@@ -181,6 +183,7 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
         mean_us=np.array(mean_us),
         spreads=np.full(count, 0.01),
         repeats=np.full(count, float(REPEATS)),
+        is_clean=np.ones(count, np.bool_),
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     return parts_of(evidence, replace(fit(evidence, PRIOR), degrees=1.0))

@@ -1,0 +1,89 @@
+"""One number of a case that several sessions have measured: where the model of variance has the
+mean of its stack, and how firmly."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.quality.evidence import (
+    Evidence,
+    Floats,
+    MeasuredAgain,
+    SessionMeans,
+    Whole,
+    medians,
+)
+from collector.quality.variance_parts import VarianceParts
+
+_ROUNDS = 4  # of weighing anew; more change the fifth digit
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMeans:
+    """Of each measurement's case the mean over its sessions, the relative variance of that mean,
+    and how many sessions it is of: of a single one, the measurement's own."""
+
+    mean_us: Floats
+    variance: Floats
+    sessions: Whole
+
+
+def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
+    """The means of all cases.
+
+    Sessions weigh by their variance, those of one device share the device's. Of more than two, one
+    that lies far from the others weighs less, by Student's t. Where a
+    case has clean measurements, those with warnings do not count.
+    """
+    means, again = evidence.means, evidence.again
+    mean_us = means.mean_us.copy()
+    variance = parts.repeats + parts.session + parts.device
+    sessions = np.ones(len(mean_us), np.int64)
+    if not len(again.places):
+        return PooledMeans(mean_us, variance, sessions)
+    chosen = _chosen(means, again)
+    places, case = again.places[chosen], again.case[chosen]
+    logs, of_case = _centres(places, case, evidence, parts)
+    # Of all measurements of the case, also of those that a session made twice.
+    cases = means.cases[places[np.unique(case, return_index=True)[1]]]
+    place = np.minimum(np.searchsorted(cases, means.cases), len(cases) - 1)
+    is_pooled = cases[place] == means.cases
+    place = place[is_pooled]
+    mean_us[is_pooled] = np.exp(logs[place])
+    variance[is_pooled] = of_case[place]
+    sessions[is_pooled] = np.bincount(case)[place]
+    return PooledMeans(mean_us, variance, sessions)
+
+
+def _chosen(means: SessionMeans, again: MeasuredAgain) -> npt.NDArray[np.bool_]:
+    """The entries that count: the clean ones of a case, all where it has none."""
+    is_clean = means.is_clean[again.places]
+    clean = np.bincount(again.case, is_clean)
+    chosen: npt.NDArray[np.bool_] = is_clean | (clean[again.case] == 0)
+    return chosen
+
+
+def _centres(
+    places: Whole, case: Whole, evidence: Evidence, parts: VarianceParts
+) -> tuple[Floats, Floats]:
+    """The logarithm of each case's mean, and its variance."""
+    logs = np.log(evidence.means.mean_us[places])
+    own = (parts.repeats + parts.session)[places]
+    shared = parts.device[places]
+    devices = evidence.means.devices[places]
+    cells, cell = np.unique(case * (int(devices.max()) + 1) + devices, return_inverse=True)
+    case_of_cell = cells // (int(devices.max()) + 1)
+    device = np.bincount(cell, shared) / np.bincount(cell)
+    tails = parts.tail_degrees
+    several = np.bincount(case)[case] > 2
+    centre = medians(logs, case)
+    for _ in range(_ROUNDS):
+        far = np.where(several, (logs - centre[case]) ** 2 / (own + shared), 0.0)
+        weight = np.minimum(1.0, (tails + 1) / (tails + far)) / own
+        of_cell = np.bincount(cell, weight)
+        mean = np.bincount(cell, weight * logs) / of_cell
+        firm = 1 / (1 / of_cell + device)
+        of_case = np.bincount(case_of_cell, firm)
+        centre = np.bincount(case_of_cell, firm * mean) / of_case
+    return np.asarray(centre, np.float64), np.asarray(1 / of_case, np.float64)

@@ -1,0 +1,112 @@
+"""The mean of a case over the sessions that measured it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.quality.evidence import SessionMeans, evidence_of
+from collector.quality.pooling import PooledMeans, pooled_means
+from collector.quality.variance import fit
+from collector.quality.variance_parts import parts_of
+from collector.quality.variance_prior import VariancePrior
+
+pytestmark = pytest.mark.fast
+
+PRIOR = VariancePrior(
+    ratio=1.0, tail_degrees=3.0, repeat_spread=0.01, device_spread=0.02, weight=10
+)
+
+
+def of_one_case(
+    mean_us: list[float],
+    *,
+    devices: list[int] | None = None,
+    sessions: list[int] | None = None,
+    clean: list[bool] | None = None,
+    prior: VariancePrior = PRIOR,
+) -> PooledMeans:
+    """What is made of one case's measurements, and of a hundred others of one session each."""
+    count, more = len(mean_us), 100
+    total = count + more
+    means = SessionMeans(
+        cases=np.append(np.full(count, 50), np.delete(np.arange(more + 1), 50)),
+        families=["matmul"] * total,
+        sessions=np.append(sessions or np.arange(count), np.full(more, count)),
+        devices=np.append(devices or [0] * count, np.zeros(more, np.int64)),
+        mean_us=np.append(mean_us, np.full(more, 7.0)),
+        spreads=np.full(total, 0.01),
+        repeats=np.full(total, 25.0),
+        is_clean=np.append(clean or [True] * count, np.full(more, True)),
+    )
+    evidence = evidence_of(means, repeat_spread=0.01)
+    parts = parts_of(evidence, fit(evidence, prior))
+    found = pooled_means(evidence, parts)
+    assert set(found.mean_us[count:]) == {7.0} and set(found.sessions[count:]) == {1}
+    alone = (parts.repeats + parts.session + parts.device)[count:]
+    assert found.variance[count:] == pytest.approx(alone)
+    return PooledMeans(found.mean_us[:count], found.variance[:count], found.sessions[:count])
+
+
+def test_a_single_session_is_what_it_measured() -> None:
+    assert of_one_case([123.456]).mean_us.tolist() == [123.456]
+
+
+def test_sessions_of_one_device_meet_in_the_middle_and_are_known_better() -> None:
+    one, two = of_one_case([10.0]), of_one_case([10.0, 10.4])
+    assert two.mean_us == pytest.approx([104**0.5] * 2, rel=1e-9)
+    assert two.sessions.tolist() == [2, 2]
+    same = of_one_case([10.0, 10.0, 10.0])
+    assert same.mean_us == pytest.approx([10.0] * 3)
+    assert PRIOR.device_spread**2 < same.variance[0] < one.variance[0]
+
+
+def test_one_wild_session_in_ten_does_not_carry_the_others_along() -> None:
+    steady = [10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.02, 9.98, 10.0]
+    found = of_one_case([*steady, 80.0])
+    assert found.mean_us[0] == pytest.approx(10.0, rel=0.03)
+    assert of_one_case([80.0, *steady]).mean_us[0] == pytest.approx(found.mean_us[0], rel=1e-9)
+
+
+def test_of_two_that_lie_apart_neither_is_believed_more() -> None:
+    assert of_one_case([10.0, 1000.0]).mean_us == pytest.approx([100.0, 100.0], rel=1e-3)
+
+
+def test_sessions_of_one_device_share_what_is_the_devices() -> None:
+    devices = replace(PRIOR, device_spread=0.5)
+    found = of_one_case([10.0, 10.0, 10.0, 12.0], devices=[0, 0, 0, 1], prior=devices)
+    assert found.mean_us[0] == pytest.approx(120**0.5, rel=0.03)
+    alike = of_one_case([10.0, 10.0, 10.0, 12.0], devices=[0, 1, 2, 3], prior=devices)
+    assert alike.mean_us[0] < found.mean_us[0]
+    assert alike.variance[0] < found.variance[0]
+
+
+def test_where_clean_ones_are_those_with_warnings_do_not_count() -> None:
+    found = of_one_case([10.0, 30.0, 10.0], clean=[True, False, True])
+    assert found.mean_us == pytest.approx([10.0] * 3) and found.sessions.tolist() == [2] * 3
+    alone = of_one_case([10.0, 30.0], clean=[True, False])
+    assert alone.mean_us == pytest.approx([10.0] * 2) and alone.sessions.tolist() == [1] * 2
+    warned = of_one_case([10.0, 40.0], clean=[False, False])
+    assert warned.mean_us == pytest.approx([20.0] * 2)
+
+
+def test_a_session_counts_once_however_often_it_measured_a_case() -> None:
+    found = of_one_case([10.0, 20.0, 20.0], sessions=[0, 1, 1])
+    assert found.mean_us == pytest.approx([200**0.5] * 3) and found.sessions.tolist() == [2] * 3
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=2, max_size=9))
+def test_a_pooled_mean_lies_among_its_sessions(mean_us: list[float]) -> None:
+    found = of_one_case(mean_us)
+    assert min(mean_us) * 0.999999 <= found.mean_us[0] <= max(mean_us) * 1.000001
+    assert found.variance[0] > 0 and np.isfinite(found.variance[0])
+
+
+@given(st.lists(st.floats(20, 40), min_size=2, max_size=9), st.randoms(use_true_random=False))
+def test_the_order_of_sessions_decides_nothing(mean_us: list[float], random) -> None:
+    found = of_one_case(mean_us)
+    shuffled = mean_us[:]
+    random.shuffle(shuffled)
+    assert of_one_case(shuffled).mean_us[0] == pytest.approx(found.mean_us[0], rel=1e-3)
