@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.database.host_time import CURVE_COLUMNS, with_host_time
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
 from collector.measurement import Outcome
@@ -35,9 +36,16 @@ class Answered:
 
 
 def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`."""
+    """For each case answered there, the measurement that counts, with a column `good`. Those on a
+    curve that hides its work are not good, whatever their outcome was."""
+    version = state.versions[version_path]
     rows = state.measurements.select([*ANSWERING, *_SHOWN])
-    return best_of(rows, state.versions[version_path], version_path, cache=cache)
+    good = good_rows(
+        state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}]), version, version_path
+    )
+    cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
+    rows = with_host_time(rows, good, cases, version)
+    return best_of(rows, version, version_path, cache=cache)
 
 
 def best_of(

@@ -32,6 +32,7 @@ _LEAST_CASES = 20  # of next to no work, and in a band
 # Both must hide it: what is fast for its work, and what is usual. Cases of an odd path (a shape
 # that is not aligned) are many among the smallest of some tables, and slow.
 _QUANTILES = (0.1, 0.25, 0.5)
+_FASTEST = 0.02
 _BEST = 0.995  # the rate that counts as best, so that a few wrong numbers do not set it
 _CACHE_OVER_BEST = 2.0  # bytes may come from a cache faster still: they count as less work
 
@@ -68,6 +69,15 @@ class HiddenWork:
             f"{self.work_us:.4g} us of it at this curve's best rates ({self.shown_share:.0%} of "
             f"the work shows, less than {LEAST_SHARE:.0%})"
         )
+
+
+def may_hide(duration_us: Floats) -> bool:
+    """Whether durations alone leave it open that work is hidden: they are enough, and the fastest
+    of them take longer than what a launch costs a device. Asked first, since it is cheap."""
+    return (
+        len(duration_us) >= 2 * _LEAST_CASES
+        and float(np.quantile(duration_us, _FASTEST)) > (1 - LEAST_SHARE) * LEAST_WORK_US
+    )
 
 
 def hidden_work(curve: WorkCurve) -> HiddenWork | None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work
+from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work, may_hide
 
 _FLOPS_PER_US = 400e6
 _BYTES_PER_US = 2e6
@@ -87,3 +87,10 @@ def test_small_launches_alone_tell_nothing():
     flat = WorkCurve(curve.operations[small], curve.traffic[small], np.full(small.sum(), 3.0))
     found = hidden_work(flat)
     assert found is None or found.fault == ""
+
+
+def test_durations_alone_clear_a_curve_whose_fastest_launches_cost_a_device_no_more():
+    curve = _products()
+    assert not may_hide(curve.duration_us - 3)
+    assert may_hide(np.maximum(curve.duration_us, 60))
+    assert not may_hide(np.full(39, 60.0))

@@ -1,0 +1,133 @@
+"""Curves timed by a host: their measurements are kept and do not show, in any order of merging."""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from collector.database.columns import AVERAGE_DURATION
+from collector.database.commits import history
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import read_results
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.state import State, join_all
+from collector.database.verify import verify
+from collector.database.view import render
+from collector.measurement import Outcome
+from collector.record import CaseRecord
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    record_of_shapes,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0", details=())
+CPU = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
+_HALF = 140
+
+
+@cache
+def products() -> tuple[tuple[CaseRecord, float], ...]:
+    """Matrix products, each with the time that half of a device's best rates take after a launch
+    of 5 us."""
+    draw, found = np.random.default_rng(2), {}
+    while len(found) < 2 * _HALF:
+        # Now one of next to no work, now one of 10 to 100 us of it.
+        is_small = len(found) % 2
+        high = (5, 6, 6) if is_small else (4, 0, 0)
+        m, n, k = (2 ** draw.uniform(0, high)).astype(int).tolist()
+        m, n, k = (m, n, k) if is_small else (100 * m + len(found), 4096, 4096)
+        record = record_of_shapes("MatMulV2", f'"{m},{k};{k},{n}"', f'"{m},{n}"')
+        work_us = max(2 * m * n * k / 354e6, 2 * (m * k + k * n + m * n) / 1.7e6)
+        found[record.case_id] = (record, 5 + 2 * work_us)
+    return tuple(found.values())
+
+
+def plan(
+    number: int, timed: Callable[[float], float], *, stack: Stack = NPU, cache: str = "warm"
+) -> MadePlan:
+    """Plan 1 has one half of the products, plan 2 the other."""
+    own = products()[(number - 1) * _HALF : number * _HALF]
+    session = {record.case_id: Tried(timed(us)) for record, us in own}
+    shard = MadeShard(f"shard-{number}-{cache}", [record for record, _ in own], [session])
+    return MadePlan([shard], number=number, head_commit=0, stack=stack, cache=cache)
+
+
+def state_of(*plans: MadePlan) -> State:
+    store = MemoryStore()
+    written = [write_campaign(store, one) for one in plans]
+    return join_all(read_results(store, one).state for one in written)
+
+
+def shown(state: State, stack: Stack = NPU, **how: str) -> list[str]:
+    """The durations that show."""
+    data = render(state, **how)[f"{stack.version_path}/MatMulV2.csv"].data.decode()
+    rows = csv.DictReader(io.StringIO(data, newline=""))
+    return [row[AVERAGE_DURATION] for row in rows if row[AVERAGE_DURATION]]
+
+
+def hosted(us: float) -> float:
+    return max(us, 60.0)
+
+
+def device(us: float) -> float:
+    return us
+
+
+def test_what_a_host_was_timed_for_is_kept_and_not_shown():
+    state = state_of(plan(1, hosted), plan(2, hosted))
+    assert shown(state) == []
+    assert state.measurements.num_rows == 2 * _HALF
+    assert set(state.measurements["outcome"].to_pylist()) == {Outcome.OK}
+    for answer in answers(state, NPU.version_path).values():
+        assert (answer.outcome, answer.is_good) == (Outcome.IMPLAUSIBLE, False)
+
+
+def test_kernels_that_show_their_work_are_shown():
+    assert len(shown(state_of(plan(1, device), plan(2, device)))) == 2 * _HALF
+
+
+def test_a_launch_that_costs_a_device_60_us_is_shown():
+    later = state_of(*(plan(number, lambda us: us + 55) for number in (1, 2)))
+    assert len(shown(later)) == 2 * _HALF
+
+
+def test_on_a_cpu_the_host_is_the_device():
+    both = (plan(number, hosted, stack=CPU) for number in (1, 2))
+    assert len(shown(state_of(*both), CPU)) == 2 * _HALF
+
+
+def test_states_of_the_caches_are_curves_of_their_own():
+    """A case whose warm curve is held back shows from its cold one."""
+    warm = [plan(number, hosted) for number in (1, 2)]
+    cold = [plan(number, device, cache="cold") for number in (1, 2)]
+    plans = enumerate((*warm, *cold), 1)
+    state = state_of(*(replace(one, number=number) for number, one in plans))
+    assert len(shown(state)) == 2 * _HALF
+    assert shown(state, cache="warm") == []
+
+
+def test_no_order_of_merging_decides_and_every_version_verifies():
+    trees = []
+    for order in ((1, 2), (2, 1)):
+        store = MemoryStore()
+        for number in (1, 2):
+            write_campaign(store, plan(number, hosted))
+        for number in order:
+            merge(store, [("made", number)], guard=CREATE, author="test")
+        assert verify(store) == []
+        head = [*history(store)][0]
+        trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
+    assert trees[0] == trees[1]
+    assert shown(load_state(store, head)) == []
