@@ -12,6 +12,7 @@ from collector.errors import BadInput
 from collector.stack import Runtime
 
 CACHES = ("warm", "cold")  # what the device's cache held before each repeat
+ENOUGH_CLEAN = 3  # repeats that nothing disturbed, after which no more are wanted
 _ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
 
 
@@ -73,6 +74,25 @@ class DeviceState:
 
 
 @dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What else had the device while the repeats of a case ran: of `watched` repeats nothing
+    disturbed `clean`, which alone make the timing unless there are none. `waited_share` is the time
+    that a thread waited for a core, `stolen_share` what a virtual machine's host took of one, both
+    over the time that the repeats took; `switches` is how often a thread had to leave its core."""
+
+    watched: int
+    clean: int
+    waited_share: float = 0.0
+    stolen_share: float = 0.0
+    switches: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether enough repeats were undisturbed: measuring again would tell nothing new."""
+        return self.clean >= min(ENOUGH_CLEAN, self.watched)
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a measurement comes from: enough to find the raw record and to rank it."""
 
@@ -98,6 +118,7 @@ class Measurement:
     """One case, tried once. `n_expected` launches were issued for timing, `n_observed` were
     recorded, `n_accepted` passed the outlier rule and make the timing.
 
+    `disturbance` is None where nobody tells what else had the device.
     `op_state` is what the profiler said of the launches. `asked` is empty but where another case
     had been asked for (its id), and this is the kernel that really ran.
     """
@@ -123,6 +144,7 @@ class Measurement:
     closed: DeviceState = DeviceState()
     started_at: str = ""
     ended_at: str = ""
+    disturbance: Disturbance | None = None
 
     @property
     def measurement_id(self) -> str:
@@ -137,6 +159,11 @@ class Measurement:
     @property
     def is_good(self) -> bool:
         return self.outcome is Outcome.OK and self.timing is not None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether it has a number, and something else had the device meanwhile."""
+        return self.is_good and self.disturbance is not None and not self.disturbance.is_clean
 
     @property
     def rank_key(self) -> tuple[int, int, str, str]:

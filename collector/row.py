@@ -3,7 +3,7 @@ holds the same columns."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any
 
@@ -15,6 +15,7 @@ from collector.measurement import (
     TIMING_FIELDS,
     Companion,
     DeviceState,
+    Disturbance,
     Measurement,
     Outcome,
     Provenance,
@@ -49,6 +50,7 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "warnings": _json([as_text(warning) for warning in m.warnings]),
         "started_at": m.started_at,
         "ended_at": m.ended_at,
+        "disturbance": _disturbance_text(m.disturbance),
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -105,6 +107,7 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         closed=_state(row, "closed"),
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        disturbance=disturbance_of(row["disturbance"]),
     )
 
 
@@ -134,6 +137,29 @@ def _state(row: Mapping[str, str], prefix: str) -> DeviceState:
         clock_mhz=_finite(clock) if clock else None,
         temperature_c=_finite(temperature) if temperature else None,
     )
+
+
+def disturbance_of(text: str) -> Disturbance | None:
+    """The disturbance of a cell. Raises BadInput for other text, also for one that says the same
+    in other words."""
+    told = list_of("disturbance", text)
+    if not told:
+        return None
+    try:
+        disturbance = Disturbance(
+            **{name: int(value) if name in _COUNTS else value for name, value in told}
+        )
+    except TypeError as error:
+        raise BadInput(f"a disturbance is wanted, {text!r} came: {error}") from error
+    if _disturbance_text(disturbance) != text:
+        raise BadInput(f"disturbance {text!r} is not how one is written")
+    return disturbance
+
+
+def _disturbance_text(disturbance: Disturbance | None) -> str:
+    if disturbance is None:
+        return ""
+    return _json([[name, float(value)] for name, value in asdict(disturbance).items()])
 
 
 def _whole(text: str) -> int:
@@ -169,7 +195,9 @@ LISTS: Mapping[str, Any] = {
     "companions": tuple[tuple[str, int, float], ...],
     "counters": tuple[tuple[str, float], ...],
     "warnings": tuple[str, ...],
+    "disturbance": tuple[tuple[str, float], ...],
 }
+_COUNTS = frozenset({"watched", "clean", "switches"})
 ROW_COLUMNS = (
     "measurement",
     "case",
@@ -195,4 +223,8 @@ ROW_COLUMNS = (
     *(field.name for field in fields(Provenance)),
     "started_at",
     "ended_at",
+    "disturbance",
 )
+# What parts were written without before there was such a column; absent, it is empty.
+LATER_COLUMNS = ("disturbance",)
+FIRST_COLUMNS = tuple(name for name in ROW_COLUMNS if name not in LATER_COLUMNS)

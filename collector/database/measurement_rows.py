@@ -3,6 +3,7 @@ row, read a column at a time, since a merge reads hundreds of thousands of them.
 
 import io
 from collections.abc import Collection
+from dataclasses import fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,8 +11,15 @@ import pyarrow.csv as pa_csv
 
 from collector.database.state import TEXT
 from collector.errors import BadInput
-from collector.measurement import CACHES, TIMING_FIELDS, Outcome, Timing, measurement_id_of
-from collector.row import LISTS, ROW_COLUMNS, WHOLE_NUMBER, list_of
+from collector.measurement import (
+    CACHES,
+    TIMING_FIELDS,
+    Disturbance,
+    Outcome,
+    Timing,
+    measurement_id_of,
+)
+from collector.row import LATER_COLUMNS, LISTS, ROW_COLUMNS, WHOLE_NUMBER, disturbance_of, list_of
 from collector.stack import Runtime
 
 _MOST_BLOCK_BYTES = (1 << 31) - 1
@@ -32,7 +40,16 @@ _WORDS: tuple[tuple[str, Collection[str]], ...] = (
 # far from having no end. All others are decoded.
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[0-9]{1,3}))?"
 _PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
-_PLAIN = {"counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$"}
+_COUNT = r"(?:0|[1-9][0-9]{0,14})\.0"
+_SHARE = r"(?:0|[1-9][0-9]{0,4})\.(?:0|[0-9]{0,3}[1-9])"
+_FIELDS = [
+    rf'\["{name}",{_SHARE if name.endswith("_share") else _COUNT}\]'
+    for name in (field.name for field in fields(Disturbance))
+]
+_PLAIN = {
+    "counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$",
+    "disturbance": rf"^(?:\[{','.join(_FIELDS)}\])?$",
+}
 
 
 def rows_of_part(data: bytes, *, key: str) -> pa.Table:
@@ -53,9 +70,18 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
         )
     except pa.ArrowInvalid as error:
         raise BadInput(f"a part is wanted: {error}", path=key) from error
+    table = with_later_columns(table)
     if tuple(table.column_names) != ROW_COLUMNS:
         raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
     check_rows(table, key)
+    return table
+
+
+def with_later_columns(table: pa.Table) -> pa.Table:
+    """The table with the columns that measurements have got since it was written, all empty."""
+    for name in LATER_COLUMNS:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([""] * table.num_rows, TEXT))
     return table
 
 
@@ -126,6 +152,6 @@ def _check_lists(column: pa.ChunkedArray, name: str, key: str) -> None:
     is_plain = pc.match_substring_regex(column, _PLAIN.get(name, "^$"))
     for text in pc.unique(column.filter(pc.invert(is_plain))).to_pylist():
         try:
-            list_of(name, text)
+            disturbance_of(text) if name == "disturbance" else list_of(name, text)
         except BadInput as error:
             raise BadInput(str(error), path=key) from error

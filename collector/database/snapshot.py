@@ -20,6 +20,7 @@ from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
+from collector.database.measurement_rows import with_later_columns
 from collector.database.sealed import read_sealed
 from collector.database.snapshot_manifest import (
     CASES,
@@ -199,7 +200,10 @@ def _parquet(table: pa.Table) -> bytes:
 
 def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     try:
-        table = pq.ParquetFile(io.BytesIO(data)).read().cast(schema)
+        table = pq.ParquetFile(io.BytesIO(data)).read()
+        if schema is MEASUREMENT_SCHEMA:
+            table = with_later_columns(table)
+        table = table.cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error
     if empty := [n for n in schema.names if n not in _MAY_BE_NULL and table[n].null_count]:

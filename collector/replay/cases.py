@@ -14,12 +14,14 @@ from collector.errors import CaseRejected
 from collector.measurement import DeviceState
 from collector.ops.spec import Call, OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
+from collector.quality.disturbed import Watch
 from collector.quality.sentinels import sentinel_of
 from collector.replay.calls import NoOperator
 from collector.replay.devices import Device
 from collector.replay.marks import Marks
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.outputs import check_outputs, find_difference, find_doubt
+from collector.replay.repeats import Repeater
 from collector.replay.tensors import CaseTensors
 from collector.stack import Runtime
 
@@ -38,6 +40,14 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Issued:
+    """All launches of a case, and what else had the device while its repeats ran."""
+
+    counts: Counts
+    watch: Watch
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """What a case's replay tells beside the device's own records."""
 
@@ -50,6 +60,7 @@ class Replayed:
     look_s: float
     opened: DeviceState
     closed: DeviceState
+    watch: Watch
 
 
 class CaseReplay:
@@ -68,6 +79,7 @@ class CaseReplay:
         self._measure = measure
         self._memory_gb = memory_gb
         self._find = find
+        self._repeater = Repeater(device.watcher())
 
     def replay(
         self, ordinal: int, case: Case, seed: int, on_phase: Callable[[str], None]
@@ -84,12 +96,12 @@ class CaseReplay:
         launcher = self._device.calls.of(op, case)
         tensors = CaseTensors(self._device.name, seed, emulated, self._device.cast)
         call = launcher.build(case, tensors)
-        launches = _Launches(self._device, self._marks, launcher.run, call)
+        launches = _Launches(self._device, self._marks, launcher.run, call, self._repeater)
         self._device.synchronize()
         built = time.perf_counter()
         on_phase("launching")
         self._marks.open(ordinal)
-        counts = launches.issue(self._measure)
+        issued = launches.issue(self._measure)
         self._marks.close(ordinal)
         self._device.synchronize()
         on_phase("looking")
@@ -97,7 +109,7 @@ class CaseReplay:
         check_outputs(launches.output, case, tensors.dtype)
         is_real = self._device.runtime is Runtime.REAL
         return Replayed(
-            counts=counts,
+            counts=issued.counts,
             compute_dtype=tensors.compute_dtype,
             doubt=find_doubt(launches.output, op.infinite) if is_real else "",
             differs=self._difference(case, op, call, launches.output) if is_real else "",
@@ -106,6 +118,7 @@ class CaseReplay:
             look_s=time.perf_counter() - launched,
             opened=opened,
             closed=self._device.state(),
+            watch=issued.watch,
         )
 
     def _operator(self, case: Case) -> OpSpec:
@@ -150,14 +163,22 @@ def _check_no_mark(case: Case) -> None:
 class _Launches:
     """Launches one call again and again; `output` is what the last launch gave."""
 
-    def __init__(self, device: Device, marks: Marks, run: Callable[..., Any], call: Call):
+    def __init__(
+        self,
+        device: Device,
+        marks: Marks,
+        run: Callable[..., Any],
+        call: Call,
+        repeater: Repeater,
+    ):
         self.output: Any = None
+        self._repeater = repeater
         self._device = device
         self._marks = marks
         self._run = run
         self._call = call
 
-    def issue(self, measure: MeasureSettings) -> Counts:
+    def issue(self, measure: MeasureSettings) -> Issued:
         """Warm up, find out how many repeats the budget pays for, and launch them.
 
         The clock here only chooses the number of repeats; no duration comes from it. A launch
@@ -172,12 +193,13 @@ class _Launches:
             warm_up_s += first_s
         else:
             warm_ups = WARM_UPS
-            warm_up_s += first_s + self._launch(WARM_UPS - 1)
+            warmed_s = self._launch(WARM_UPS - 1)
+            warm_up_s += first_s + warmed_s
             pilots = measure.pilots
-            pilot_s = self._launch(pilots)
-        repeats = measure.repeats_of(pilot_s)
-        self._launch(repeats)
-        return Counts(compiled + warm_ups, pilots, repeats, warm_up_s)
+            pilot_s = self._launch(pilots) if pilots else warmed_s / (WARM_UPS - 1)
+        repeats = self._repeater.repeat(self._launch, pilot_s, measure)
+        counts = Counts(compiled + warm_ups, pilots, repeats.count, warm_up_s)
+        return Issued(counts, repeats.watch)
 
     def _launch(self, times: int) -> float:
         next_launch, run = self._marks.next_launch, self._run

@@ -14,9 +14,11 @@ from collector.errors import BadInput
 from collector.host.cpu import this_cpu
 from collector.host.memory import available_memory_bytes
 from collector.host.stack import gpu_device
+from collector.host.waits import ThreadWaits
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, ReferenceCalls
 from collector.replay.events import Event, kernel_events, operator_events
+from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
 from collector.stack import Runtime
@@ -54,6 +56,9 @@ class Device(Protocol):
 
     def state(self) -> DeviceState:
         """Clock and temperature, where the device tells."""
+
+    def watcher(self) -> Watcher | None:
+        """What tells who else has the device, launch by launch; None where nothing does."""
 
 
 class KinetoDevice(Device, Protocol):
@@ -99,6 +104,9 @@ class _InTorch:
     def cast(self, tensor: Any, format: str) -> Any:
         return tensor
 
+    def watcher(self) -> Watcher | None:
+        return None
+
 
 class CpuDevice(_InTorch):
     """All cores of a machine, or `threads` of them."""
@@ -132,6 +140,9 @@ class CpuDevice(_InTorch):
         return DeviceState(
             clock_mhz=_thousandths(self._clock), temperature_c=_thousandths(self._temperature)
         )
+
+    def watcher(self) -> Watcher | None:
+        return ThreadWaits()
 
 
 class CudaDevice(_InTorch):

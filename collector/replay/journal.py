@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collector.measurement import DeviceState
+from collector.quality.disturbed import Lap, Watch
 from collector.stack import Runtime
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class CaseEntry:
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
     opened: DeviceState = DeviceState()
     closed: DeviceState = DeviceState()
+    watch: Watch = Watch()  # what else had the device while the repeats ran
 
     @property
     def launches(self) -> int:
@@ -171,6 +173,9 @@ class Journal:
         for name in ("opened", "closed"):
             if name in values:
                 values[name] = DeviceState(*values[name])
+        if "watch" in values:
+            laps, *rest = values["watch"]
+            values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
         if "family" in values:
             values["family"] = tuple(values["family"])
         entry = self.cases[line["ordinal"]]

@@ -114,6 +114,7 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         "look_s": replayed.look_s,
         "opened": astuple(replayed.opened),
         "closed": astuple(replayed.closed),
+        "watch": astuple(replayed.watch),
     }
 
 

@@ -15,6 +15,7 @@ from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
 from collector.host.npus import device_names
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, NpuCalls
+from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.stack import Runtime
 from collector.vocabulary import FRACTAL_NZ
@@ -74,6 +75,9 @@ class NpuDevice:
     def state(self) -> DeviceState:
         """Nothing: npu-smi takes half a second, which is more than a case."""
         return DeviceState()
+
+    def watcher(self) -> Watcher | None:
+        return None
 
 
 def check_npu(spec: SessionSpec, soc: str) -> None:

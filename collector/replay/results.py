@@ -15,6 +15,7 @@ from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.ops.floor import floor_us
 from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
@@ -230,7 +231,9 @@ class _Answers:
         durations = [launch.duration_us for launch in repeats]
         if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
             return replace(certificate, outcome=Outcome.IMPLAUSIBLE, reason=fault)
-        summary = summarise(durations)
+        kept = undisturbed(repeats, entry.watch)
+        disturbance = entry.watch.disturbance
+        summary = summarise([launch.duration_us for launch in kept])
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
         timed = replace(
@@ -240,8 +243,10 @@ class _Answers:
             n_accepted=len(summary.accepted_us),
             timing=summary.timing,
             core=repeats[0].task_type,
-            counters=_mean_counters(repeats),
+            counters=_mean_counters(kept),
+            disturbance=disturbance,
             warnings=(
+                *doubt(disturbance),
                 *doubts(summary.timing, len(summary.accepted_us)),
                 *([entry.differs] if entry.differs else []),
             ),

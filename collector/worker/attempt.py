@@ -30,7 +30,7 @@ from collector.manifest import (
 )
 from collector.measurement import Measurement
 from collector.plan import Plan
-from collector.row import ROW_COLUMNS, from_row, to_row
+from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
 from collector.store.base import Store, create_once
 from collector.table import table_bytes, table_rows
 
@@ -136,13 +136,17 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
     # A merge reads parts as columns (`database.measurement_rows`): it moves 100,000s of rows, and
     # would hold them as objects. A test holds both to the same answers.
-    rows = table_rows(data, ROW_COLUMNS, path=key)
-    return tuple(_measurement(row, key, line) for line, row in rows)
+    is_old = data.startswith(table_bytes(FIRST_COLUMNS, ()))
+    columns = FIRST_COLUMNS if is_old else ROW_COLUMNS
+    rows = table_rows(data, columns, path=key)
+    return tuple(
+        _measurement(dict(zip(columns, row, strict=True)), key, line) for line, row in rows
+    )
 
 
-def _measurement(cells: Sequence[str], key: str, line: int) -> Measurement:
+def _measurement(cells: Mapping[str, str], key: str, line: int) -> Measurement:
     try:
-        return from_row(dict(zip(ROW_COLUMNS, cells, strict=True)))
+        return from_row(dict.fromkeys(LATER_COLUMNS, "") | dict(cells))
     except BadInput as error:
         raise BadInput(str(error), path=key, line=line) from error
 

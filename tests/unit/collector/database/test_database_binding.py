@@ -1,9 +1,11 @@
 """Whose a committed object is: what is sealed well and says something else than its plan, its shard
 or its own key is refused by the key that says so."""
 
+import io
 import re
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge
-from collector.database.snapshot import load_state
+from collector.database.snapshot import load_state, read_measurements
 from collector.errors import BadInput
 from collector.manifest import (
     AttemptManifest,
@@ -22,9 +24,9 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import Companion, DeviceState, Measurement
+from collector.measurement import Companion, DeviceState, Disturbance, Measurement
 from collector.plan import plan_from_json, plan_to_json
-from collector.row import ROW_COLUMNS, from_row, to_row
+from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
 from collector.stack import Runtime
 from collector.store.memory import MemoryStore
 from collector.table import table_bytes, table_rows
@@ -275,6 +277,7 @@ ODD = {
     "counters": ["{}", '[["x"]]', '[["x","y"]]', "[[1,2.0]]", '[["x",1e999]]', '[["x",NaN]]', "["],
     "companions": ['[["Add",1]]', '[["Add",1.5,2.0]]', "[[1,1,2.0]]", "x", '[["Add",1,1e999]]'],
     "warnings": ["x", "[1]", "{}", '"a"', "[null]"],
+    "disturbance": ["x", "{}", '[["x",1.0]]', '[["watched",30.0]]', '[["watched","many"]]'],
     "n_expected": ["-1", "1.5", "", "x", "+1", "01", "1e3", "9" * 20, "١"],
     "n_observed": ["-1", "x"],
     "n_accepted": ["-1", "x"],
@@ -307,6 +310,24 @@ def test_a_measurement_that_is_there_twice_is_refused(store):
     refused(store, PART, "twice")
 
 
+def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(store):
+    """And give the same rows, so that a merge that knows them adds nothing."""
+    ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
+    row = dict(zip(ROW_COLUMNS, cells, strict=True))
+    assert set(FIRST_COLUMNS) < set(ROW_COLUMNS)
+    old = table_bytes(FIRST_COLUMNS, [[row[name] for name in FIRST_COLUMNS]])
+    new = table_bytes(ROW_COLUMNS, [list(row.values())])
+    assert read_part(old, key=PART) == read_part(new, key=PART) != ()
+    assert rows_of_part(old, key=PART) == rows_of_part(new, key=PART)
+    table = load_state(store, publish(store)).measurements
+    out = io.BytesIO()
+    pq.write_table(table.drop_columns(list(LATER_COLUMNS)), out)
+    key = keys.measurements(sha256_hex(out.getvalue()))
+    store.create(key, out.getvalue())
+    assert read_measurements(store, key) == table
+
+
+counts = st.integers(0, 10**17)
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -316,9 +337,13 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     companions=st.lists(st.builds(Companion, names, st.integers(0, 99), finite), max_size=2),
     warnings=st.lists(names, max_size=2),
     state=st.builds(DeviceState, st.none() | finite, st.none() | finite),
+    disturbance=st.none()
+    | st.builds(Disturbance, counts, counts, st.floats(0, 1e308), st.floats(0, 9), counts),
 )
 @settings(max_examples=200)
-def test_whatever_a_worker_can_write_a_merge_takes_in(counters, companions, warnings, state):
+def test_whatever_a_worker_can_write_a_merge_takes_in(
+    counters, companions, warnings, state, disturbance
+):
     store = MemoryStore()
     write_campaign(store, PLAN)
     measured = replace(
@@ -327,6 +352,7 @@ def test_whatever_a_worker_can_write_a_merge_takes_in(counters, companions, warn
         companions=tuple(companions),
         warnings=tuple(warnings),
         opened=state,
+        disturbance=disturbance,
     )
     data = part_bytes([measured])
     assert rows_of_part(data, key=PART).num_rows == 1

@@ -22,7 +22,15 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import Companion, DeviceState, Measurement, Outcome, Provenance, Timing
+from collector.measurement import (
+    Companion,
+    DeviceState,
+    Disturbance,
+    Measurement,
+    Outcome,
+    Provenance,
+    Timing,
+)
 from collector.plan import (
     Forecast,
     Limits,
@@ -141,6 +149,7 @@ def timing_of(least, p10, median, p90, low, mean, high, spread):
     return Timing(mean, low, high, ordered[2], ordered[0], ordered[1], ordered[3], spread)
 
 
+whole, shares = st.integers(0, 10**6), st.floats(0, 9e4).map(lambda share: round(share, 4))
 durations = st.floats(1e-3, 1e9)
 timings = st.builds(timing_of, *[durations] * 4, numbers, durations, durations, numbers)
 measurements = st.builds(
@@ -159,6 +168,7 @@ measurements = st.builds(
     counters=st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     warnings=st.lists(texts, max_size=2).map(tuple),
     opened=st.builds(DeviceState, st.none() | numbers, st.none() | numbers),
+    disturbance=st.none() | st.builds(Disturbance, whole, whole, shares, shares, whole),
 )
 
 

@@ -8,6 +8,7 @@ from collector.canonical import sha256_hex
 from collector.errors import BadInput
 from collector.measurement import DeviceState, Outcome
 from collector.plan import Limits, MeasureSettings
+from collector.quality.disturbed import Lap, Watch
 from collector.replay.journal import JOURNAL, JournalTail, JournalWriter, read_journal
 from collector.replay.memory import (
     NotEnoughMemory,
@@ -36,6 +37,7 @@ MEASURED = {
     "family": ["Add", "AddAiCore"],
     "opened": [2600.0, None],
     "closed": [2500.0, 61.5],
+    "watch": [[[4, 900.0, 0.0], [6, 9000.0, 4000.5]], 10000.0, 7],
 }
 START = {"pid": 123, "started": 456}
 READY = {"runtime": "fake", "import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
@@ -69,6 +71,7 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     assert (case.launches, case.repeats, case.phase) == (14, 10, "launching")
     assert case.family == ("Add", "AddAiCore") and journal.launches == 14
     assert (case.opened, case.closed) == (DeviceState(2600.0, None), DeviceState(2500.0, 61.5))
+    assert case.watch == Watch((Lap(4, 900.0, 0.0), Lap(6, 9000.0, 4000.5)), 10000.0, 7)
     assert (case.began_time, case.ended_time) == ("t0", "t1")
     assert journal.cases[1].reason == "it raised"
     assert journal.recorded == {0}

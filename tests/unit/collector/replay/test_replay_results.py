@@ -35,7 +35,7 @@ SPEC = SessionSpec(
 def collected(tmp_path):
     """(nanoseconds of each repeat) -> the measurements that a session of them gives."""
 
-    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE"):
+    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE", watch=()):
         cells = {**PRODUCT.cells, ACCELERATOR_CORE: core}
         marks = [{"Input Shapes": ",".join(map(str, Sentinel(m, 0).shape))} for m in Mark][:2]
         rows = [
@@ -51,6 +51,7 @@ def collected(tmp_path):
         writer = JournalWriter(tmp_path / JOURNAL)
         writer.write("begin", ordinal=0, case=spec.cases[0].record.case_id, time="t0")
         entry = {"outcome": MEASURED, "repeats": len(durations_ns), "doubt": doubt}
+        entry |= {"watch": watch} if watch else {}
         writer.write("end", ordinal=0, time="t1", **entry)
         times = {"stop_s": 0.1, "read_s": 0.1, "write_s": 0.1}
         writer.write("window", slice="slice.csv", sha256=sha256, ordinals=[0], **times)
@@ -96,6 +97,28 @@ def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns):
     odd = measured(500_000, ns, 505_000)
     assert odd.outcome is Outcome.IMPLAUSIBLE and odd.timing is None
     assert "no duration" in odd.reason or "above the limit of the case" in odd.reason
+
+
+def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
+    waited = measured(900_000, 8_000_000, 910_000, watch=[[[1, 950, 0], [2, 9000, 4000]], 0, 2])
+    assert waited.timing.mean_us == 900.0
+    assert (waited.n_observed, waited.n_accepted) == (3, 1)
+    assert waited.is_good and waited.is_disturbed
+    assert (waited.disturbance.watched, waited.disturbance.clean) == (3, 1)
+    assert "only 1 of 3 repeats were undisturbed, and 3 are wanted" in waited.warnings
+
+
+def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
+    waited = measured(8_000_000, 8_000_000, 8_000_000, watch=[[[3, 24000, 12000]], 0, 9])
+    assert waited.timing.mean_us == 8000.0 and waited.is_good and waited.is_disturbed
+    assert waited.warnings == (
+        "all 3 repeats were disturbed: threads waited for a core 50% of the time",
+    )
+
+
+def test_a_quiet_session_is_not_disturbed(measured):
+    quiet = measured(500_000, 510_000, 505_000, watch=[[[3, 1600, 4]], 0, 0])
+    assert not quiet.is_disturbed and quiet.n_accepted == 3 and quiet.warnings == ()
 
 
 def asking_for(core):

@@ -114,8 +114,10 @@ def test_the_budget_chooses_the_repeats(session_of, tmp_path):
     report = run_session(spec, tmp_path)
     result = collect(spec, tmp_path, report, PROVENANCE)
     small, large = result.measurements
-    assert small.n_expected == 20
-    assert 3 <= large.n_expected <= 20
+    # More of them where another process had a core.
+    assert small.n_expected == 20 or small.disturbance.clean < small.disturbance.watched
+    assert small.n_expected >= 20
+    assert large.n_expected >= 3
     entry = read_journal(tmp_path / JOURNAL).cases[1]
     assert entry.launches > entry.repeats == large.n_expected
 

@@ -1,0 +1,127 @@
+"""The repeats of a case: launched in laps, with a look at what else had the device after each.
+
+Where too few laps were undisturbed, more repeats follow, within bounds: a case has the time that
+its repeats were to take, and a session lends it some more, of a share of what it has spent so far.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+from collector.measurement import ENOUGH_CLEAN
+from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
+from collector.quality.disturbed import Lap, Watch
+
+_LOOKING = 0.1  # the share of a lap that looking may take
+_GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
+_MOST_LENT_S = 2.0  # to one case, or once more what it was to take
+_FIRST_LENT_S = 2.0  # before a session has spent anything
+_MOST_REPEATS = 1000
+
+
+class Watcher(Protocol):
+    """What tells who else has a device; all numbers only grow."""
+
+    def begin(self) -> float:
+        """Once a case, before its repeats: the seconds that one reading takes."""
+
+    def read(self) -> Sequence[float]:
+        """What each thread has waited for a core so far, in microseconds."""
+
+    def stolen_us(self) -> float:
+        """What the host of a virtual machine has taken of its cores so far."""
+
+    def switches(self) -> int:
+        """How often a thread had to leave its core so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How many repeats were launched, and what was seen meanwhile."""
+
+    count: int
+    watch: Watch = Watch()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many repeats of a case are wanted, the seconds that they were to take, and those that
+    more of them may; none are added where the number is fixed."""
+
+    wanted: int
+    own_s: float
+    most_s: float
+    is_fixed: bool = False
+
+
+class Repeater:
+    """Launches the repeats of a session's cases. `watcher` is None where nobody tells."""
+
+    def __init__(self, watcher: Watcher | None):
+        self._watcher = watcher
+        self._reserve_s = _FIRST_LENT_S
+
+    def repeat(
+        self, launch: Callable[[int], float], launch_s: float, measure: MeasureSettings
+    ) -> Repeats:
+        """The repeats of one case. `launch` launches so often and gives the seconds that it took,
+        of which one launch was found to take `launch_s`. Where their number is fixed, it is that.
+        """
+        wanted = measure.repeats_of(launch_s)
+        if self._watcher is None:
+            launch(wanted)
+            return Repeats(wanted)
+        own_s = max(measure.budget_s, wanted * launch_s)
+        lent_s = min(max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
+        bounds = Bounds(wanted, own_s, own_s + lent_s, measure.repeat_count is not None)
+        watch = _watched(self._watcher, launch, launch_s, bounds)
+        spent_s = sum(lap.wall_us for lap in watch.laps) / 1e6
+        own_share_s = MORE_REPEATS_SHARE * min(spent_s, own_s)
+        self._reserve_s += own_share_s - max(0.0, spent_s - own_s)
+        return Repeats(watch.launches, watch)
+
+
+def _watched(
+    watcher: Watcher, launch: Callable[[int], float], launch_s: float, bounds: Bounds
+) -> Watch:
+    size = launches_of_lap(watcher.begin(), launch_s)
+    laps: list[Lap] = []
+    stolen_us, switches = watcher.stolen_us(), watcher.switches()
+    before = watcher.read()
+    while goes_on(laps, bounds):
+        left = bounds.wanted - sum(lap.launches for lap in laps)
+        count = min(size, left) if left > 0 else size
+        wall_us = launch(count) * 1e6
+        after = watcher.read()
+        waited_us = max((b - a for a, b in zip(before, after, strict=True)), default=0.0)
+        laps.append(Lap(count, round(wall_us, 1), round(max(0.0, waited_us), 1)))
+        before = after
+    return Watch(tuple(laps), watcher.stolen_us() - stolen_us, watcher.switches() - switches)
+
+
+def launches_of_lap(reading_s: float, launch_s: float) -> int:
+    """So many that looking takes a small share of a lap."""
+    return max(1, ceil(reading_s / _LOOKING / launch_s)) if launch_s > 0 else 1
+
+
+def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
+    """Whether one more lap is worth its time.
+
+    All repeats that are wanted are launched in the time that they were to take. Beyond either, more
+    follow until a few were undisturbed: where every second of 30 launches waited for a core, the
+    others are enough, and where all of the 30 waited, some more are tried.
+    """
+    launched = sum(lap.launches for lap in laps)
+    if bounds.is_fixed or launched >= _MOST_REPEATS:
+        return launched < bounds.wanted
+    clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
+    spent_s = sum(lap.wall_us for lap in laps) / 1e6
+    if launched >= bounds.wanted and clean >= min(_GOOD_SERIES, bounds.wanted):
+        return False
+    enough = min(ENOUGH_CLEAN, bounds.wanted)
+    if spent_s < bounds.own_s or launched < enough:
+        return True
+    if clean >= enough:
+        return launched < bounds.wanted and clean == launched
+    return spent_s < bounds.most_s

@@ -1,0 +1,81 @@
+"""What Linux tells of threads that waited for a core."""
+
+import os
+import threading
+
+import pytest
+
+from collector.host.waits import ThreadWaits
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """(thread, nanoseconds waited) -> a folder like /proc/self/task."""
+
+    def write(thread, waited_ns):
+        (tmp_path / thread).mkdir(exist_ok=True)
+        (tmp_path / thread / "schedstat").write_text(f"123456789 {waited_ns} 77\n")
+        return tmp_path
+
+    return write
+
+
+def test_each_thread_waits_for_itself(tasks):
+    tasks("8", 2_000)
+    waits = ThreadWaits(tasks("9", 5_500))
+    assert waits.begin() > 0
+    assert list(waits.read()) == [2.0, 5.5]
+    tasks("9", 4_005_500)
+    assert list(waits.read()) == [2.0, 4005.5]
+
+
+def test_threads_come_and_go_between_cases(tasks, tmp_path):
+    waits = ThreadWaits(tasks("8", 2_000))
+    waits.begin()
+    (tmp_path / "8" / "schedstat").unlink()
+    (tmp_path / "8").rmdir()
+    tasks("9", 7_000)
+    waits.begin()
+    assert list(waits.read()) == [7.0]
+
+
+def test_other_threads_of_python_are_left_out(tasks):
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        tasks(str(other.native_id), 9_000)
+        waits = ThreadWaits(tasks(str(threading.get_native_id()), 1_000))
+        waits.begin()
+        assert list(waits.read()) == [1.0]
+    finally:
+        done.set()
+        other.join()
+
+
+def test_where_the_system_tells_nothing_nobody_waited(tmp_path):
+    waits = ThreadWaits(tmp_path / "no", tmp_path / "stat")
+    waits.begin()
+    assert (list(waits.read()), waits.stolen_us()) == ([], 0.0)
+    (tmp_path / "9").mkdir()
+    (tmp_path / "9" / "schedstat").write_text("what\n")
+    waits = ThreadWaits(tmp_path)
+    waits.begin()
+    assert list(waits.read()) == [0.0]
+
+
+def test_what_the_host_takes_is_counted_in_ticks(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  3090661 1997479 1255478 1601804 194755 0 42401 24560 0 0\ncpu0 1\n")
+    assert ThreadWaits(stat=stat).stolen_us() == 24560 * 1e6 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux tells it")
+def test_this_process_is_read():
+    waits = ThreadWaits()
+    assert waits.begin() < 0.01
+    first, then = waits.read(), waits.read()
+    assert len(first) == len(then) >= 1 and all(b >= a for a, b in zip(first, then, strict=True))
+    assert waits.switches() >= 0

@@ -1,0 +1,64 @@
+"""Which repeats count, where something else had the device during some of them."""
+
+import pytest
+
+from collector.measurement import Disturbance
+from collector.quality.disturbed import Lap, Watch, doubt, undisturbed
+
+pytestmark = pytest.mark.fast
+
+QUIET = Lap(1, 219.0, 11.0)  # what waking a thread takes
+HELD = Lap(1, 7_938.0, 4_002.0)  # one scheduling quantum
+
+
+def test_a_launch_that_waited_a_quantum_for_a_core_is_disturbed():
+    assert HELD.is_disturbed and not QUIET.is_disturbed
+
+
+def test_a_long_launch_may_wait_for_a_small_share_of_its_time():
+    assert not Lap(1, 1e6, 15_000.0).is_disturbed
+    assert Lap(1, 1e6, 30_000.0).is_disturbed
+
+
+def test_only_undisturbed_repeats_count():
+    watch = Watch((Lap(2, 400.0, 0.0), HELD, QUIET, HELD))
+    assert undisturbed([1, 2, 3, 4, 5], watch) == [1, 2, 4]
+    assert watch.disturbance == Disturbance(5, 3, round(8015 / 16495, 4), 0.0, 0)
+    assert watch.disturbance.is_clean and doubt(watch.disturbance) == ()
+
+
+def test_where_all_were_disturbed_all_count_and_it_is_said():
+    watch = Watch((HELD, HELD, HELD))
+    assert undisturbed([1, 2, 3], watch) == [1, 2, 3]
+    assert not watch.disturbance.is_clean
+    assert doubt(watch.disturbance) == (
+        "all 3 repeats were disturbed: threads waited for a core 50% of the time",
+    )
+
+
+def test_where_few_were_undisturbed_it_is_said():
+    assert doubt(Watch((HELD, QUIET, QUIET)).disturbance) == (
+        "only 2 of 3 repeats were undisturbed, and 3 are wanted",
+    )
+    assert doubt(Watch((QUIET,)).disturbance) == ()  # no more was wanted
+
+
+def test_what_a_host_steals_disturbs_all_repeats_since_nobody_says_when():
+    long = Lap(1, 100_000.0, 0.0)
+    stolen = Watch((long,) * 10, stolen_us=60_000.0)
+    assert undisturbed(list(range(10)), stolen) == list(range(10))
+    assert doubt(stolen.disturbance) == (
+        "all 10 repeats were disturbed: the host took 6% of a core",
+    )
+    assert Watch((long,) * 10, stolen_us=40_000.0).clean == 10
+    assert Watch((QUIET,) * 3, stolen_us=10_000.0).clean == 3  # one tick tells nothing
+
+
+def test_where_nobody_tells_every_repeat_counts_and_no_disturbance_is_known():
+    assert Watch().disturbance is None
+    assert doubt(None) == ()
+    assert undisturbed([1, 2, 3], Watch()) == [1, 2, 3]
+
+
+def test_laps_of_another_number_of_repeats_choose_none():
+    assert undisturbed([1, 2, 3], Watch((HELD, QUIET))) == [1, 2, 3]

@@ -1,0 +1,104 @@
+"""How many repeats a case gets while something else has the device, in time that is planted."""
+
+import pytest
+
+from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
+from collector.replay.repeats import Repeater, launches_of_lap
+
+pytestmark = pytest.mark.fast
+
+CAST_S, QUANTUM_S = 219e-6, 7_938e-6
+MEASURE = MeasureSettings(budget_s=0.2, min_repeats=3, max_repeats=30)
+
+
+class Machine:
+    """A clock, and another process that holds a core in stretches; its watcher tells of them.
+    `held(second)` says whether it does."""
+
+    def __init__(self, held=lambda _: False, launch_s=CAST_S, reading_s=1e-6):
+        self.now_s = 0.0
+        self.launches = 0
+        self._held = held
+        self._launch_s = launch_s
+        self._reading_s = reading_s
+        self._waited_us = 0.0
+
+    def launch(self, times):
+        started_s = self.now_s
+        for _ in range(times):
+            is_held = self._held(self.now_s)
+            self.now_s += self._launch_s + (QUANTUM_S - CAST_S if is_held else 0.0)
+            self._waited_us += (QUANTUM_S - CAST_S) * 5e5 if is_held else 0.0
+        self.launches += times
+        return self.now_s - started_s
+
+    def begin(self):
+        return self._reading_s
+
+    def read(self):
+        return (0.0, self._waited_us)
+
+    def stolen_us(self):
+        return 0.0
+
+    def switches(self):
+        return self.launches
+
+
+def in_stretches(on_s):
+    return lambda at_s: at_s % (2 * on_s) < on_s
+
+
+def test_a_quiet_machine_launches_what_the_budget_pays_for_and_no_more():
+    machine = Machine()
+    repeats = Repeater(machine).repeat(machine.launch, CAST_S, MEASURE)
+    assert repeats.count == machine.launches == 30 == repeats.watch.clean
+
+
+def test_where_nobody_tells_the_repeats_are_launched_in_one_go():
+    machine = Machine()
+    repeats = Repeater(None).repeat(machine.launch, CAST_S, MEASURE)
+    assert (repeats.count, repeats.watch.laps) == (30, ())
+
+
+def test_a_case_goes_on_until_a_few_repeats_were_undisturbed():
+    machine = Machine(held=in_stretches(0.3))
+    repeats = Repeater(machine).repeat(machine.launch, CAST_S, MEASURE)
+    assert repeats.count > 30 and machine.now_s < 0.31
+    assert 3 <= repeats.watch.clean < 30
+
+
+def test_a_fixed_number_of_repeats_is_kept_to():
+    machine = Machine(held=lambda _: True)
+    repeats = Repeater(machine).repeat(machine.launch, CAST_S, MeasureSettings(repeat_count=5))
+    assert repeats.count == 5 and repeats.watch.clean == 0
+
+
+def test_on_a_machine_that_is_always_busy_a_session_spends_a_bounded_share_more():
+    machine = Machine(held=lambda _: True)
+    repeater = Repeater(machine)
+    for _ in range(200):
+        repeater.repeat(machine.launch, QUANTUM_S, MEASURE)
+    own_s = 200 * 25 * QUANTUM_S
+    assert machine.now_s < own_s * (1 + MORE_REPEATS_SHARE) + 2.5
+    assert machine.now_s > own_s
+
+
+def test_long_launches_are_repeated_until_the_stretch_is_over():
+    machine = Machine(held=lambda at_s: at_s < 0.9, launch_s=0.3)
+    repeats = Repeater(machine).repeat(machine.launch, 0.3, MEASURE)
+    assert (repeats.count, repeats.watch.clean) == (3, 3)  # a quantum in 0.3 s is little
+    machine = Machine(held=lambda at_s: at_s < 0.09, launch_s=0.03)
+    measure = MeasureSettings(budget_s=0.05, min_repeats=3, max_repeats=3)
+    repeats = Repeater(machine).repeat(machine.launch, 0.03, measure)
+    assert (repeats.count, repeats.watch.clean) == (6, 3)
+
+
+def test_looking_takes_a_tenth_of_a_lap_at_most():
+    assert launches_of_lap(5e-6, 20e-6) == 3
+    assert launches_of_lap(5e-6, 1.0) == 1
+    assert launches_of_lap(5e-6, 0.0) == 1
+    machine = Machine(reading_s=CAST_S)
+    assert [
+        lap.launches for lap in Repeater(machine).repeat(machine.launch, CAST_S, MEASURE).watch.laps
+    ] == [10] * 3
