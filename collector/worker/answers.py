@@ -8,9 +8,9 @@ from collector import __version__, keys
 from collector.database.binding import BoundShard
 from collector.database.plans import plan_reader
 from collector.manifest import NO_USAGE, StoredObject
-from collector.measurement import Measurement, Outcome, Provenance
+from collector.measurement import Measurement, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
-from collector.measuring.retries import is_answered
+from collector.measuring.retries import is_answered, worth_again
 from collector.shard import ShardCase
 from collector.worker.attempt import Attempt, Part, is_committed
 from collector.worker.leftovers import read_leftovers
@@ -60,13 +60,19 @@ class ShardAnswers:
         return self._is_committed
 
     def unanswered(self) -> list[ShardCase]:
-        """The cases to measure, in the shard's order."""
-        outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        """The cases to measure, in the shard's order; where all have an answer, those that are
+        measured again, because something else had the device."""
+        tried: dict[str, list[Measurement]] = defaultdict(list)
         for part in self._parts:
             for m in part.measurements:
                 if not m.is_filed:
-                    outcomes[m.case_id].append(m.outcome)
-        return [case for case_id, case in self._cases.items() if not is_answered(outcomes[case_id])]
+                    tried[m.case_id].append(m)
+        open_cases = [
+            case
+            for case_id, case in self._cases.items()
+            if not is_answered([m.outcome for m in tried[case_id]])
+        ]
+        return open_cases or worth_again(list(self._cases.values()), tried)
 
     @property
     def killed(self) -> Sequence[Sequence[str]]:
@@ -139,11 +145,16 @@ class ShardAnswers:
 
 
 def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
-    """Case id -> the measurement that answers for it: a good one before a failed one, then the
-    latest by rank, so that the choice does not depend on the order of parts."""
+    """Case id -> the measurement that answers for it: a good one before a failed one, an
+    undisturbed one before others, then the latest by rank, so that the choice does not depend on
+    the order of parts."""
     best: dict[str, Measurement] = {}
     for m in tried:
         held = best.get(m.case_id)
-        if held is None or (m.is_good, m.rank_key) > (held.is_good, held.rank_key):
+        if held is None or _standing(m) > _standing(held):
             best[m.case_id] = m
     return {case_id: m.measurement_id for case_id, m in best.items()}
+
+
+def _standing(m: Measurement) -> tuple[bool, bool, tuple[int, int, str, str]]:
+    return (m.is_good, not m.is_disturbed, m.rank_key)

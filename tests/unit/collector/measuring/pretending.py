@@ -37,6 +37,7 @@ class Pretender:
         self.folder = folder
         self.outcomes = outcomes
         self.began = began
+        self.disturbance = lambda case, session: None
         self.asked = []
 
     def measure(self, batch, provenance):
@@ -52,6 +53,7 @@ class Pretender:
                 "",
                 provenance,
                 timing=Timing(*[1.0] * 8) if outcome is Outcome.OK else None,
+                disturbance=self.disturbance(r.case, provenance.session),
             )
             for r, outcome in told
             if outcome is not None

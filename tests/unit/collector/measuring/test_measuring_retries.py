@@ -2,8 +2,10 @@
 
 import pytest
 
-from collector.measurement import Outcome
-from collector.measuring.retries import is_answered
+from collector.measurement import Disturbance, Measurement, Outcome, Timing
+from collector.measuring.retries import is_answered, worth_again
+from collector.shard import ShardCase
+from tests.unit.collector.measuring.pretending import record
 
 pytestmark = pytest.mark.fast
 
@@ -13,3 +15,51 @@ def test_which_outcomes_answer_a_case():
     assert not is_answered([]) and not is_answered([lost])
     assert is_answered([lost, lost]) and is_answered([lost, Outcome.HUNG])
     assert not is_answered([Outcome.OOM]) and is_answered([Outcome.OOM, Outcome.OOM])
+
+
+QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
+CASES = [ShardCase(record(f"{i + 1},2"), float(i + 1)) for i in range(4)]  # 10 s in all
+
+
+def tries(case, *disturbances):
+    timing = Timing(*[1.0] * 8)
+    name, kernel = case.record.case_id, case.record.kernel_type
+    return {
+        name: [
+            Measurement(name, kernel, Outcome.OK, "", None, timing=timing, disturbance=told)
+            for told in disturbances
+        ]
+    }
+
+
+def test_what_was_measured_in_peace_is_never_measured_again():
+    tried = {}
+    for case, disturbance in zip(CASES, (QUIET, None, Disturbance(30, 3), QUIET), strict=True):
+        tried |= tries(case, disturbance)
+    assert worth_again(CASES, tried) == []
+
+
+def test_disturbed_cases_are_measured_again_the_shortest_first_within_a_share_of_the_forecast():
+    tried = {}
+    for case in CASES:
+        tried |= tries(case, HELD)
+    assert worth_again(CASES, tried) == CASES[:1]  # 1 + 2 s are more than a quarter of 10
+    long = [*CASES, ShardCase(record("9,9"), 14.0)]
+    assert worth_again(long, tried) == CASES[:3]  # of which that one needs nothing
+
+
+def test_what_was_spent_on_tries_counts():
+    first, *others = CASES
+    tried = tries(first, HELD, HELD) | tries(others[0], HELD)
+    assert worth_again(CASES, tried) == [first]  # 2 s more would be 3, and 1 s was spent
+    assert worth_again(CASES, tries(first, HELD, HELD, HELD)) == []
+
+
+def test_one_try_in_peace_is_enough():
+    assert worth_again(CASES, tries(CASES[0], HELD, QUIET)) == []
+
+
+def test_a_case_without_a_number_is_not_disturbed():
+    name = CASES[0].record.case_id
+    failed = Measurement(name, "Add", Outcome.FAILED, "it raised", None, disturbance=None)
+    assert worth_again(CASES, {name: [failed]}) == []

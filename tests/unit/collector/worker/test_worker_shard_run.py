@@ -9,7 +9,7 @@ from collector import keys
 from collector.database.committed import read_commit
 from collector.errors import StoreUnavailable
 from collector.manifest import Usage, manifest_from_json
-from collector.measurement import Measurement, Outcome, Timing
+from collector.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.measuring.answers import RawRecords, SessionAnswers
 from collector.measuring.batches import SessionsFail
 from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
@@ -104,6 +104,45 @@ def test_a_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
     manifest = committed(store)
     assert {entry.part.key.split("/")[4] for entry in manifest.parts} == {"a1", "a2"}
     assert set(manifest.final) == {case.record.case_id for case in cases()}
+
+
+HELD, QUIET = Disturbance(30, 0, waited_share=0.5), Disturbance(30, 30)
+
+
+def test_a_disturbed_case_is_measured_again_after_the_others_and_its_clean_number_stands(tmp_path):
+    store, instrument = MemoryStore(), Pretender(tmp_path)
+    first = cases()[0]
+    instrument.disturbance = lambda case, session: (
+        HELD if session == 1 and case == first.record.case else QUIET
+    )
+    assert run(store, cases(), instrument)
+    assert [len(batch) for batch in instrument.asked] == [2, 2, 1]
+    assert instrument.asked[-1] == [first.record.case_id]
+    rows = {m.measurement_id: m for m in measured(store)}
+    assert len(rows) == 5 and not any(rows[m].is_disturbed for m in committed(store).final.values())
+
+
+def test_a_machine_that_is_always_busy_is_tried_a_few_times_and_what_it_gave_stands(tmp_path):
+    store, instrument = MemoryStore(), Pretender(tmp_path)
+    instrument.disturbance = lambda case, session: HELD
+    assert run(store, cases(8), instrument, session_s=8.0)
+    assert [len(batch) for batch in instrument.asked] == [8, 2]  # a quarter of the forecast
+    assert set(outcomes_of(store).values()) == {Outcome.OK}
+    idle = Pretender(tmp_path)
+    assert run(store, cases(8), idle, "a2") and idle.asked == []
+
+
+def test_a_later_number_that_was_disturbed_does_not_displace_a_clean_one(tmp_path):
+    store, instrument = MemoryStore(), Pretender(tmp_path)
+    assert run(store, cases(1), instrument)
+    (clean,) = measured(store)
+    later = replace(
+        clean, provenance=replace(clean.provenance, session=9, plan=9), disturbance=HELD
+    )
+    for tried in ([clean, later], [later, clean]):
+        assert final_measurements(tried) == {clean.case_id: clean.measurement_id}
+    failed = replace(clean, outcome=Outcome.FAILED, timing=None)
+    assert final_measurements([failed, later]) == {clean.case_id: later.measurement_id}
 
 
 def test_a_shard_that_is_committed_is_left_alone(tmp_path):
