@@ -22,7 +22,7 @@ ANSWERING = (
     *("measurement", "final", "version_path", "warnings"),
 )
 _WARM = "warm"
-_SHOWN = ("reason", "counters", "ci_low_us", "ci_high_us")
+_SHOWN = ("reason", "disturbance", "counters", "ci_low_us", "ci_high_us")
 _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measurement")
 
 

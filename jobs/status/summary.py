@@ -14,16 +14,20 @@ from collector.database.query import best_rows
 from collector.database.state import State
 from collector.errors import BadInput, NotFound
 from collector.manifest import NO_USAGE, Usage, manifest_from_json
-from collector.measurement import Outcome
+from collector.measurement import Disturbance, Outcome
 from collector.plan import Plan
 from collector.printable import in_one_line
 from collector.record import CaseRecord
+from collector.row import disturbance_of
 from collector.store.base import Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
 
 _READERS = 8
 _LISTED = 25
+# Of the repeats of all cases, and of the cases: from there on it is the machine that is busy.
+_BUSY = 0.5
+_MANY_DISTURBED = 0.1
 _NOBODY = "missing"
 # What measuring once more would not change, or what the plain command does by itself.
 _FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, _NOBODY)
@@ -51,6 +55,8 @@ class Summary:
     measured_cases: int
     in_tree: int
     noisy: int  # measured, with a warning in the certificate
+    disturbed: int  # measured, and something else had the device in nearly all repeats
+    busy: float  # the share of all repeats in which it had, where that is told
     rows: int
     measured_rows: int
     time_us: float
@@ -71,6 +77,8 @@ def summarise(
     if plan.update == "missing-only":
         weights = {case: w for case, w in weights.items() if case not in in_tree}
     good = {case for case in weights if case in answers and answers[case].is_good}
+    told = (answers[case].disturbance for case in good)
+    disturbances = [disturbance for disturbance in told if disturbance is not None]
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
@@ -82,6 +90,8 @@ def summarise(
         measured_cases=len(good),
         in_tree=len(in_tree),
         noisy=sum(answers[case].is_noisy for case in good),
+        disturbed=sum(not disturbance.is_clean for disturbance in disturbances),
+        busy=_busy(disturbances),
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
         time_us=fsum(w.time_us for w in weights.values()),
@@ -113,6 +123,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     share = summary.communication
     communication = "" if share is None else f"; communication was {100 * share:.1f} % of all time"
     lines = [
+        *(_disturbed(summary) if _is_busy(summary) else []),
         f"database    {url}, {version}",
         f"stack       {plan.stack.version_path}",
         f"coverage    {summary.measured_cases:,} of {counted(summary.cases, 'case')}, "
@@ -122,6 +133,8 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     ]
     if head is not None and head.runtime != "real":
         lines.append(f"runtime     {head.runtime}: none of these numbers is a device's")
+    if not _is_busy(summary):
+        lines += _disturbed(summary)
     if summary.noisy:
         lines.append(
             f"noisy       {summary.noisy:,} of {counted(summary.measured_cases, 'duration')}, by a "
@@ -139,6 +152,28 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     if any(failure.outcome not in _FOR_GOOD for failure in summary.failures):
         lines.append("again       a failure stays the answer; --retry-failed measures it once more")
     return lines
+
+
+def _busy(disturbances: Sequence[Disturbance]) -> float:
+    watched = sum(told.watched for told in disturbances)
+    return 1 - sum(told.clean for told in disturbances) / watched if watched else 0.0
+
+
+def _is_busy(summary: Summary) -> bool:
+    """Whether it is the machine that is busy, and not some cases that were unlucky."""
+    return summary.busy >= _BUSY or summary.disturbed > _MANY_DISTURBED * summary.measured_cases
+
+
+def _disturbed(summary: Summary) -> list[str]:
+    """Said before anything else where the machine is busy."""
+    if not (summary.disturbed or _is_busy(summary)):
+        return []
+    return [
+        f"{'busy' if _is_busy(summary) else 'disturbed':<11} something else had the device in "
+        f"{100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
+        f"{counted(summary.measured_cases, 'duration')} had too few of their own, and may be "
+        "several times too long; close other programs, --again"
+    ]
 
 
 def _efficiency(usage: Usage, plan: Plan) -> list[str]:
@@ -163,6 +198,7 @@ class _Answer:
     reason: str
     is_good: bool
     is_noisy: bool
+    disturbance: Disturbance | None = None
 
 
 _NOT_MEASURED = _Answer(_NOBODY, "not measured", False, False)
@@ -185,11 +221,11 @@ def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
     if not state.shows(plan.stack):
         return {}
     best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
-    names = ("case", "outcome", "reason", "good", "warnings")
+    names = ("case", "outcome", "reason", "good", "warnings", "disturbance")
     columns = (best[name].to_pylist() for name in names)
     return {
-        case: _Answer(outcome, in_one_line(reason), good, bool(warnings))
-        for case, outcome, reason, good, warnings in zip(*columns, strict=True)
+        case: _Answer(outcome, in_one_line(reason), good, bool(warnings), disturbance_of(told))
+        for case, outcome, reason, good, warnings, told in zip(*columns, strict=True)
     }
 
 

@@ -16,7 +16,7 @@ from collector.manifest import (
     commit_to_json,
     manifest_to_json,
 )
-from collector.measurement import Measurement, Outcome, Provenance, Timing
+from collector.measurement import Disturbance, Measurement, Outcome, Provenance, Timing
 from collector.plan import (
     Forecast,
     Limits,
@@ -60,6 +60,7 @@ class Tried:
     state: str = "dynamic"
     core: str = "AI_VECTOR_CORE"
     reason: str = 'it said "no",\nand nothing else'  # where there is no mean
+    disturbance: Disturbance | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,7 @@ def measurement_of(
         timing=None if mean_us is None else Timing(*[mean_us] * 7, 0.01),
         cache=tried.cache or made.cache,
         counters=tried.counters,
+        disturbance=tried.disturbance,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from collector.database.merge import CREATE, merge
 from collector.database.snapshot import load_state
 from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Outcome
+from collector.measurement import Disturbance, Outcome
 from collector.record import ProfileStatistics
 from collector.store.memory import MemoryStore
 from jobs.status.summary import describe, summarise
@@ -104,6 +104,40 @@ def test_a_failure_that_may_end_otherwise_is_told_with_the_option_for_it(outcome
     plan, records = plan_of(made), [[SLOW], [MUL]]  # nobody tried the second: no failure
     lines = describe(summarise(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x")
     assert ("--retry-failed" in "\n".join(lines)) == is_told
+
+
+def lines_of(*disturbances):
+    """The lines that end a run of as many cases."""
+    records = [add_record(rows) for rows in range(1, len(disturbances) + 1)]
+    pairs = zip(records, disturbances, strict=True)
+    tried = {record.case_id: Tried(5.0, disturbance=told) for record, told in pairs}
+    made = MadePlan([MadeShard("s", records, [tried])])
+    summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
+    return describe(summary, plan_of(made), None, "file:///x")
+
+
+QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
+
+
+def test_a_machine_that_was_busy_all_the_time_is_said_first():
+    first, *_ = lines_of(QUIET, HELD, HELD)
+    assert first.startswith(
+        "busy        something else had the device in 67 % of all repeats; 2 of 3 durations had "
+        "too few of their own"
+    )
+    first, *_ = lines_of(Disturbance(30, 5), Disturbance(30, 5))
+    assert "in 83 % of all repeats; 0 of 2 durations" in first
+
+
+def test_a_case_that_was_unlucky_is_said_among_the_rest():
+    lines = lines_of(*[QUIET] * 19, HELD)
+    assert lines[0].startswith("database")
+    assert any(line.startswith("disturbed   something else") for line in lines)
+
+
+def test_a_quiet_machine_and_one_that_tells_nothing_are_not_mentioned():
+    for lines in (lines_of(QUIET, Disturbance(30, 28)), lines_of(None, None)):
+        assert not any("something else had" in line for line in lines)
 
 
 def test_answers_of_another_stack_are_not_this_plans():
