@@ -327,7 +327,7 @@ def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(s
     assert read_measurements(store, key) == table
 
 
-counts = st.integers(0, 10**17)
+counts = st.integers(0, 10**15)
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
