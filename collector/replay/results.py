@@ -16,7 +16,7 @@ from collector.measurement import Measurement, Outcome, Provenance
 from collector.ops.floor import floor_us
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.disturbed import doubt, undisturbed
-from collector.quality.gates import doubts, implausible, no_duration
+from collector.quality.gates import doubts, implausible, no_duration, outworked
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
 from collector.record import as_ran
@@ -236,6 +236,8 @@ class _Answers:
         summary = summarise([launch.duration_us for launch in kept])
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
+        worked = (outworked(launch.duration_us, launch.counters) for launch in kept)
+        fault = fault or next(filter(None, worked), "")
         timed = replace(
             certificate,
             outcome=Outcome.GATED if entry.doubt else Outcome.OK,

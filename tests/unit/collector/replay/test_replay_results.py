@@ -1,9 +1,11 @@
 """From what a profiler recorded to measurements: what no device can have done is none of them."""
 
+import csv
 from dataclasses import replace
 
 import pytest
 
+from collector.canonical import sha256_hex
 from collector.measurement import Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.sentinels import Mark, Sentinel
@@ -14,6 +16,7 @@ from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 from collector.stack import Stack
+from collector.table import table_bytes
 from collector.vocabulary import ACCELERATOR_CORE
 from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
 
@@ -35,7 +38,7 @@ SPEC = SessionSpec(
 def collected(tmp_path):
     """(nanoseconds of each repeat) -> the measurements that a session of them gives."""
 
-    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE", watch=()):
+    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE", watch=(), counted=()):
         cells = {**PRODUCT.cells, ACCELERATOR_CORE: core}
         marks = [{"Input Shapes": ",".join(map(str, Sentinel(m, 0).shape))} for m in Mark][:2]
         rows = [
@@ -47,7 +50,8 @@ def collected(tmp_path):
             SummaryRow("x", kernel, cells, at, ns)
             for at, (kernel, cells, ns) in enumerate(rows, 10**12)
         ]
-        sha256 = write_summary(summary, tmp_path / "slice.csv")
+        write_summary(summary, tmp_path / "slice.csv")
+        sha256 = _with_counters(tmp_path / "slice.csv", dict(counted))
         writer = JournalWriter(tmp_path / JOURNAL)
         writer.write("begin", ordinal=0, case=spec.cases[0].record.case_id, time="t0")
         entry = {"outcome": MEASURED, "repeats": len(durations_ns), "doubt": doubt}
@@ -59,6 +63,16 @@ def collected(tmp_path):
         return collect(spec, tmp_path, report, PROVENANCE).measurements
 
     return collect_of
+
+
+def _with_counters(path, counters):
+    """The counters of every launch, as msprof takes them; the sha256 of the file."""
+    header, *rows = csv.reader(path.read_text().splitlines())
+    for row in rows:
+        for name, value in counters.items():
+            row[header.index(name)] = str(value)
+    path.write_bytes(table_bytes(header, rows))
+    return sha256_hex(path.read_bytes())
 
 
 @pytest.fixture
@@ -90,6 +104,15 @@ def test_the_floor_is_that_of_the_stack(measured):
 def test_any_device_may_be_faster_than_a_known_one(measured):
     fast = measured(100_000, 100_000, 100_000, spec=replace(SPEC, stack=None))
     assert fast.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("name", ["aicore_time(us)", "aiv_time(us)"])
+def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured, name):
+    at_work = measured(500_000, 500_000, 500_000, counted={name: 504.5})
+    assert at_work.outcome is Outcome.OK and dict(at_work.counters)[name] == 504.5
+    anothers = measured(500_000, 500_000, 500_000, counted={name: 700.0})
+    assert anothers.outcome is Outcome.IMPLAUSIBLE and anothers.timing.mean_us == 500.0
+    assert anothers.reason == f"500 us is less than its cores worked: {name} is 700"
 
 
 @pytest.mark.parametrize("ns", [0, 61_000_000_000])
