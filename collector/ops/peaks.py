@@ -12,9 +12,10 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class DevicePeaks:
-    """One entry of the table. `tflops` is by torch's dtype name; the shares are what kernels reach
-    of compute and memory, for forecasts."""
+    """One entry of the table, and where its figures are from. `tflops` is by torch's dtype name;
+    the shares are what kernels reach of compute and memory, for forecasts."""
 
+    source: str
     tflops: Mapping[str, float]
     gib_per_s: float
     compute_share: float
@@ -31,6 +32,11 @@ def described_peaks(device: str) -> DevicePeaks | None:
     """The entry of a device; None for one that nobody has described."""
     facts = _table()["devices"].get(device)
     return None if facts is None else DevicePeaks(**facts)
+
+
+def described_devices() -> tuple[str, ...]:
+    """The devices that have an entry."""
+    return tuple(_table()["devices"])
 
 
 def assumed_peaks() -> DevicePeaks:

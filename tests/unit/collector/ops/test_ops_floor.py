@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from collector.case import case_from_cells
 from collector.ops.floor import LEAST_US, _ceiling, _flops_per_s, floor_us
+from collector.ops.peaks import described_devices, described_peaks
 from collector.ops.registry import find
 from collector.stack import Stack
 from collector.vocabulary import BASE_CELLS
@@ -132,3 +133,26 @@ def test_no_published_product_of_a_gpu_is_below_its_floor(product):
             judged += floor > LEAST_US
             refused += row["latency"] * 1e3 < floor
     assert judged > 20_000 and refused == 0
+
+
+def test_every_described_device_says_where_its_figures_are_from():
+    assert all(described_peaks(device).source for device in described_devices())
+
+
+@pytest.mark.parametrize(
+    ("device", "bfloat16", "memory_tb_per_s"),
+    [
+        ("ATLAS_800_A2_313T_64G", 294.9, 1.76),
+        ("ATLAS_800_A3_752T_128G_DIE", 353.9, 1.76),
+        ("CUDA_NVIDIA_A100-SXM4-80GB", 312, 2.039),
+        ("CUDA_NVIDIA_A100-PCIE-40GB", 312, 1.555),
+        ("CUDA_NVIDIA_L40S", 362, 0.864),
+        ("CUDA_NVIDIA_H100_80GB_HBM3", 989.4, 3.35),
+        ("CUDA_NVIDIA_H200", 989.4, 4.8),
+        ("CUDA_NVIDIA_B200", 2250, 8.0),
+    ],
+)
+def test_peaks_are_the_published_ones(device, bfloat16, memory_tb_per_s):
+    peaks = described_peaks(device)
+    assert peaks.tflops["bfloat16"] == bfloat16
+    assert peaks.bytes_per_s / 1e12 == pytest.approx(memory_tb_per_s, rel=1e-3)
