@@ -84,7 +84,7 @@ def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> Ver
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     model = (
         variance.learnt,
-        variance.degrees,
+        tuple(variance.degrees.tolist()),
         variance.is_of_prior,
         evidence.group_names,
         tuple(evidence.group_spread.tolist()),

@@ -195,7 +195,7 @@ def _pairs(
         repeats_variance=variance[first] + variance[second],
         spread_squared=(spread[groups[first]] ** 2 + spread[groups[second]] ** 2) / 2,
         families=[means.families[place] for place in first.tolist()],
-        groups=groups[first],
+        groups=np.minimum(groups[first], groups[second]),  # whichever session is the first
         weights=np.where(k == 2, 1.0, (k - 1) / k),
         meetings=np.unique(met, return_inverse=True)[1].astype(np.int64),
         is_same_device=means.devices[first] == means.devices[second],

@@ -11,16 +11,19 @@ towards the stack's, and that towards the prior. docs/quality.md tells what it w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, lgamma, log, pi
+from math import exp, log
 
 import numpy as np
 
+from collector.quality.duration_trend import trend_of
 from collector.quality.evidence import Evidence, Floats, Pairs, joined, rounded
+from collector.quality.pair_likelihood import log_likelihood
 from collector.quality.variance_prior import VariancePrior
 
 TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 _TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the prior's are believed
 _GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
+_LEVELS = 2  # above a group, each of which lends it no more than that weight
 _LEAST, _MOST = log(1e-4), log(1e6)  # of a ratio of variances
 _STEPS = 20  # to a thousandth
 _GOLDEN = (5**0.5 - 1) / 2
@@ -32,12 +35,12 @@ _MEETINGS = 10  # so many pairs of sessions the shared part is known by before a
 @dataclass(frozen=True, slots=True)
 class Variance:
     """The model of one stack. `learnt` are the numbers of the stack, in the form of a prior,
-    `ratios` those of each group; `degrees` are those of Student's t of a mean's deviation, and
+    `ratios` and `degrees`, those of Student's t of a mean's deviation, those of each group, and
     `is_of_prior` says that more is known from the prior than from the stack."""
 
     learnt: VariancePrior
     ratios: Floats
-    degrees: float
+    degrees: Floats
     is_of_prior: bool
 
 
@@ -54,25 +57,37 @@ def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
 
 def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
     """The model of the stack that these measurements are of."""
-    learnt = learn([evidence.pairs], prior)
-    pairs = evidence.pairs.only(evidence.pairs.is_same_device)
-    decades = _of_decades(pairs, evidence.group_names, learnt)
+    decades = np.array([decade for _, decade in evidence.group_names], np.float64)
+    same = evidence.pairs.only(evidence.pairs.is_same_device)
+    trend = trend_of(same, decades[same.groups], learn([same], prior))
+    told = _without_trend(evidence.pairs, trend.factors(decades))
+    learnt = learn([told], prior)
+    pairs = told.only(told.is_same_device)
+    ratios = _of_groups(pairs, evidence.group_names, learnt)
+    return Variance(
+        learnt,
+        rounded(ratios * trend.factors(decades)),
+        degrees=_degrees(pairs, learnt, prior, len(ratios)),
+        is_of_prior=float(pairs.weights.sum()) < prior.weight,
+    )
+
+
+def _without_trend(pairs: Pairs, factors: Floats) -> Pairs:
+    """The same as if each group's ratio were that of the middle decade."""
+    return replace(pairs, spread_squared=pairs.spread_squared * factors[pairs.groups])
+
+
+def _of_groups(pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VariancePrior) -> Floats:
+    """The ratio of each group, beside the trend of durations."""
+    decades = _of_decades(pairs, names, learnt)
     ratios = np.array(
-        [
-            learnt.ratio_of(family) * decades.get(decade, 1.0)
-            for family, decade in evidence.group_names
-        ],
+        [learnt.ratio_of(family) * decades.get(decade, 1.0) for family, decade in names],
         np.float64,
     )
     for group in np.unique(pairs.groups).tolist():
         own = pairs.only(pairs.groups == group)
-        ratios[group] = _rounded(_ratio(own, ratios[group], _GROUP_WEIGHT, learnt.tail_degrees))
-    return Variance(
-        learnt,
-        ratios,
-        degrees=_degrees(pairs, learnt),
-        is_of_prior=float(pairs.weights.sum()) < prior.weight,
-    )
+        ratios[group] = _ratio(own, ratios[group], _GROUP_WEIGHT, learnt.tail_degrees)
+    return ratios
 
 
 def _of_decades(
@@ -128,11 +143,8 @@ def _ratio(pairs: Pairs, centre: float, weight: float, tails: float) -> float:
 def _log_posterior(pairs: Pairs, ratio: float, centre: float, weight: float, tails: float) -> float:
     """How likely a ratio is: by the pairs, each as t about nothing, and by what was expected."""
     variance = 2 * ratio * pairs.spread_squared + pairs.repeats_variance
-    squares = pairs.difference**2 / variance
-    density = -(tails + 1) / 2 * np.log1p(squares / tails) - np.log(variance) / 2
-    constant = lgamma((tails + 1) / 2) - lgamma(tails / 2) - log(tails * pi) / 2
     expected = -weight / 2 * (log(ratio / centre) + centre / ratio)
-    return float(pairs.weights @ (density + constant)) + expected
+    return log_likelihood(pairs, variance, tails) + expected
 
 
 def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
@@ -150,11 +162,20 @@ def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
     return _rounded(_ratio(beyond, centre, learnt.weight, learnt.tail_degrees) ** 0.5)
 
 
-def _degrees(pairs: Pairs, learnt: VariancePrior) -> float:
-    """The degrees of freedom of a deviation, to a tenth: those of its tails, less for what all
-    cases of a session share. However many pairs two sessions make, of that they tell but once."""
+def _degrees(pairs: Pairs, learnt: VariancePrior, prior: VariancePrior, groups: int) -> Floats:
+    """The degrees of freedom of a deviation in each group, to a tenth: those of its tails, less for
+    what all cases of a session share (however many pairs two sessions make, of that they tell but
+    once), and less where few pairs tell the group's ratio."""
+    tails = learnt.tail_degrees
     meetings = len(np.unique(pairs.meetings)) + _MEETINGS
-    return round(1 / (1 / learnt.tail_degrees + _shared_part(pairs, learnt) ** 2 / meetings), 1)
+    lost = _shared_part(pairs, learnt) ** 2 / meetings
+    told = np.bincount(pairs.groups, pairs.weights, minlength=groups)
+    if len(pairs):
+        lent = np.minimum(_LEVELS * _GROUP_WEIGHT, told.sum() - told + prior.weight)
+        # Half of the variance of the logarithm of a scale that n deviations of t tell.
+        lost = lost + (tails + 3) / (tails * (told + lent))
+    degrees: Floats = np.round(1 / (1 / tails + lost) * np.ones(groups), 1)
+    return degrees
 
 
 def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:

@@ -40,14 +40,15 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
     learnt = variance.learnt
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
     own, free = _own_session_variance(evidence, session + evidence.repeats_variance)
-    session = (variance.degrees * session + free * own) / (variance.degrees + free)
+    degrees = variance.degrees[evidence.groups]
+    session = (degrees * session + free * own) / (degrees + free)
     other = Origin.PRIOR if variance.is_of_prior else Origin.BAND
     origins = [Origin.THIS_CASE if its else other for its in free.tolist()]
     return VarianceParts(
         repeats=evidence.repeats_variance,
         session=session,
         device=np.full(len(session), learnt.device_spread**2),
-        degrees=np.asarray(variance.degrees + free, np.float64),
+        degrees=np.asarray(degrees + free, np.float64),
         origins=origins,
         tail_degrees=learnt.tail_degrees,
     )

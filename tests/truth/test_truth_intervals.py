@@ -23,11 +23,10 @@ def tables(truth):
 
 
 def test_intervals_hold_a_second_collection_of_a_table(tables):
-    found = again.judge(*tables, repeats.UNKNOWING, blind=False)
+    found = again.judge(*tables, repeats.UNKNOWING)
     assert found["is_met"], found
 
 
-@pytest.mark.xfail(strict=True, reason="90 % held where 95 % is stated: see docs/quality.md")
 def test_intervals_hold_where_a_few_cases_alone_were_measured_again(tables):
-    found = again.judge(*tables, repeats.UNKNOWING, blind=True)
+    found = again.judge_blind(*tables, repeats.UNKNOWING)
     assert found["is_met"], found

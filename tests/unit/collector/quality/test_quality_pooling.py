@@ -43,7 +43,7 @@ def of_one_case(
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     ratios = np.full(len(evidence.group_names), prior.ratio)
-    parts = parts_of(evidence, Variance(prior, ratios, degrees=3.0, is_of_prior=True))
+    parts = parts_of(evidence, Variance(prior, ratios, np.full(len(ratios), 3.0), is_of_prior=True))
     found = pooled_means(evidence, parts)
     assert set(found.mean_us[count:]) == {7.0} and set(found.sessions[count:]) == {1}
     alone = (parts.repeats + parts.session + parts.device)[count:]

@@ -186,7 +186,9 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
         is_clean=np.ones(count, np.bool_),
     )
     evidence = evidence_of(means, repeat_spread=0.01)
-    return parts_of(evidence, replace(fit(evidence, PRIOR), degrees=1.0))
+    return parts_of(
+        evidence, replace(fit(evidence, PRIOR), degrees=np.ones(len(evidence.group_names)))
+    )
 
 
 def test_what_lies_between_devices_is_no_variance_of_sessions():
