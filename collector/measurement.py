@@ -12,7 +12,7 @@ from collector.errors import BadInput
 from collector.stack import Runtime
 
 CACHES = ("warm", "cold")  # what the device's cache held before each repeat
-ENOUGH_CLEAN = 3  # repeats that nothing disturbed, after which no more are wanted
+ENOUGH_CLEAN = 3  # repeats that nothing disturbed: with fewer, more are wanted
 _ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
 
 
@@ -88,7 +88,7 @@ class Disturbance:
 
     @property
     def is_clean(self) -> bool:
-        """Whether enough repeats were undisturbed: measuring again would tell nothing new."""
+        """Whether enough repeats were undisturbed."""
         return self.clean >= min(ENOUGH_CLEAN, self.watched)
 
 
@@ -162,8 +162,8 @@ class Measurement:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether it has a number, and something else had the device meanwhile."""
-        return self.is_good and self.disturbance is not None and not self.disturbance.is_clean
+        """Whether it has a number, and something else had the device in every repeat."""
+        return self.is_good and self.disturbance is not None and not self.disturbance.clean
 
     @property
     def rank_key(self) -> tuple[int, int, str, str]:

@@ -15,7 +15,7 @@ from collector.stack import Stack
 WARM_UPS = 3  # launches of a case before any that counts
 # Where something else had the device: how much of what a session spends on repeats it spends on
 # more of them, at most, and how much of a shard's forecast is measured again in a later session.
-MORE_REPEATS_SHARE = 0.35
+MORE_REPEATS_SHARE = 0.5
 AGAIN_SHARE = 0.25
 
 

@@ -8,7 +8,7 @@ from collector.plan import AGAIN_SHARE
 from collector.shard import ShardCase
 
 _TRIES = 2
-_TRIES_OF_DISTURBED = 3
+_MOST = 3  # tries of a case that is disturbed each time
 # Outcomes that may have nothing to do with the case: records were lost, or the cases before it
 # had left too little of the session's memory. The next session is a fresh one.
 TRIED_AGAIN = frozenset({Outcome.PROFILER_LOST, Outcome.OOM})
@@ -25,16 +25,21 @@ def worth_again(
 ) -> list[ShardCase]:
     """The answered cases that are measured again, in their order: those whose every number was
     disturbed, a few times each. By forecast that takes a bounded share of all the cases' time, so
-    the shortest come first. `tried` is by case id."""
+    the shortest come first. Where that has helped none, the machine is always busy, and no more is
+    tried. `tried` is by case id."""
+    numbers = [
+        (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
+    ]
+    again = [m for _, good in numbers for m in good[1:]]
+    if again and all(m.is_disturbed for m in again):
+        return []
     left_s = AGAIN_SHARE * sum(case.predicted_s for case in cases)
-    disturbed = []
-    for case in cases:
-        measurements = tried.get(case.record.case_id, ())
-        left_s -= case.predicted_s * sum(m.is_disturbed for m in measurements[1:])
-        good = [m for m in measurements if m.is_good]
-        is_clean = any(not m.is_disturbed for m in good)
-        if good and not is_clean and len(measurements) < _TRIES_OF_DISTURBED:
-            disturbed.append(case)
+    left_s -= sum(case.predicted_s * len(good[1:]) for case, good in numbers)
+    disturbed = [
+        case
+        for case, good in numbers
+        if good and all(m.is_disturbed for m in good) and len(tried[case.record.case_id]) < _MOST
+    ]
     chosen = set()
     for case in sorted(disturbed, key=lambda case: case.predicted_s):
         left_s -= case.predicted_s

@@ -15,8 +15,8 @@ from collector.quality.disturbed import Lap, Watch
 
 _LOOKING = 0.1  # the share of a lap that looking may take
 _GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
-_MOST_LENT_S = 2.0  # to one case, or once more what it was to take
-_FIRST_LENT_S = 2.0  # before a session has spent anything
+_MOST_LENT_S = 3.0  # to one case, or once more what it was to take
+_FIRST_LENT_S = 3.0  # before a session has spent anything
 _MOST_REPEATS = 1000
 
 

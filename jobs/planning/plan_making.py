@@ -12,7 +12,15 @@ from math import fsum
 from collector.canonical import sha256_hex, short_hash
 from collector.counting import counted
 from collector.ops.refusals import FindOperator
-from collector.plan import Forecast, Plan, PlannedShard, PlannedSource, devices_for
+from collector.plan import (
+    AGAIN_SHARE,
+    MORE_REPEATS_SHARE,
+    Forecast,
+    Plan,
+    PlannedShard,
+    PlannedSource,
+    devices_for,
+)
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.quality import QualitySettings
@@ -178,9 +186,16 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",
+        *([_busy_line()] if plan.backend == "cpu" else []),
         # What a source could not give as cases stands behind its name.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
     ]
+
+
+def _busy_line() -> str:
+    """What repeats that waited for a core may add: only a cpu tells of them."""
+    most = (1 + MORE_REPEATS_SHARE) * (1 + AGAIN_SHARE) - 1
+    return f"disturbed  up to {most * 100:.0f} % more for repeats that waited for a core"
 
 
 def _answers_hash(request: PlanRequest) -> str:

@@ -55,7 +55,7 @@ class Summary:
     measured_cases: int
     in_tree: int
     noisy: int  # measured, with a warning in the certificate
-    disturbed: int  # measured, and something else had the device in nearly all repeats
+    disturbed: int  # measured, and something else had the device in every repeat
     busy: float  # the share of all repeats in which it had, where that is told
     rows: int
     measured_rows: int
@@ -90,7 +90,7 @@ def summarise(
         measured_cases=len(good),
         in_tree=len(in_tree),
         noisy=sum(answers[case].is_noisy for case in good),
-        disturbed=sum(not disturbance.is_clean for disturbance in disturbances),
+        disturbed=sum(not disturbance.clean for disturbance in disturbances),
         busy=_busy(disturbances),
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
@@ -171,7 +171,7 @@ def _disturbed(summary: Summary) -> list[str]:
     return [
         f"{'busy' if _is_busy(summary) else 'disturbed':<11} something else had the device in "
         f"{100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
-        f"{counted(summary.measured_cases, 'duration')} had too few of their own, and may be "
+        f"{counted(summary.measured_cases, 'duration')} are of such repeats alone, and may be "
         "several times too long; close other programs, --again"
     ]
 

@@ -49,10 +49,18 @@ def test_disturbed_cases_are_measured_again_the_shortest_first_within_a_share_of
 
 
 def test_what_was_spent_on_tries_counts():
-    first, *others = CASES
-    tried = tries(first, HELD, HELD) | tries(others[0], HELD)
-    assert worth_again(CASES, tried) == [first]  # 2 s more would be 3, and 1 s was spent
-    assert worth_again(CASES, tries(first, HELD, HELD, HELD)) == []
+    first, second, *_ = CASES
+    tried = tries(first, HELD, QUIET) | tries(second, HELD)
+    assert worth_again(CASES, tried) == []  # 2 s more, and 1.5 are left
+    assert worth_again([*CASES, ShardCase(record("9,9"), 2.0)], tried) == [second]
+    tried = tries(first, HELD, QUIET) | tries(second, HELD, HELD, HELD)
+    assert worth_again([*CASES, ShardCase(record("9,9"), 90.0)], tried) == []  # a few times
+
+
+def test_where_measuring_again_has_helped_none_it_is_given_up():
+    first, second, *_ = CASES
+    tried = tries(first, HELD, HELD) | tries(second, HELD)
+    assert worth_again(CASES, tried) == []
 
 
 def test_one_try_in_peace_is_enough():

@@ -80,7 +80,7 @@ def test_on_a_machine_that_is_always_busy_a_session_spends_a_bounded_share_more(
     for _ in range(200):
         repeater.repeat(machine.launch, QUANTUM_S, MEASURE)
     own_s = 200 * 25 * QUANTUM_S
-    assert machine.now_s < own_s * (1 + MORE_REPEATS_SHARE) + 2.5
+    assert machine.now_s < own_s * (1 + MORE_REPEATS_SHARE) + 3.5
     assert machine.now_s > own_s
 
 

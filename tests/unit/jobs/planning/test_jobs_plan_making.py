@@ -415,13 +415,17 @@ def test_shards_are_listed_by_the_time_their_device_comes_to_them() -> None:
     assert max(free_at) == pytest.approx(made.forecast.wall_s, rel=1e-3)
 
 
-def test_the_forecast_is_told_in_three_lines() -> None:
+def test_the_forecast_is_told_a_line_a_fact() -> None:
     made = plan(request(*rows(3), record("Nobody"))).plan
     forecast = replace(
         made.forecast, cases=12_345, answered=6, device_s=7200.0, wall_s=5500.0, floor_s=88.0
     )
-    assert describe_forecast(replace(made, forecast=forecast, devices=2)) == [
+    made = replace(made, forecast=forecast, devices=2)
+    lines = [
         "cases      12,345 in 1 shard; 1 cannot be measured, 6 are answered already",
         "device     7,200 device-seconds (2.00 device-hours)",
         "wall time  1.5 h on 2 devices; the floor is 88.0 s",
     ]
+    assert describe_forecast(replace(made, backend="npu")) == lines
+    more = "disturbed  up to 88 % more for repeats that waited for a core"
+    assert describe_forecast(replace(made, backend="cpu")) == [*lines, more]

@@ -122,8 +122,8 @@ QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
 def test_a_machine_that_was_busy_all_the_time_is_said_first():
     first, *_ = lines_of(QUIET, HELD, HELD)
     assert first.startswith(
-        "busy        something else had the device in 67 % of all repeats; 2 of 3 durations had "
-        "too few of their own"
+        "busy        something else had the device in 67 % of all repeats; 2 of 3 durations are "
+        "of such repeats alone"
     )
     first, *_ = lines_of(Disturbance(30, 5), Disturbance(30, 5))
     assert "in 83 % of all repeats; 0 of 2 durations" in first
