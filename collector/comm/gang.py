@@ -93,6 +93,10 @@ class GangFailed(OpmeterError):
     """A bench did not come to its end; the message says which rank ended it, in what, and why."""
 
 
+class RanksHang(GangFailed):
+    """No rank of this node took a step for too long: they wait for something."""
+
+
 class PeerLeft(GangFailed):
     """Another node of the gang is lost, or was told to stop: no case and no rank is to blame."""
 
@@ -101,13 +105,14 @@ class PeerLeft(GangFailed):
 class GangWork:
     """What ranks are to do, each the module `program`. `tick` is told how many cases of all rounds
     are measured, and may raise GangFailed to end them; `environment` is what the ranks' says
-    besides."""
+    besides; `begins` is called before the first rank of this node is started."""
 
     plan: GangPlan
     program: str = RANK
     patience_s: float = PATIENCE_S
     tick: Tick = lambda measured: None
     environment: Mapping[str, str] = field(default_factory=dict)
+    begins: Callable[[], None] = lambda: None
 
 
 StartRanks = Callable[[GangWork, int, Path], None]
@@ -120,6 +125,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     cannot meet."""
     meeting = checked(meeting)
     (folder / PLAN).write_text(work.plan.to_json())
+    work.begins()
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
             _command(meeting, folder, work.program),
@@ -218,7 +224,7 @@ def _watch(
         begun &= meeting.nnodes == 1 or have_met(folder)
         limit_s = work.patience_s if begun else max(work.patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
-            raise GangFailed(_hang(states, limit_s, folder))
+            raise RanksHang(_hang(states, limit_s, folder))
 
 
 def _reason(code: int, states: list[RankState], folder: Path) -> str:

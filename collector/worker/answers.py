@@ -28,9 +28,19 @@ class Worker:
 
 class ShardAnswers:
     """What an attempt knows of its shard: the sink that its sessions answer to. `load` takes over
-    the parts of earlier attempts."""
+    the parts of earlier attempts. With `gathers` a session runs no case before `session_begins` is
+    called: whoever is killed until then was not killed by one."""
 
-    def __init__(self, attempt: Attempt, cases: Sequence[ShardCase], worker: Worker):
+    def __init__(
+        self,
+        attempt: Attempt,
+        cases: Sequence[ShardCase],
+        worker: Worker,
+        *,
+        gathers: bool = False,
+    ):
+        self._gathers = gathers
+        self._running: tuple[str, ...] = ()
         self._attempt = attempt
         self._cases = {case.record.case_id: case for case in cases}
         self._worker = worker
@@ -82,8 +92,14 @@ class ShardAnswers:
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
         """Count one session on, and give the provenance of what it will measure."""
         self._sessions += 1
-        self._attempt.begin_session(self._sessions, [case.record.case_id for case in batch])
+        self._running = tuple(case.record.case_id for case in batch)
+        if not self._gathers:
+            self.session_begins()
         return self._provenance(has_raw=True)
+
+    def session_begins(self) -> None:
+        """Say which cases the session is about to run."""
+        self._attempt.begin_session(self._sessions, self._running)
 
     def give(self, unmeasured: Sequence[Unmeasured]) -> None:
         """Store answers that took no device: they are a part of their own, without raw records."""

@@ -3,13 +3,13 @@
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import zstandard
 
 from collector import keys
-from collector.comm.gang import StartRanks, start_here
+from collector.comm.gang import GangWork, StartRanks, start_here
 from collector.database.plans import assigned_plan
 from collector.database.sealed import read_sealed
 from collector.errors import AlreadyExists, BadInput, StoreError
@@ -85,13 +85,16 @@ def work(
     named = (assignment.campaign, assignment.shard, assignment.attempt)
     progress = ProgressObject(watched, *named, every_s=progress_s)
     hears = progress.measured
+    worker = Worker(machine.node, serial, image_digest=_image_digest())
+    answers = _answers(store, assignment, plan, cases, worker, log=log, gathers=planned.is_gang)
     if planned.is_gang:
-        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, start)
+        begins = _announced(start, answers)
+        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, begins)
     else:
         instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
     with progress:
         return complete(
-            _answers(store, assignment, plan, cases, machine.node, log=log, serial=serial),
+            answers,
             instrument,
             find=find,
             backend=plan.backend,
@@ -110,7 +113,8 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
     if cases is None:
         _commit_nothing(store, assignment, plan, node)
     else:
-        give_up(_answers(store, assignment, plan, cases, node), outcome, reason)
+        worker = Worker(node, None, image_digest=_image_digest())
+        give_up(_answers(store, assignment, plan, cases, worker), outcome, reason)
 
 
 def keep_log(
@@ -189,11 +193,23 @@ def _answers(
     assignment: Assignment,
     plan: Plan,
     cases: list[ShardCase],
-    node: str,
+    worker: Worker,
     *,
     log: Path | None = None,
-    serial: str | None = None,
+    gathers: bool = False,
 ) -> ShardAnswers:
-    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, node, log)
-    digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
-    return ShardAnswers(attempt, cases, Worker(node, serial, image_digest=digest))
+    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, worker.node, log)
+    return ShardAnswers(attempt, cases, worker, gathers=gathers)
+
+
+def _image_digest() -> str | None:
+    return os.environ.get("OPMETER_IMAGE_DIGEST") or None
+
+
+def _announced(start: StartRanks, answers: ShardAnswers) -> StartRanks:
+    """The same, which says what the ranks are to run before the first of them is started."""
+
+    def announced(work: GangWork, world: int, folder: Path) -> None:
+        start(replace(work, begins=answers.session_begins), world, folder)
+
+    return announced

@@ -392,6 +392,21 @@ def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(
     assert attempt.unanswered() == shard
 
 
+def test_who_is_killed_while_ranks_are_awaited_was_killed_by_no_case(tmp_path):
+    store, shard = MemoryStore(), cases(2)
+    first = ShardAnswers(
+        Attempt(store, PLAN, "s1", "a1", "here"), shard, Worker("here"), gathers=True
+    )
+    first.next_session(shard)
+    second = answers(store, shard, "a2")
+    second.load()
+    assert second.killed == ()
+    first.session_begins()
+    third = answers(store, shard, "a3")
+    third.load()
+    assert third.killed == (tuple(case.record.case_id for case in shard),)
+
+
 def test_records_that_nobody_can_read_are_looked_for_with_fewer_cases_and_blame_the_node(tmp_path):
     class Unreadable(Pretender):
         def measure(self, batch, provenance):
