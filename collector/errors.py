@@ -7,6 +7,7 @@
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
     ├── DeviceBusy             another run holds the device's lock          exit 1
     ├── PeersAway              other machines of a gang are not there       exit 1; 75 in a worker
+    │   └── PeersUnreached     nor did they come within ten minutes         exit 1; 47 in a worker
     └── StoreError
         ├── NotFound           the key holds nothing
         ├── AlreadyExists      a create-only write came second
@@ -91,6 +92,11 @@ class DeviceBusy(OpmeterError):
 class PeersAway(OpmeterError):
     """The ranks of a gang did not begin, because of other machines than this one: some did not
     come, or ended theirs. No case was run, and nobody here is to blame."""
+
+
+class PeersUnreached(PeersAway):
+    """The same after all the time that they had: they are not there, or the way between the
+    machines is closed. The message says who was not reached, and by whom."""
 
 
 class StoreError(OpmeterError):

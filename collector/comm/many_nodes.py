@@ -1,16 +1,25 @@
 """Starts the ranks of a gang on several nodes, from the first of them."""
 
 import logging
+import platform
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collector.comm.gang import GangFailed, GangWork, PeerLeft, Rendezvous, free_port, run_gang
+from collector.comm.gang import (
+    GangFailed,
+    GangWork,
+    PeerLeft,
+    RanksHang,
+    Rendezvous,
+    free_port,
+    run_gang,
+)
 from collector.comm.meeting import GATHER_S, EndedElsewhere, Lead, Place, order_of
-from collector.comm.rank_files import have_met
-from collector.errors import BadInput, PeersAway, StoreError
+from collector.comm.rank_files import have_met, rank_states
+from collector.errors import BadInput, PeersAway, PeersUnreached, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +36,7 @@ class OverNodes:
 
     def __call__(self, work: GangWork, world: int, folder: Path) -> None:
         """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
-        all. Raises GangFailed; PeersAway where they have not met by then."""
+        all. Raises GangFailed; PeersUnreached where they have not met by then."""
         if world % self.nodes:
             raise BadInput(f"{world} ranks are no equal shares of {self.nodes} nodes")
         deadline = time.monotonic() + self.gather_s
@@ -40,7 +49,9 @@ class OverNodes:
                 return
             except PeersAway as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise PeersUnreached(
+                        f"from {platform.node()} ({self.host}): {error}"
+                    ) from error
                 logger.warning("the gang meets again: %s", error)
                 shutil.rmtree(folder)
                 folder.mkdir()
@@ -56,8 +67,9 @@ class OverNodes:
             work.tick(measured)
             lead.check()
 
+        local = world // self.nodes
         try:
-            meeting = Rendezvous(world // self.nodes, self.nodes, 0, self.host, free_port())
+            meeting = Rendezvous(local, self.nodes, 0, self.host, free_port())
             lead.begin(order_of(work, meeting))
             run_gang(replace(work, tick=watched), meeting, folder)
         except BadInput as error:  # somebody has taken the port meanwhile
@@ -70,7 +82,14 @@ class OverNodes:
             # The first who fails takes the others along, and these only say that it has left.
             lead.blame_ours(str(error))
             words = lead.last_words()
-            if words and not have_met(folder):  # nobody knows which of them was the first
-                raise PeersAway(f"{words}; here: {error}") from error
-            raise GangFailed(f"{words}; here: {error}" if words else str(error)) from error
+            said = f"{words}; here: {error}" if words else str(error)
+            # Nobody knows which of them was the first; or all have begun, and none finds another.
+            if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
+                raise PeersAway(said) from error
+            raise GangFailed(said) from error
         lead.last_words()
+
+
+def _wait_for_others(error: GangFailed, ranks: int, folder: Path) -> bool:
+    """Whether all of so many ranks of this node have begun, and hang."""
+    return isinstance(error, RanksHang) and len(rank_states(folder)) == ranks

@@ -32,6 +32,10 @@ _LAST_WORDS_S = 5.0  # for why another node's ranks ended, after ours did
 _PROGRAMS = "collector.comm."  # where modules of ranks lie
 
 
+class Unreached(Gone):
+    """Nobody answers where the first node is said to be."""
+
+
 class EndedElsewhere(GangFailed):
     """Ranks of another node have failed."""
 
@@ -190,12 +194,13 @@ class Lead:
 
 def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
     """Run this node's ranks for whoever leads at a place, once, in an empty folder; `tick` may
-    raise PeerLeft to end them, where this node is told to stop. Raises Gone where nobody leads
-    there any more, and GangFailed where the ranks here came to no good end by themselves."""
+    raise PeerLeft to end them, where this node is told to stop. Raises Unreached where nobody
+    answers there, Gone where nobody leads there any more, and GangFailed where the ranks here came
+    to no good end by themselves."""
     try:
         link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
     except OSError as error:
-        raise Gone(f"nobody leads at {place.host}:{place.port}: {error}") from error
+        raise Unreached(f"nobody leads at {place.host}:{place.port}: {error}") from error
     lead = Connection(link, f"the first node ({place.host})")
     try:
         lead.say({"token": place.token, "node_rank": node_rank, "node": node})

@@ -12,6 +12,7 @@ from collector.errors import (
     NotFound,
     OpmeterError,
     PeersAway,
+    PeersUnreached,
     StoreError,
 )
 from collector.measuring.batches import SessionsFail
@@ -49,6 +50,8 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
             return ExitCode.NODE
         case WrongImage():
             return ExitCode.IMAGE
+        case PeersUnreached():
+            return ExitCode.PEERS
         case PeersAway():
             return ExitCode.TEMPORARY
         case NoSpace():

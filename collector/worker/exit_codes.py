@@ -11,6 +11,7 @@ class ExitCode(IntEnum):
     NODE = 44  # this node's device, driver or health
     STORE = 45  # the store is out of reach or refuses
     HANG = 46  # a hang that killing the session did not clear
+    PEERS = 47  # other pods of its gang were not reached: it says which
     SPACE = 48  # disk or memory guard
     TEMPORARY = 75  # stopped before the end; nothing is wrong
 

@@ -127,13 +127,9 @@ class _Round:
                     "policies",
                     job.name,
                 )
-            if (stops := self._suspensions.get(job.name)) and stops.reason == "NodesFail":
+            if (stops := self._suspensions.get(job.name)) and (helps := stops.advice):
                 yield Announce(
-                    stops.reason,
-                    f"{job.name}: {stops.why}. What helps: compare driver, firmware and device "
-                    "plugin with the plan's stack (opmeter doctor --cluster); after an upgrade "
-                    "launch with a target of the new stack",
-                    job.name,
+                    stops.reason, f"{job.name}: {stops.why}. What helps: {helps}", job.name
                 )
 
     def _may_go_on(self) -> bool:

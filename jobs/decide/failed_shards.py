@@ -34,7 +34,7 @@ _FEW_SHARE_OF_PLAN = 0.01
 # Before what is nobody's proven fault is tried again: as long as a suspended Job rests.
 _REST_S = 900.0
 # Who ends so says nothing against its shard.
-_NO_FAULT = (ExitCode.DONE, ExitCode.STORE, ExitCode.TEMPORARY)
+_NO_FAULT = (ExitCode.DONE, ExitCode.STORE, ExitCode.PEERS, ExitCode.TEMPORARY)
 
 Place = tuple[str, int]  # a Job's name and an index
 

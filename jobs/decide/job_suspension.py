@@ -1,9 +1,10 @@
 """A Job is suspended for a quarter of an hour when its pods get nowhere. Pure.
 
-That is so when a pod does not start, and none runs or has ended well; when workers on most of its
-nodes do not reach the store; or when more indexes fail by the fault of their nodes than go well.
-One pod that fares worse than the others stops nobody: that is its node's matter. Only what happened
-since the Job last began counts: otherwise what stopped it once would stop it for ever.
+That is so when a pod does not start, and none runs or has ended well; when pods of a gang wait for
+one that does not begin, or run and do not reach each other; when workers on most of its nodes do
+not reach the store; or when more indexes fail by the fault of their nodes than go well. One pod
+that fares worse than the others stops nobody: that is its node's matter. Only what happened since
+the Job last began counts: otherwise what stopped it once would stop it for ever.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,14 +25,28 @@ _RECENT_S = 3600.0
 _LEAST_REFUSED_PODS = 3
 # So many indexes may fail by the fault of their nodes whatever the others do: that may be chance.
 _MOST_CHANCE_INDEXES = 3
+_ADVICE = {
+    "NodesFail": "compare driver, firmware and device plugin with the plan's stack (opmeter doctor "
+    "--cluster); after an upgrade launch with a target of the new stack",
+    "GangApart": "the network policy opmeter-gang, which lets workers reach workers on any port; "
+    "the pod network between these nodes, and what says which interface ranks use "
+    "(GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME)",
+}
+# Of the other pods of a gang: more than so many make a line that nobody reads.
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
     """Why a Job is to be suspended."""
 
-    reason: str  # of an Event: NotStarting, StoreRefusesWorkers or NodesFail
+    reason: str  # of an Event: NotStarting, GangIncomplete, GangApart, StoreRefusesWorkers ...
     why: str  # one sentence for a person
+
+    @property
+    def advice(self) -> str:
+        """What a person can do about it; empty where another Event says so."""
+        return _ADVICE.get(self.reason, "")
 
 
 def suspension(
@@ -46,6 +61,8 @@ def suspension(
         return Suspension("NotStarting", why)
     if job.gang and (absent := _absent(pods)):
         return Suspension("GangIncomplete", absent)
+    if job.gang and (apart := _apart(job, pods)):
+        return Suspension("GangApart", apart)
     return _store_suspension(job, pods) or _node_suspension(job, wave, pods, avoid)
 
 
@@ -56,6 +73,25 @@ def _absent(pods: Sequence[PodView]) -> str:
         if why := not_starting(pod) or (pod.unschedulable if waits else ""):
             return f"the others of its gang wait for {pod.name}: {why}"
     return ""
+
+
+def _apart(job: JobView, pods: Sequence[PodView]) -> str:
+    """Who of a gang did not reach whom, where all of its pods run, or ended by that.
+
+    Example: of a gang of two, pod 0 on n1 ended with exit 47, and pod 1 runs on n2: no pod is
+    absent, and still they do not meet. While pod 1 has not begun, nothing is said of the way to it.
+    """
+    ended = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.PEERS]
+    running = [pod for pod in pods if pod.phase == "Running" and not pod.deleting]
+    if not ended or {pod.index for pod in (*ended, *running)} != set(range(job.completions)):
+        return ""
+    last = min(ended, key=lambda pod: pod.in_state_s)
+    at = {pod.index: pod for pod in (*ended, *running) if pod.index != last.index}
+    others = ", ".join(f"{i} on {pod.node}" for i, pod in sorted(at.items())[:_MOST_NAMED])
+    return (
+        f"its pods run and do not reach each other: pod {last.index} on {last.node} (others: "
+        f"{others}) says: {last.words or 'exit 47'}"
+    )
 
 
 def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from collector import keys, surroundings
 from collector.comm.gang import GangFailed, PeerLeft
-from collector.comm.meeting import Place, follow, place_from_json
+from collector.comm.meeting import GATHER_S, Place, Unreached, follow, place_from_json
 from collector.comm.rank_files import have_met
 from collector.errors import BadInput, NotFound
 from collector.store.base import Store
@@ -41,8 +41,10 @@ def follow_gang(
 ) -> None:
     """Run the ranks of one pod, meeting after meeting, until nothing is `uncommitted` or `stop` is
     set. Raises LocalRunFailed (exit 44) where the ranks of this node do not even begin, by
-    themselves: another node may do better. Raises whatever the store raises."""
+    themselves: another node may do better; with exit 47 where whoever leads was not reached for as
+    long as nodes wait for each other. Raises whatever the store raises."""
     over: str = ""  # the token of the last meeting, which came to its end
+    unreached_s: float | None = None  # since when nobody answers
 
     def tick(measured: int) -> None:
         if stop.is_set():
@@ -57,12 +59,17 @@ def follow_gang(
         folder.mkdir(parents=True)
         try:
             follow(place, index, platform.node(), folder, tick)
-            over = place.token
+            over, unreached_s = place.token, None
         except PeerLeft as error:
             logger.info("%s", error)
+            now_s = surroundings.monotonic()
+            unreached_s = (unreached_s or now_s) if isinstance(error, Unreached) else None
+            if unreached_s is not None and now_s - unreached_s > GATHER_S:
+                reason = f"from {platform.node()}, for {GATHER_S:g} s: {error}"
+                raise LocalRunFailed(reason, ExitCode.PEERS, left[0]) from error
             surroundings.wait(stop, _LOOK_S)
         except (GangFailed, BadInput) as error:
-            over = place.token
+            over, unreached_s = place.token, None
             logger.warning("%s", error)
             if not stop.is_set() and not have_met(folder):
                 raise LocalRunFailed(str(error), ExitCode.NODE, left[0]) from error

@@ -224,7 +224,7 @@ def _be_apart(pod: Manifest, label: str, value: str) -> None:
 
 def _failure_rules() -> list[Manifest]:
     """What a pod's end means for its index; the first rule that fits."""
-    no_fault = [int(ExitCode.STORE), int(ExitCode.TEMPORARY)]
+    no_fault = [int(ExitCode.STORE), int(ExitCode.PEERS), int(ExitCode.TEMPORARY)]
     for_all = [int(ExitCode.IMAGE)]
 
     def codes(operator: str, values: list[int]) -> Manifest:

@@ -32,7 +32,7 @@ Worker = Callable[[str, str], int]  # shard, node -> exit code; 0 commits the sh
 
 COMPONENT = "app.kubernetes.io/component"
 INDEX = "batch.kubernetes.io/job-completion-index"
-NO_FAULT = (45, 75)
+NO_FAULT = (45, 47, 75)
 RUNS = -1  # what a worker says that has not come to its end
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from collector.collective import Collective
+from collector.comm import many_nodes, meeting
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.connection import Connection, Gone
-from collector.comm.gang import RANK, GangFailed, GangWork, PeerLeft
+from collector.comm.gang import RANK, GangFailed, GangWork, PeerLeft, RanksHang, Rendezvous
 from collector.comm.many_nodes import OverNodes
 from collector.comm.meeting import EndedElsewhere, Lead, Order, Place, follow, place_from_json
 from collector.comm.rank_files import read_results
-from collector.errors import BadInput, PeersAway
+from collector.errors import BadInput, PeersAway, PeersUnreached
 from collector.topology import Grid
 
 HOST = "127.0.0.1"
@@ -167,6 +168,55 @@ class TestGathering:
             assert lead.last_words() == "node 1 (n): rank 3 exited with 1"
             with pytest.raises(EndedElsewhere):
                 lead.check()
+
+
+def raising(error: GangFailed, steps: dict[int, int]) -> Callable[..., None]:
+    """Starts ranks that say so many steps each, and end so."""
+
+    def run(work: GangWork, at: Rendezvous, folder: Path) -> None:
+        for rank, count in steps.items():
+            lines = [{"process": [1, 1], "step": "joining the others"}] * count
+            said = "".join(json.dumps(line) + "\n" for line in lines)
+            (folder / f"rank-{rank}.jsonl").write_text(said)
+        raise error
+
+    return run
+
+
+@pytest.mark.fast
+class TestLeading:
+    def test_who_was_awaited_in_vain_is_told_with_who_awaited(self, tmp_path: Path) -> None:
+        start = OverNodes(3, HOST, lambda place: None, gather_s=0.5)
+        wanted = r"from .* \(127\.0\.0\.1\): of 3 nodes of a gang 1, 2 did not come within 0\.\d+ s"
+        with pytest.raises(PeersUnreached, match=wanted):
+            start(GangWork(bench()), 3, tmp_path)
+
+    def test_nothing_is_said_to_begin_while_others_are_awaited(self, tmp_path: Path) -> None:
+        begun: list[int] = []
+        start = OverNodes(2, HOST, lambda place: None, gather_s=0.5)
+        with pytest.raises(PeersUnreached):
+            start(GangWork(bench(), begins=lambda: begun.append(1)), 4, tmp_path)
+        assert begun == []
+
+    @pytest.mark.parametrize(
+        ("error", "steps", "found"),
+        [
+            (RanksHang("no rank took a step"), {0: 1, 1: 1}, PeersUnreached),
+            (RanksHang("rank 1 has not begun"), {0: 1}, GangFailed),
+            (RanksHang("no rank took a step"), {0: 5, 1: 5}, GangFailed),
+            (GangFailed("rank 0 exited with 1"), {0: 1, 1: 1}, GangFailed),
+        ],
+        ids=["none finds another", "one did not begin", "they had met", "one failed"],
+    )
+    def test_only_ranks_that_wait_for_others_blame_the_way_to_them(
+        self, tmp_path: Path, monkeypatch, joined, error, steps, found
+    ) -> None:
+        monkeypatch.setattr(many_nodes, "run_gang", raising(error, steps))
+        monkeypatch.setattr(meeting, "_LAST_WORDS_S", 0.1)
+        start = OverNodes(2, HOST, lambda place: joined(place, 1), gather_s=0.0)
+        monkeypatch.setattr(Lead, "gather", lambda lead, limit_s, tick: None)
+        with pytest.raises(found, match=str(error)):
+            start(GangWork(bench()), 4, tmp_path)
 
 
 def other_of(lead: Lead) -> Connection:

@@ -20,6 +20,8 @@ from collector.errors import (
     HostFault,
     NotFound,
     OpmeterError,
+    PeersAway,
+    PeersUnreached,
     StoreUnavailable,
 )
 from collector.measuring.batches import SessionsFail
@@ -55,6 +57,8 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (WrongNode("other device"), ExitCode.NODE),
         (HostFault("npu-smi does not answer"), ExitCode.NODE),
         (SessionsFail("no torch"), ExitCode.NODE),
+        (PeersAway("node 1 has left"), ExitCode.TEMPORARY),
+        (PeersUnreached("of 2 nodes 1 did not come"), ExitCode.PEERS),
         (SessionStuck("still there"), ExitCode.HANG),
         (DeviceBusy("another run holds it"), ExitCode.NODE),
         (OpmeterError("unforeseen"), ExitCode.FAILED),

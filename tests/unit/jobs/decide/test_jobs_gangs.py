@@ -253,6 +253,26 @@ def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
     assert stops.why == "the others of its gang wait for p9: 0/4 nodes"
 
 
+def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
+    """They are tried again, wherever there is room then; nobody is struck for it."""
+    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    words = "from n2, for 600 s: nobody leads at 10.0.0.1:4711: timed out"
+    ended = replace(
+        cluster.pods[1], uid="u9", phase="Failed", exit_code=47, words=words, in_state_s=5.0
+    )
+    cluster.jobs[job.name] = replace(job, in_state_s=700.0)
+    cluster.pods.append(ended)
+    (stops,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert stops.on and stops.hold and words in stops.why
+    assert not cluster.strikes.seen
+    told = dict(cluster.announced)["GangApart"]
+    assert words in told and "What helps: the network policy opmeter-gang" in told
+    cluster.play()
+    assert cluster.committed == {"g0": Outcome.OK}
+
+
 @pytest.mark.parametrize("code", [1, 44, 46, 48])
 def test_a_gang_that_fails_again_and_again_is_given_up_and_holds_up_nobody(code):
     cluster = PlayedCluster(

@@ -143,6 +143,21 @@ def test_the_example_of_a_store_that_refuses_workers(running, reason):
     assert (found.reason if found else "") == reason
 
 
+@pytest.mark.parametrize(("phase", "reason"), [("Running", "GangApart"), ("Pending", "")])
+def test_the_example_of_a_gang_whose_pods_do_not_reach_each_other(phase, reason):
+    wave = Wave("c", 1, "h", 0, (("g",), ("g",)), pods=2)
+    job = job_of(wave, gang=True)
+    words = "from n1 (10.0.0.1): of 2 nodes of a gang 1 did not come within 600 s"
+    (ended,) = failed(job, ExitCode.PEERS, [0])
+    pods = [replace(ended, words=words), pod_of(job, 0, phase="Pending")]
+    found = suspension(job, wave, [*pods, pod_of(job, 1, "n2", phase)], avoid=())
+    assert (found.reason if found else "") == reason
+    if found:
+        assert found.why == (
+            "its pods run and do not reach each other: pod 0 on n1 (others: 1 on n2) says: " + words
+        )
+
+
 @pytest.mark.parametrize(("fail", "run", "reason"), [(4, 3, "NodesFail"), (4, 4, ""), (3, 0, "")])
 def test_the_example_of_nodes_that_fail(fail, run, reason):
     wave = wave_of(12)

@@ -9,9 +9,10 @@ import pytest
 from collector import keys
 from collector.comm.connection import Gone
 from collector.comm.gang import GangFailed
-from collector.comm.meeting import Place
+from collector.comm.meeting import Place, Unreached
 from collector.store.file import FileStore
 from collector.worker.exit_codes import ExitCode
+from jobs.executor import gang_follower
 from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import LocalRunFailed
 from jobs.objects.waves import Wave
@@ -88,6 +89,27 @@ def test_ranks_that_do_not_even_begin_blame_their_node(tmp_path):
     with pytest.raises(LocalRunFailed, match="rank 2 exited with 1") as failed:
         Played(tmp_path, fails_alone).run()
     assert (failed.value.code, failed.value.shard) == (ExitCode.NODE, "g0")
+
+
+def is_unreached(played, folder, tick):
+    raise Unreached("nobody leads at host:1: timed out")
+
+
+def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_path, monkeypatch):
+    monkeypatch.setattr(gang_follower, "GATHER_S", 0.0)
+    played = Played(tmp_path, is_unreached, is_unreached)
+    with pytest.raises(
+        LocalRunFailed, match="from .*: nobody leads at host:1: timed out"
+    ) as failed:
+        played.run()
+    assert (failed.value.code, failed.value.shard) == (ExitCode.PEERS, "g0")
+    assert list(played.scratch.iterdir()) == [] and len(played.met) == 2
+
+
+def test_a_way_that_opens_is_no_closed_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(gang_follower, "GATHER_S", 0.0)
+    turns = [is_unreached, is_gone, is_unreached, ends_well]
+    assert len(Played(tmp_path, *turns).run()) == 4
 
 
 def test_who_is_told_to_stop_blames_nobody(tmp_path):
