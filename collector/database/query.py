@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.host_time import CURVE_COLUMNS, with_host_time
+from collector.database.curves import CURVE_COLUMNS, with_curve_faults
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
 from collector.measurement import Outcome
@@ -44,7 +44,7 @@ def best_rows(state: State, version_path: str, *, cache: str | None = None) -> p
         state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}]), version, version_path
     )
     cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
-    rows = with_host_time(rows, good, cases, version)
+    rows = with_curve_faults(rows, good, cases, version)
     return best_of(rows, version, version_path, cache=cache)
 
 

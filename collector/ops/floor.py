@@ -18,9 +18,11 @@ from collector.ops.peaks import DevicePeaks, described_peaks
 from collector.ops.registry import find
 from collector.stack import Stack
 
-# Sixty cycles of the fastest clock: nothing is launched and done in less. Kernels of NPUs and GPUs
-# take a microsecond at least, calls of torch on a cpu a few tenths of one.
+# Sixty cycles of the fastest clock: nothing is launched and done in less. Calls of torch on a cpu
+# take a few tenths of a microsecond, kernels of NPUs and GPUs a whole one at least (1.06 in
+# published profiles): what is less than a tenth there is in another unit.
 LEAST_US = 0.01
+LEAST_KERNEL_US = 0.1
 _MARGIN = 2.0
 # Caches: four times as fast as the memory of their device, and none is larger than this.
 _CACHE_OVER_MEMORY = 4.0
@@ -63,13 +65,13 @@ def floor_us(case: Case, stack: Stack | None) -> float:
     Of an operator that is not declared, or whose declaration refuses the case, nothing is known
     but that it was launched.
     """
-    op = find(case.kernel_type)
+    op, least_us = find(case.kernel_type), _least_us(stack)
     if op is None:
-        return LEAST_US
+        return least_us
     try:
         op.check(case, "npu")  # which has every layout that the others have
     except CaseRejected:
-        return LEAST_US
+        return least_us
     ceiling = _ceiling(stack)
     moved = op.traffic(case)
     ideal_s = max(
@@ -77,7 +79,12 @@ def floor_us(case: Case, stack: Stack | None) -> float:
         moved / ceiling.cache_bytes_per_s,
         (moved - _CACHE_BYTES) / ceiling.memory_bytes_per_s,
     )
-    return max(LEAST_US, ideal_s * 1e6 / _MARGIN)
+    return max(least_us, ideal_s * 1e6 / _MARGIN)
+
+
+def _least_us(stack: Stack | None) -> float:
+    is_accelerator = stack is not None and not stack.device.startswith("CPU_")
+    return LEAST_KERNEL_US if is_accelerator else LEAST_US
 
 
 def _flops_per_s(case: Case, ceiling: _Ceiling) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
-from collector.ops.floor import LEAST_US, _ceiling, _flops_per_s, floor_us
+from collector.ops.floor import LEAST_KERNEL_US, LEAST_US, _ceiling, _flops_per_s, floor_us
 from collector.ops.peaks import described_devices, described_peaks
 from collector.ops.registry import find
 from collector.stack import Stack
@@ -66,9 +66,10 @@ def test_the_dtypes_say_which_unit_may_compute(case_of, dtype, rate):
 def test_of_what_is_not_declared_nothing_is_known_but_that_it_ran(case_of):
     strange = case_of("NoSuchKernel", "4096,4096", "FLOAT", "4096,4096", "FLOAT")
     refused = case_of("Add", "3,4;5,6", "FLOAT;FLOAT", "7,8", "FLOAT")
-    assert floor_us(strange, A3) == floor_us(refused, A3) == LEAST_US
+    assert floor_us(strange, A3) == floor_us(refused, A3) == LEAST_KERNEL_US
     empty = case_of("Add", "0,4;0,4", "FLOAT;FLOAT", "0,4", "FLOAT")
-    assert floor_us(empty, A3) == LEAST_US
+    assert floor_us(empty, A3) == LEAST_KERNEL_US
+    assert floor_us(empty, CPU) == floor_us(empty, None) == LEAST_US
 
 
 def test_a_cpu_is_as_fast_as_its_threads(product):
@@ -105,7 +106,7 @@ def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
         for case, duration_us in launches_of(path):
             floor = floor_us(case, A3)
             assert duration_us >= floor, f"{path.name}: {case.describe()} {duration_us} < {floor}"
-            judged += floor > LEAST_US
+            judged += floor > LEAST_KERNEL_US
     assert judged > 1900
 
 
@@ -130,7 +131,7 @@ def test_no_published_product_of_a_gpu_is_below_its_floor(product):
         for row in table.to_pylist()[::10]:
             stack = Stack("CUDA_" + row["device"].replace(" ", "_"), "2.13.0")
             floor = floor_us(product(row["m"], row["n"], row["k"]), stack)
-            judged += floor > LEAST_US
+            judged += floor > LEAST_KERNEL_US
             refused += row["latency"] * 1e3 < floor
     assert judged > 20_000 and refused == 0
 

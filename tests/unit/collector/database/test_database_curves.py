@@ -1,4 +1,5 @@
-"""Curves timed by a host: their measurements are kept and do not show, in any order of merging."""
+"""Curves timed by a host, or in another unit: their measurements are kept and do not show, in any
+order of merging."""
 
 import csv
 import io
@@ -13,7 +14,7 @@ from collector.database.columns import AVERAGE_DURATION
 from collector.database.commits import history
 from collector.database.merge import CREATE, merge
 from collector.database.plan_state import read_results
-from collector.database.query import answers
+from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import verify
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.fast
 
 NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0", details=())
 CPU = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
+UNKNOWN = Stack(device="CUDA_Some_GPU", torch="2.13.0", details=())
 _HALF = 140
 
 
@@ -101,6 +103,21 @@ def test_kernels_that_show_their_work_are_shown():
 def test_a_launch_that_costs_a_device_60_us_is_shown():
     later = state_of(*(plan(number, lambda us: us + 55) for number in (1, 2)))
     assert len(shown(later)) == 2 * _HALF
+
+
+@pytest.mark.parametrize("times", [1e3, 1e-3])
+def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
+    state = state_of(*(plan(number, lambda us: us * times) for number in (1, 2)))
+    assert shown(state) == []
+    assert state.measurements.num_rows == 2 * _HALF
+    wanted = "another unit than us" if times > 1 else "below the physical floor"
+    known = best_rows(state, NPU.version_path)
+    assert all(wanted in reason for reason in known["reason"].to_pylist())
+
+
+def test_a_device_that_nobody_described_may_be_a_thousand_times_slower():
+    slow = (plan(number, lambda us: us * 1e3, stack=UNKNOWN) for number in (1, 2))
+    assert len(shown(state_of(*slow), UNKNOWN)) == 2 * _HALF
 
 
 def test_on_a_cpu_the_host_is_the_device():

@@ -1,0 +1,133 @@
+"""The curves of a version directory that are no times of kernels, held back from what it shows.
+
+All good measurements of one kernel type, core, state of the caches and input dtypes on one stack
+are a curve. It is judged whether its durations hide its work (`quality/hidden_work`) and whether
+they are microseconds (`quality/unit_mistake`). Which curves are held back follows from the set of
+measurements alone, so that merges stay commutative; it is asked again at every view, and a curve
+may be held back, or shown again, when more of it is measured. The measurements stay as they are.
+
+Only operators are judged whose work is declared. On a cpu the host is the device, and what ranks
+do together waits for a network: neither is judged.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.case import Case, case_from_cells
+from collector.database.state import TEXT, Version
+from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.errors import BadInput, CaseRejected
+from collector.measurement import Outcome
+from collector.ops.floor import floor_us
+from collector.ops.peaks import described_peaks
+from collector.ops.registry import find
+from collector.ops.spec import OpSpec
+from collector.quality.hidden_work import Floats, WorkCurve, hidden_work, may_hide
+from collector.quality.unit_mistake import may_be_mistaken, unit_mistake
+from collector.stack import Stack
+from collector.vocabulary import BASE_CELLS, INPUT_DTYPES
+
+# Measurement ids are hashes: the first so many of a curve are a fair part of it.
+_MOST_OF_CURVE = 4000
+_CURVE = ("kernel_type", "core", "cache", INPUT_DTYPES)
+CURVE_COLUMNS = ("measurement", "case", "kernel_type", "core", "cache", "mean_us")
+
+
+def with_curve_faults(
+    rows: pa.Table, good: pa.Table, cases: pa.Table, version: Version
+) -> pa.Table:
+    """The rows of measurements; those on a curve that is held back have the outcome `implausible`,
+    with the reason, and are the same otherwise. `good` are the good measurements (CURVE_COLUMNS)
+    that compete to show in a version directory, sorted by id, and `cases` the case records of that
+    directory."""
+    stack = version.shown_stack
+    faults = {} if stack.device.startswith("CPU_") else dict(_faults(good, cases, stack))
+    if not faults:
+        return rows
+    at = pc.index_in(rows["measurement"], value_set=pa.array(faults, TEXT))
+    is_fault = pc.is_valid(at)
+    reasons = pc.take(pa.array(faults.values(), TEXT), at)
+    rows = _replaced(rows, "outcome", is_fault, pa.scalar(Outcome.IMPLAUSIBLE.value, TEXT))
+    return _replaced(rows, "reason", is_fault, reasons)
+
+
+def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Any) -> pa.Table:
+    at = rows.column_names.index(name)
+    return rows.set_column(at, name, pc.if_else(chosen, texts, rows[name]))
+
+
+def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str, str]]:
+    """Each measurement of a curve that is held back, with the reason."""
+    declared = [kind for kind in pc.unique(good["kernel_type"]).to_pylist() if _declared(kind)]
+    good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
+    place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())
+    good, place = good.filter(pc.is_valid(place)), place.drop_null()
+    if not good.num_rows:
+        return
+    good = good.append_column(INPUT_DTYPES, cases[INPUT_DTYPES].take(place))
+    duration_us = good["mean_us"].cast(pa.float64()).to_numpy()
+    for curve in _curves(good):
+        part = curve[:_MOST_OF_CURVE]
+        if not (may_hide(duration_us[part]) or may_be_mistaken(duration_us[part])):
+            continue
+        fault = _fault(cases.take(place.take(pa.array(part))), duration_us[part], stack)
+        if fault:
+            for measurement in good["measurement"].take(pa.array(curve)).to_pylist():
+                yield measurement, fault
+
+
+def _fault(cases: pa.Table, duration_us: Floats, stack: Stack) -> str:
+    """Why the curve of these cases is held back; empty where it is not."""
+    replayed = [_replayed(*row) for row in _rows(cases)]
+    known = [found for found in replayed if found]
+    duration_us = duration_us[[found is not None for found in replayed]]
+    if described_peaks(stack.device) is not None and may_be_mistaken(duration_us):
+        least_us = np.array([floor_us(case, stack) for _, case in known], np.float64)
+        if fault := unit_mistake(duration_us, least_us):
+            return fault
+    hidden = hidden_work(
+        WorkCurve(
+            operations=np.array([op.flops(case) for op, case in known], np.float64),
+            traffic=np.array([op.traffic(case) for op, case in known], np.float64),
+            duration_us=duration_us,
+        )
+    )
+    return hidden.fault if hidden else ""
+
+
+def _declared(kernel_type: str) -> bool:
+    return kernel_type not in DISTRIBUTE_KERNELS and find(kernel_type) is not None
+
+
+def _curves(good: pa.Table) -> list[Any]:
+    """The places of the measurements of each curve, in their order."""
+    texts = [good[name].combine_chunks() for name in _CURVE]
+    names = pc.binary_join_element_wise(*texts, pa.scalar("|", TEXT))
+    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _rows(cases: pa.Table) -> Iterator[tuple[str, dict[str, str]]]:
+    """The kernel type of each case, and all its cells."""
+    names = ("kernel_type", "extra", *BASE_CELLS)
+    for kernel, extra, *cells in zip(*(cases[name].to_pylist() for name in names), strict=True):
+        more = json.loads(extra) if extra else {}
+        yield kernel, {**more, **dict(zip(BASE_CELLS, cells, strict=True))}
+
+
+def _replayed(kernel: str, cells: dict[str, str]) -> tuple[OpSpec, Case] | None:
+    """A case and its declaration; None where that refuses it, so that its work is not known."""
+    op = find(kernel)
+    try:
+        case = case_from_cells(kernel, cells)
+        if op is not None:
+            op.check(case, "npu")  # which has every layout that the others have
+    except (BadInput, CaseRejected):
+        return None
+    return (op, case) if op is not None else None

@@ -1,0 +1,37 @@
+"""Durations that are no microseconds, and slow ones that are."""
+
+import numpy as np
+import pytest
+
+from collector.quality.unit_mistake import may_be_mistaken, unit_mistake
+
+# A floor is half of the time at the peaks; kernels take a launch and, at best, twice that time.
+LEAST_US = np.geomspace(0.1, 1000, 80)
+REAL_US = 5 + 4 * LEAST_US
+
+
+def test_a_curve_a_thousand_times_too_long_is_found():
+    fault = unit_mistake(REAL_US * 1e3, LEAST_US)
+    assert fault.startswith("another unit than us: none of ") and "0.05%" in fault
+    assert unit_mistake(REAL_US, LEAST_US) == ""
+
+
+@pytest.mark.parametrize(
+    "honest_us",
+    [
+        pytest.param(100 + 40 * LEAST_US, id="a hundredth of the peaks"),
+        pytest.param(100 + 4000 * LEAST_US, id="on AI_CPU"),
+        pytest.param(2000 + 4 * LEAST_US, id="a launch of 2 ms"),
+    ],
+)
+def test_what_is_slow_and_in_microseconds_is_not(honest_us):
+    assert unit_mistake(honest_us, LEAST_US) == ""
+
+
+def test_large_cases_alone_tell_nothing():
+    assert unit_mistake(np.full(50, 1e7), np.full(50, 100.0)) == ""
+
+
+def test_durations_alone_clear_most_curves():
+    assert may_be_mistaken(REAL_US * 1e3) and not may_be_mistaken(REAL_US)
+    assert not may_be_mistaken(REAL_US[:19] * 1e3)
