@@ -1,7 +1,8 @@
 """Checks of a cluster, over what was fetched of it, each with what to do about it. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from collector.counting import counted
@@ -132,6 +133,19 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
     )
     if site.resource:
         yield _check_devices(chosen, site)
+    if site.super_pod_label:
+        yield _check_super_pods(usable, site.super_pod_label)
+
+
+def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:
+    """How many nodes a gang may have, which stays within one super-pod."""
+    told = (n["metadata"].get("labels") or {} for n in nodes)
+    sizes = Counter(labels[label] for labels in told if labels.get(label))
+    words = f"{label}: {counted(len(sizes), 'super-pod')} on {sizes.total()} of {len(nodes)} nodes"
+    if sizes:
+        words += f"; a gang finds at most {counted(max(sizes.values()), 'node')} in one"
+    fix = "nodes without the label get no gang: correct super_pod_label, or label the nodes"
+    return Check("super-pods", bool(sizes), words, fix)
 
 
 def check_features(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Check:

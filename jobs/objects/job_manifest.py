@@ -26,6 +26,8 @@ SPEC_HASH = LABEL + "spec-sha256"
 MADE_OF = LABEL + "made-of"
 MERGE_INPUT = LABEL + "merge"
 KIND, GANG, _SINGLE = LABEL + "kind", "gang", "single"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_NODE = "kubernetes.io/hostname"
 _RETRIES = 3
 _KEEP_S = 86400
 # A merge that failed is tried again when its Job is gone.
@@ -204,22 +206,20 @@ def _worker_pod(
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
     place(pod, site, wave.avoid)
     if wave.is_gang:
-        _be_apart(pod, LABEL + "wave", wave.wave_hash)
+        _gather(pod, LABEL + "wave", wave.wave_hash, site.super_pod_label)
     return pod
 
 
-def _be_apart(pod: Manifest, label: str, value: str) -> None:
-    """Have each pod that bears a label on a node of its own, and know its own address: the others
-    of its gang come to it."""
+def _gather(pod: Manifest, label: str, value: str, super_pod: str) -> None:
+    """Have each pod that bears a label on a node of its own, all of them on nodes that say the same
+    of `super_pod`, and know its own address: the others of its gang come to it."""
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     pod["containers"][0]["env"].append(address)
-    alike = {
-        "labelSelector": {"matchLabels": {label: value}},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    pod.setdefault("affinity", {})["podAntiAffinity"] = {
-        "requiredDuringSchedulingIgnoredDuringExecution": [alike]
-    }
+    alike = {"labelSelector": {"matchLabels": {label: value}}}
+    affinity = pod.setdefault("affinity", {})
+    for kind, by in (("podAntiAffinity", _NODE), ("podAffinity", super_pod)):
+        if by:
+            affinity[kind] = {_REQUIRED: [{**alike, "topologyKey": by}]}
 
 
 def _failure_rules() -> list[Manifest]:

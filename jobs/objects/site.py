@@ -18,7 +18,8 @@ class Site:
     one worker, in Kubernetes' spelling. `measure_concurrency` is how many sessions may measure at
     once in one pod, whose every device has a worker: with the shape `node`, on a node. On A3 two
     dies of one chip measure together only where it allows all dies. `ranks_per_pod` is how many
-    ranks of a gang a pod without devices holds; 0 for all of them."""
+    ranks of a gang a pod without devices holds; 0 for all of them. `super_pod_label` is the label
+    of nodes by whose value they are of one super-pod: a gang stays within one."""
 
     name: str
     backend: str
@@ -43,6 +44,7 @@ class Site:
     ephemeral_storage: str = "40Gi"
     shared_memory: str = "4Gi"
     ranks_per_pod: int = 0
+    super_pod_label: str = ""
 
     @property
     def devices_per_worker(self) -> int:
@@ -89,6 +91,16 @@ def shape_complaint(site: Site) -> str:
     if site.accelerator_type.startswith("module-a3") and site.shape == "device":
         return f"{_why_not_one_die(site)}: pair or node is wanted"
     return _volcano_complaint(site) if site.scheduler == "volcano" else ""
+
+
+def super_pod_complaint(site: Site) -> str:
+    """Why a gang cannot be kept in a super-pod by that label; empty where it can."""
+    if site.scheduler == "volcano" and site.accelerator_type.endswith("super-pod"):
+        return (
+            "Volcano's Ascend plugin keeps a gang in one super-pod by itself, and would have to "
+            "agree with this label: take this key away"
+        )
+    return ""
 
 
 def _why_not_one_die(site: Site) -> str:

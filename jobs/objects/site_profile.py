@@ -11,7 +11,12 @@ from collector.stack import BACKENDS
 from jobs.campaign.document import Entry, read_document
 from jobs.objects.deployment import LABEL
 from jobs.objects.quantities import quantity
-from jobs.objects.site import Site, concurrency_complaint, shape_complaint
+from jobs.objects.site import (
+    Site,
+    concurrency_complaint,
+    shape_complaint,
+    super_pod_complaint,
+)
 
 SHAPES = ("device", "pair", "node")
 SCHEDULERS = ("default", "volcano")
@@ -23,7 +28,7 @@ _KEYS = (
     *("scheduler", "volcano_queue", "kueue_queue", "schedule_policy", "priority_class"),
     *("node_selector", "pod_labels", "tolerations", "runtime", "runtime_class", "network"),
     *("measure_concurrency", "cpu", "memory", "ephemeral_storage", "shared_memory"),
-    "ranks_per_pod",
+    *("ranks_per_pod", "super_pod_label"),
 )
 _REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
@@ -110,11 +115,14 @@ def site_from_text(
         ephemeral_storage=amount("ephemeral_storage", "40Gi"),
         shared_memory=amount("shared_memory", "4Gi"),
         ranks_per_pod=found["ranks_per_pod"].integer(1) if "ranks_per_pod" in found else 0,
+        super_pod_label=said("super_pod_label"),
     )
     if site.ranks_per_pod and site.backend != "cpu":
         raise found["ranks_per_pod"].refusal(
             f"a pod of site {site.name} holds a rank for each of its devices: take this key away"
         )
+    if site.super_pod_label and (complaint := super_pod_complaint(site)):
+        raise found["super_pod_label"].refusal(complaint)
     complaint = shape_complaint(site)
     if complaint:
         raise found["shape"].refusal(complaint)

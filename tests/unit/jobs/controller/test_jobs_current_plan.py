@@ -41,6 +41,7 @@ def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
     node = load_site("a2-800t", {"shape": "node"})
     check_gangs(gang_of(8), node)
     check_gangs(gang_of(1), load_site("a2-800t"))
+    check_gangs(gang_of(2), load_site("a2-800t", {"shape": "pair"}))
     check_gangs(gang_of(64, backend="cpu"), load_site("cpu"))
 
 
@@ -56,6 +57,12 @@ def test_a_gang_wider_than_a_pod_takes_several():
     ("ranks", "changes", "devices", "why"),
     [
         (8, {}, 8, "a pod has 1 device, and pods of the shape device know nothing of each other"),
+        (
+            4,
+            {"shape": "pair"},
+            8,
+            "a pod has 2 devices, and pods of the shape pair know nothing of",
+        ),
         (17, {"shape": "node"}, 32, "they are no equal shares of 3 pods"),
         (16, {"shape": "node"}, 8, "they take 2 pods, and the campaign's devices allow 1"),
     ],

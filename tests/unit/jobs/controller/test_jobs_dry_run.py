@@ -56,6 +56,24 @@ def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
     assert not list(store.list(""))
 
 
+def test_a_gang_is_shown_with_the_super_pod_that_it_stays_in(folder):
+    text = f"""\
+campaign: c
+sources:
+  - collectives:
+      {{operations: [all_reduce], bytes: [4096], groups: [32], ranks: 32, grid: [2, 8, 2]}}
+backend: npu
+devices: 32
+target: {TOLD}
+"""
+    site = load_site("a3-800t", {"shape": "node", "super_pod_label": "example.com/sp"})
+    (job,) = first_objects(campaign_of(folder, text), site, DEPLOYMENT, MemoryStore())
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    affinity = job["spec"]["template"]["spec"]["affinity"]
+    (near,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert near["topologyKey"] == "example.com/sp"
+
+
 def test_a_printed_wave_names_no_queue_that_would_start_it_before_there_is_a_plan(folder):
     site = replace(CPU, kueue_queue="team")
     (job,) = first_objects(campaign_of(folder, NPUS), site, DEPLOYMENT, MemoryStore())

@@ -92,6 +92,18 @@ def test_nodes_that_are_not_ready_are_counted():
     assert only(check_nodes([], A2), "nodes").skipped  # this account may not list them
 
 
+def test_super_pods_are_counted_by_the_label_that_keeps_gangs_within_one():
+    near = replace(A2, super_pod_label="example.com/sp")
+    of = [{**LABELS, "example.com/sp": name} for name in ("s1", "s1", "s2")] + [LABELS]
+    nodes = [node(f"n{i}", labels=labels) for i, labels in enumerate(of)]
+    check = only(check_nodes(nodes, near), "super-pods")
+    assert check.ok and check.found == (
+        "example.com/sp: 2 super-pods on 3 of 4 nodes; a gang finds at most 2 nodes in one"
+    )
+    assert not only(check_nodes([node()], near), "super-pods").ok
+    assert "super-pods" not in [check.name for check in check_nodes(nodes, A2)]
+
+
 def test_devices_are_compared_with_the_profile():
     check = only(check_nodes([node(), node("n2", "6")], A2), "devices")
     assert (

@@ -260,6 +260,16 @@ def test_each_pod_of_a_gang_has_a_node_of_its_own_and_knows_its_address():
     assert not [e for e in container_of(worker_of())["env"] if e["name"] == "POD_IP"]
 
 
+def test_a_gang_stays_in_the_super_pod_of_its_first_pod():
+    affinity = pod_of(gang_job(replace(A3, super_pod_label="example.com/sp")))["affinity"]
+    (near,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert near == {**apart, "topologyKey": "example.com/sp"}
+    assert "podAffinity" not in pod_of(gang_job(A3))["affinity"]
+    single = pod_of(worker_of(replace(A3, super_pod_label="example.com/sp")))
+    assert "podAffinity" not in single.get("affinity", {})
+
+
 def test_a_super_pods_scheduler_is_told_how_many_belong_together():
     job = gang_job(SUPERPOD)
     assert job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "2"

@@ -159,6 +159,14 @@ def test_a_toleration_lasts_for_a_number_of_seconds():
         site(more="tolerations:\n- {key: k, tolerationSeconds: soon}\n")
 
 
+def test_a_label_of_super_pods_is_refused_where_volcano_sees_to_them():
+    assert load_site("a3-800t", {"super_pod_label": "example.com/sp"}).super_pod_label
+    with pytest.raises(
+        BadInput, match=r"super_pod_label.* keeps a gang in one super-pod by itself"
+    ):
+        load_site("a3-superpod", {"super_pod_label": "example.com/sp"})
+
+
 def test_unknown_names_are_answered_with_what_there_is():
     with pytest.raises(BadInput, match="a2-800t"):
         load_site("a2")
