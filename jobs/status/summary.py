@@ -22,6 +22,7 @@ from collector.row import disturbance_of
 from collector.store.base import Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
+from jobs.status.envelope import AboveEnvelope, above_envelope
 
 _READERS = 8
 _LISTED = 25
@@ -64,6 +65,7 @@ class Summary:
     communication: float | None
     usage: Usage
     failures: tuple[Failure, ...]
+    above: tuple[AboveEnvelope, ...]  # measured, and slower than larger cases
 
 
 def summarise(
@@ -104,6 +106,12 @@ def summarise(
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
+        above=tuple(
+            above_envelope(
+                ((found[case][0], answers[case].mean_us) for case in sorted(good)),
+                plan.stack.device,
+            )
+        ),
     )
 
 
@@ -140,6 +148,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
             f"noisy       {summary.noisy:,} of {counted(summary.measured_cases, 'duration')}, by a "
             "warning in the certificate (a wide spread, few repeats); close other programs, --again"
         )
+    lines += _above(summary)
     lines += _efficiency(summary.usage, plan)
     for failure in summary.failures[:_LISTED]:
         lines.append(
@@ -176,6 +185,18 @@ def _disturbed(summary: Summary) -> list[str]:
     ]
 
 
+def _above(summary: Summary) -> list[str]:
+    if not summary.above:
+        return []
+    worst = summary.above[0]
+    return [
+        f"envelope    {len(summary.above):,} of {counted(summary.measured_cases, 'duration')} "
+        "are more than twice that of a case at least as large in every shape; either may be odd: "
+        f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
+        f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us"
+    ]
+
+
 def _efficiency(usage: Usage, plan: Plan) -> list[str]:
     """How well the devices were used: `busy` with any operator, `useful` with repeats that count;
     and what the newest plan took beside its forecast and the forecast's floor."""
@@ -199,6 +220,7 @@ class _Answer:
     is_good: bool
     is_noisy: bool
     disturbance: Disturbance | None = None
+    mean_us: float = 0.0  # of a good one
 
 
 _NOT_MEASURED = _Answer(_NOBODY, "not measured", False, False)
@@ -221,11 +243,18 @@ def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
     if not state.shows(plan.stack):
         return {}
     best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
-    names = ("case", "outcome", "reason", "good", "warnings", "disturbance")
+    names = ("case", "outcome", "reason", "good", "warnings", "disturbance", "mean_us")
     columns = (best[name].to_pylist() for name in names)
     return {
-        case: _Answer(outcome, in_one_line(reason), good, bool(warnings), disturbance_of(told))
-        for case, outcome, reason, good, warnings, told in zip(*columns, strict=True)
+        case: _Answer(
+            outcome,
+            in_one_line(reason),
+            good,
+            bool(warnings),
+            disturbance_of(told),
+            float(mean_us) if good else 0.0,
+        )
+        for case, outcome, reason, good, warnings, told, mean_us in zip(*columns, strict=True)
     }
 
 

@@ -153,3 +153,29 @@ def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
     assert "device busy 75.0 %, useful 50.0 % of 40 s in sessions" in lines[3]
     assert "took 10 s in sessions" in lines[4]  # 40 s on 4 devices
     assert "floor 1 s (10.0 %)" in lines[4]
+
+
+def envelope_of(device, *means_us):
+    records = [add_record(rows) for rows in (64, 128, 256)]
+    session = {r.case_id: Tried(us) for r, us in zip(records, means_us, strict=True)}
+    made = MadePlan([MadeShard("s", records, [session])], stack=replace(STACK, device=device))
+    summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
+    lines = describe(summary, plan_of(made), None, "file:///x")
+    return [line for line in lines if line.startswith("envelope ")]
+
+
+def test_a_case_that_is_slower_than_larger_ones_is_told_beside_one_of_them():
+    (line,) = envelope_of("ATLAS_800_A2_376T_64G", 90.0, 30.0, 40.0)
+    assert "1 of 3 durations are more than twice that of a case at least as large" in line
+    assert "Add 64,64;64,64 DT_BF16;DT_BF16 took 90.0 us, Add 128,64;128,64" in line
+
+
+@pytest.mark.parametrize(
+    ("device", "means_us"),
+    [
+        pytest.param("ATLAS_800_A2_376T_64G", (55.0, 30.0, 40.0), id="a sawtooth"),
+        pytest.param("CPU_test_2t", (90.0, 30.0, 40.0), id="threads that come in at a size"),
+    ],
+)
+def test_a_sawtooth_and_threads_are_not(device, means_us):
+    assert envelope_of(device, *means_us) == []
