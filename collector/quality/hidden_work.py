@@ -9,7 +9,9 @@ that their durations show. Work is counted at the best rates that the curve itse
 needs no table of devices.
 
 A curve may be flat in honesty while a device fills: one core in a hundred takes as long for its
-tile as all of them for theirs. So between the two lies more than any device has cores.
+tile as all of them for theirs. So between the two lies more than any device has cores. And its
+smallest cases may take a slow path of their own. A host delays every launch: hardly any case is
+faster than those of next to no work.
 """
 
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ _LEAST_CASES = 20  # of next to no work, and in a band
 # that is not aligned) are many among the smallest of some tables, and slow.
 _QUANTILES = (0.1, 0.25, 0.5)
 _FASTEST = 0.02
+_LEAST_OF_FASTEST = 0.75  # of the time of next to no work
 _BEST = 0.995  # the rate that counts as best, so that a few wrong numbers do not set it
 _CACHE_OVER_BEST = 2.0  # bytes may come from a cache faster still: they count as less work
 
@@ -82,7 +85,8 @@ def may_hide(duration_us: Floats) -> bool:
 
 def hidden_work(curve: WorkCurve) -> HiddenWork | None:
     """The band of a curve that shows the least of its work; None where there are too few cases of
-    next to no work, or of as much as could be hidden, to tell."""
+    next to no work, or of as much as could be hidden, to tell, or many are faster than those of
+    next to no work."""
     work_us, order = _sorted_work_us(curve)
     duration_us = curve.duration_us[order]
     steps = int(log(MOST_WORK_US / LEAST_WORK_US) / log(_BAND))
@@ -98,6 +102,8 @@ def _of_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWor
     if min(base, high - low) < _LEAST_CASES:
         return None
     without = np.quantile(duration_us[:base], _QUANTILES)
+    if np.quantile(duration_us, _FASTEST) < _LEAST_OF_FASTEST * without[0]:
+        return None
     if not _LEAST_OF_BASE * without[0] <= least_us <= max(LEAST_WORK_US, float(without[0])):
         return None
     with_it = np.quantile(duration_us[low:high], _QUANTILES)

@@ -34,10 +34,12 @@ def curve_of(rows: pd.DataFrame) -> WorkCurve:
 
 def verdict(rows: pd.DataFrame) -> dict[str, object]:
     """What the gate says of a slice: it is stopped where it says so of the kernels that make most
-    of its cases. Figures are those of the largest kernel that decided; none where it cannot tell.
-    """
-    kernels = rows.groupby(_KERNEL) if _KERNEL in rows else [("", rows)]
+    of its cases. Where most are of kernels that it cannot tell, they are judged as one. Figures are
+    those of the largest kernel that decided; none where it cannot tell."""
+    kernels = rows.groupby(_KERNEL, dropna=False) if _KERNEL in rows else []
     found = [(len(part), str(name), hidden_work(curve_of(part))) for name, part in kernels]
+    if 2 * sum(count for count, _, one in found if one) < len(rows):
+        found = [(len(rows), "", hidden_work(curve_of(rows)))]
     faulty = [one for one in found if one[2] and one[2].fault]
     is_stopped = 2 * sum(count for count, _, _ in faulty) > len(rows)
     judged = faulty if is_stopped else [one for one in found if one[2] and not one[2].fault]

@@ -56,6 +56,15 @@ def test_cores_that_fill_side_by_side_are_no_host():
     assert found is None or found.fault == ""
 
 
+def test_a_slow_path_of_the_smallest_cases_is_no_host():
+    """What is not aligned takes 60 us, and most of the smallest are not."""
+    curve = _products()
+    is_small = curve.operations < 1e8
+    slow_us = np.where(is_small, np.maximum(curve.duration_us, 60), curve.duration_us)
+    found = hidden_work(_timed(curve, slow_us))
+    assert found is None or found.fault == ""
+
+
 def test_units_of_work_do_not_count():
     curve = _products()
     slow = np.maximum(curve.duration_us, 60)
