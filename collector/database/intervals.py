@@ -54,24 +54,40 @@ class VersionIntervals:
     model: object
 
 
+@dataclass(frozen=True, slots=True)
+class VersionEvidence:
+    """The good measurements of a version directory, what they tell, and the prior that stacks of
+    other directories make of their kind of device."""
+
+    rows: pa.Table
+    evidence: Evidence
+    prior: VariancePrior
+
+
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
     """The intervals of each version directory."""
+    return {path: version_intervals(told) for path, told in evidence_of_versions(state).items()}
+
+
+def evidence_of_versions(state: State) -> dict[str, VersionEvidence]:
+    """What is known of each version directory before its model is made."""
     priors = {path: prior_of(v.shown_stack.device) for path, v in state.versions.items()}
     rows = {path: _rows(state, path) for path in state.versions}
     found = {
         path: evidence_of(_means(rows[path]), repeat_spread=prior.repeat_spread)
         for path, prior in priors.items()
     }
-    intervals = {}
+    told = {}
     for path, prior in priors.items():
         others = [e.pairs for p, e in found.items() if p != path and priors[p] == prior]
-        learnt = learn(others, prior)
-        intervals[path] = _of_version(rows[path], found[path], learnt)
-    return intervals
+        told[path] = VersionEvidence(rows[path], found[path], learn(others, prior))
+    return told
 
 
-def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> VersionIntervals:
-    variance = fit(evidence, prior)
+def version_intervals(told: VersionEvidence) -> VersionIntervals:
+    """The intervals of one version directory."""
+    evidence = told.evidence
+    variance = fit(evidence, told.prior)
     found = stack_intervals(evidence, variance)
     columns = (
         _means_us(found, evidence.means.mean_us),
@@ -80,7 +96,7 @@ def _of_version(rows: pa.Table, evidence: Evidence, prior: VariancePrior) -> Ver
         _digits(found.high_us),
         found.degrees.tolist(),
     )
-    names = rows["measurement"].to_pylist()
+    names = told.rows["measurement"].to_pylist()
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     model = (
         variance.learnt,

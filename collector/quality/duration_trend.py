@@ -10,7 +10,8 @@ from collector.quality.evidence import Floats, Pairs
 from collector.quality.pair_likelihood import log_likelihood
 from collector.quality.variance_prior import VariancePrior
 
-_SLOPES = np.arange(-40, 41) / 20  # so many powers of ten a decade
+_SLOPES = np.arange(-8, 9) / 4  # so many powers of ten a decade, to begin with
+_NEAR = np.arange(-4, 5) / 20
 _SIGMA = 0.5  # by which no trend is expected
 
 
@@ -44,5 +45,6 @@ def trend_of(pairs: Pairs, decades: Floats, learnt: VariancePrior) -> DurationTr
         told = log_likelihood(pairs, variance + pairs.repeats_variance, learnt.tail_degrees)
         return told - (slope / _SIGMA) ** 2 / 2
 
-    slope = max(_SLOPES.tolist(), key=likely)
+    coarse = max(_SLOPES.tolist(), key=likely)
+    slope = max((coarse + _NEAR).round(2).tolist(), key=likely)
     return DurationTrend(slope, middle, least, most)

@@ -47,7 +47,8 @@ class SessionMeans:
 class Pairs:
     """Two sessions that measured one case, an entry each: by how much they differ, what part of its
     variance is the repeats' own, and the squared spread of single repeats in their group.
-    `meetings` numbers the two sessions that met: all pairs of theirs share what befell them."""
+    `meetings` numbers the two sessions that met: all pairs of theirs share what befell them.
+    `cases` numbers their cases, and stack by stack: -1 where those of several are together."""
 
     difference: Floats
     repeats_variance: Floats
@@ -56,6 +57,7 @@ class Pairs:
     groups: Whole
     weights: Floats
     meetings: Whole
+    cases: Whole
     is_same_device: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -70,6 +72,7 @@ class Pairs:
             self.groups[chosen],
             self.weights[chosen],
             self.meetings[chosen],
+            self.cases[chosen],
             self.is_same_device[chosen],
         )
 
@@ -113,6 +116,7 @@ def joined(found: Sequence[Pairs]) -> Pairs:
         groups=np.full(sum(map(len, found)), -1),
         weights=np.concatenate([one.weights for one in found]),
         meetings=np.concatenate(meetings),
+        cases=np.full(sum(map(len, found)), -1),
         is_same_device=np.concatenate([one.is_same_device for one in found]),
     )
 
@@ -198,6 +202,7 @@ def _pairs(
         groups=np.minimum(groups[first], groups[second]),  # whichever session is the first
         weights=np.where(k == 2, 1.0, (k - 1) / k),
         meetings=np.unique(met, return_inverse=True)[1].astype(np.int64),
+        cases=means.cases[first],
         is_same_device=means.devices[first] == means.devices[second],
     )
 

@@ -121,6 +121,24 @@ def diff_verb(
     say(f"{number} between versions {before} and {after}")
 
 
+def quality_verb(
+    version: Annotated[int | None, typer.Argument(help="a version; the newest without")] = None,
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+) -> None:
+    """Say how good the numbers of a version are: how far sessions and devices lie apart, whether
+    intervals hold them, and how wide they are."""
+    from collector.database.snapshot import load_state
+    from collector.database.version_quality import version_qualities
+    from jobs.cli.opening import open_root
+    from jobs.status.quality_lines import quality_lines
+
+    store = open_root(root)
+    for quality in version_qualities(load_state(store, chosen_commit(store, root, version))):
+        for line in quality_lines(quality):
+            say(line)
+
+
 def _versions(store: Store) -> int:
     from collector import keys
 
@@ -181,4 +199,5 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "path": path_verb,
     "verify": verify_verb,
     "diff": diff_verb,
+    "quality": quality_verb,
 }

@@ -12,6 +12,7 @@ from collector.database.commits import Commit
 from collector.database.committed import read_commit
 from collector.database.query import best_rows
 from collector.database.state import State
+from collector.database.version_quality import VersionQuality, quality_of
 from collector.errors import BadInput, NotFound
 from collector.manifest import NO_USAGE, Usage, manifest_from_json
 from collector.measurement import Disturbance, Outcome
@@ -23,6 +24,7 @@ from collector.store.base import Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
 from jobs.status.envelope import AboveEnvelope, above_envelope
+from jobs.status.quality_lines import brief_lines
 
 _READERS = 8
 _LISTED = 25
@@ -66,6 +68,7 @@ class Summary:
     usage: Usage
     failures: tuple[Failure, ...]
     above: tuple[AboveEnvelope, ...]  # measured, and slower than larger cases
+    quality: VersionQuality | None = None  # of the stack, where anything is measured on it
 
 
 def summarise(
@@ -112,6 +115,7 @@ def summarise(
                 plan.stack.device,
             )
         ),
+        quality=quality_of(state, plan.stack.version_path) if state.shows(plan.stack) else None,
     )
 
 
@@ -149,6 +153,8 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
             "warning in the certificate (a wide spread, few repeats); close other programs, --again"
         )
     lines += _above(summary)
+    if summary.quality is not None and summary.quality.durations:
+        lines += brief_lines(summary.quality)
     lines += _efficiency(summary.usage, plan)
     for failure in summary.failures[:_LISTED]:
         lines.append(

@@ -5,6 +5,7 @@ import csv
 import io
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from collector.database.view import render
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.store.opening import open_store
-from jobs.cli.db import diff_verb
+from jobs.cli.db import diff_verb, quality_verb
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -148,3 +149,33 @@ def test_a_diff_says_how_many_cases_are_known_better(
     diff_verb(1, 2, root=str(tmp_path))
     told = capsys.readouterr().out.splitlines()
     assert told[-2].startswith(f"interval {PATH}: 0 cases wider, 30 narrower; half of those")
+
+
+def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path))
+    for plan in (measured(1, sigma=0.02), measured(2, sigma=0.02, count=20)):
+        write_campaign(store, plan)
+        merge(store, [plan.name], guard=CREATE, author="test")
+    quality_verb(1, root=str(tmp_path))
+    alone = capsys.readouterr().out.splitlines()
+    assert alone[0] == f"version     {PATH}"
+    assert alone[1].startswith("durations   30; 0 of several sessions, 0 with a warning, 0 refused")
+    assert alone[2] == (
+        "intervals   by the prior of the kind of device: no case has a second session"
+    )
+    assert alone[-1] == "variance    known from: 30 prior"
+    quality_verb(root=str(tmp_path))
+    told = capsys.readouterr().out.splitlines()
+    assert told[1].startswith("durations   30; 20 of several sessions")
+    assert told[2].startswith("sessions    20 pairs: half differ by ")
+    assert re.fullmatch(
+        r"intervals   hold \d+% of 50%, \d+% of 80%, \d+% of 95% stated, of 20 second sessions, "
+        "each judged by the others",
+        told[3],
+    )
+    assert re.match(
+        r"widths      half reach [\d.]+ % or less to each side; \d+% beyond 2%", told[4]
+    )
+    assert told[-1] == "variance    known from: 10 band, 20 this case"

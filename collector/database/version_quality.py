@@ -1,0 +1,80 @@
+"""How good the numbers of a version are: how far its sessions and devices lie apart, whether its
+intervals hold, how wide they are, and what is not shown."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import expm1
+
+import numpy as np
+import pyarrow as pa
+
+from collector.database.intervals import (
+    VersionEvidence,
+    VersionIntervals,
+    evidence_of_versions,
+    version_intervals,
+)
+from collector.database.query import best_rows
+from collector.database.state import State
+from collector.measurement import Outcome
+from collector.quality.repeatability import Apart, Reliability, apart, reliability
+
+WIDTHS = (0.02, 0.05, 0.10)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionQuality:
+    """Of one version directory: its durations by how many sessions they are of and by what tells of
+    their variance, how far the interval of half of them reaches, the share that reaches beyond each
+    of WIDTHS, those with a warning, and the cases whose number no device can have shown."""
+
+    version_path: str
+    durations: int
+    of_several_sessions: int
+    sessions: Apart | None  # pairs of sessions on one device
+    devices: Apart | None  # of sessions on two
+    reliability: tuple[Reliability, ...]
+    median_reach: float
+    wider: tuple[float, ...]
+    origins: Mapping[str, int]
+    warned: int
+    implausible: int
+
+
+def quality_of(state: State, path: str) -> VersionQuality:
+    """How good one version directory is, which the state has."""
+    told = evidence_of_versions(state)[path]
+    return _quality(path, told, best_rows(state, path), version_intervals(told))
+
+
+def version_qualities(state: State) -> list[VersionQuality]:
+    """How good each version directory is, in their order; without collectives, which have no
+    interval over sessions."""
+    return [
+        _quality(path, told, best_rows(state, path), version_intervals(told))
+        for path, told in sorted(evidence_of_versions(state).items())
+    ]
+
+
+def _quality(
+    path: str, told: VersionEvidence, best: pa.Table, intervals: VersionIntervals
+) -> VersionQuality:
+    good = best.filter(best["good"])
+    known = (intervals.of.get(measurement) for measurement in good["measurement"].to_pylist())
+    shown = [one for one in known if one is not None]
+    reaches = np.array([expm1(one.reach) for one in shown])
+    pairs = told.evidence.pairs
+    return VersionQuality(
+        version_path=path,
+        durations=len(shown),
+        of_several_sessions=sum(one.sessions > 1 for one in shown),
+        sessions=apart(pairs.only(pairs.is_same_device)),
+        devices=apart(pairs.only(~pairs.is_same_device)),
+        reliability=tuple(reliability(told.evidence, told.prior)),
+        median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
+        wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
+        origins=Counter(one.variance for one in shown),
+        warned=sum(map(bool, good["warnings"].to_pylist())),
+        implausible=best["outcome"].to_pylist().count(Outcome.IMPLAUSIBLE.value),
+    )

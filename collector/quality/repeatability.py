@@ -1,0 +1,69 @@
+"""How far sessions and devices lie apart, and whether intervals hold them: what a stack's own
+second measurements tell of its first ones."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.quality.evidence import Evidence, Floats, Pairs
+from collector.quality.stack_interval import reach
+from collector.quality.variance import fit
+from collector.quality.variance_prior import VariancePrior
+
+SHARES = (0.5, 0.8, 0.95)
+_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """By how much the two means of so many pairs of sessions differ, as a share of the smaller one:
+    half of them by less than `median`, and so on."""
+
+    pairs: int
+    median: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Of so many pairs the share that lies within intervals which state `stated`."""
+
+    stated: float
+    held: float
+    pairs: int
+
+
+def apart(pairs: Pairs) -> Apart | None:
+    """How far pairs of sessions lie apart; None where there are none."""
+    if not len(pairs):
+        return None
+    found = np.expm1(np.abs(pairs.difference))
+    return Apart(len(pairs), *(float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99)))
+
+
+def reliability(evidence: Evidence, prior: VariancePrior) -> list[Reliability]:
+    """Whether intervals hold second sessions: each fifth of the cases that several sessions
+    measured is judged by a model that the others make, and does not know them."""
+    pairs = evidence.pairs
+    if not len(pairs):
+        return []
+    fold = pairs.cases % _FOLDS
+    told = [_held(evidence, prior, fold == number) for number in np.unique(fold).tolist()]
+    held = np.concatenate(told, axis=1)
+    return [
+        Reliability(share, float(np.mean(one)), len(pairs))
+        for share, one in zip(SHARES, held, strict=True)
+    ]
+
+
+def _held(evidence: Evidence, prior: VariancePrior, judged: npt.NDArray[np.bool_]) -> Floats:
+    """Whether intervals hold the pairs that are judged, a row for each of SHARES."""
+    pairs = evidence.pairs.only(judged)
+    variance = fit(replace(evidence, pairs=evidence.pairs.only(~judged)), prior)
+    session = 2 * variance.ratios[pairs.groups] * pairs.spread_squared
+    device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)
+    total, degrees = pairs.repeats_variance + session + device, variance.degrees[pairs.groups]
+    differ = np.abs(pairs.difference)
+    return np.array([differ <= reach(total, degrees, share) for share in SHARES], np.float64)

@@ -1,0 +1,37 @@
+"""What second sessions tell of first ones: how far they lie apart, and whether intervals hold."""
+
+import numpy as np
+import pytest
+
+from collector.quality.evidence import evidence_of
+from collector.quality.repeatability import SHARES, apart, reliability
+from tests.unit.collector.quality.test_quality_variance import PRIOR, drawn
+
+pytestmark = pytest.mark.fast
+
+
+def test_sessions_lie_as_far_apart_as_they_were_drawn() -> None:
+    evidence = evidence_of(drawn(800, 2, session_sd=0.05), repeat_spread=0.01)
+    found = apart(evidence.pairs)
+    assert found is not None and found.pairs == 800
+    assert found.median == pytest.approx(np.expm1(0.05 * 2**0.5 * 0.6745), rel=0.1)
+    assert found.median < found.p90 < found.p99
+
+
+@pytest.mark.parametrize("device_sd", [0.0, 0.1])
+def test_intervals_hold_what_they_state_of_cases_that_they_do_not_know(device_sd: float) -> None:
+    means = drawn(1500, 2, session_sd=0.04, device_sd=device_sd)
+    told = reliability(evidence_of(means, repeat_spread=0.01), PRIOR)
+    assert [one.stated for one in told] == list(SHARES)
+    assert {one.pairs for one in told} == {1500}
+    assert [one.held for one in told] == pytest.approx(SHARES, abs=0.05)
+
+
+def test_without_second_sessions_nothing_is_told() -> None:
+    evidence = evidence_of(drawn(20, 1, session_sd=0.05), repeat_spread=0.01)
+    assert apart(evidence.pairs) is None and reliability(evidence, PRIOR) == []
+
+
+def test_a_handful_of_pairs_is_judged_as_well() -> None:
+    told = reliability(evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR)
+    assert {one.pairs for one in told} == {2}
