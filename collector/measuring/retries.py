@@ -25,21 +25,18 @@ def worth_again(
 ) -> list[ShardCase]:
     """The answered cases that are measured again, in their order: those whose every number was
     disturbed, a few times each. By forecast that takes a bounded share of all the cases' time, so
-    the shortest come first. Where that has helped none, the machine is always busy, and no more is
-    tried. `tried` is by case id."""
+    the shortest come first. Where it is more than half of the cases, or where trying again has
+    helped none, the machine is always busy, and none is tried. `tried` is by case id."""
     numbers = [
         (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
     ]
     again = [m for _, good in numbers for m in good[1:]]
-    if again and all(m.is_disturbed for m in again):
+    disturbed = [case for case, good in numbers if good and all(m.is_disturbed for m in good)]
+    if 2 * len(disturbed) > len(cases) or (again and all(m.is_disturbed for m in again)):
         return []
     left_s = AGAIN_SHARE * sum(case.predicted_s for case in cases)
     left_s -= sum(case.predicted_s * len(good[1:]) for case, good in numbers)
-    disturbed = [
-        case
-        for case, good in numbers
-        if good and all(m.is_disturbed for m in good) and len(tried[case.record.case_id]) < _MOST
-    ]
+    disturbed = [case for case in disturbed if len(tried[case.record.case_id]) < _MOST]
     chosen = set()
     for case in sorted(disturbed, key=lambda case: case.predicted_s):
         left_s -= case.predicted_s

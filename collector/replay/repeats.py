@@ -15,8 +15,8 @@ from collector.quality.disturbed import Lap, Watch
 
 _LOOKING = 0.1  # the share of a lap that looking may take
 _GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
-_MOST_LENT_S = 3.0  # to one case, or once more what it was to take
-_FIRST_LENT_S = 3.0  # before a session has spent anything
+_MOST_LENT_S = 2.0  # to one case, or once more what it was to take
+_FIRST_LENT_S = 2.0  # before a session has spent anything
 _MOST_REPEATS = 1000
 
 
@@ -61,6 +61,7 @@ class Repeater:
     def __init__(self, watcher: Watcher | None):
         self._watcher = watcher
         self._reserve_s = _FIRST_LENT_S
+        self._patience = 1.0
 
     def repeat(
         self, launch: Callable[[int], float], launch_s: float, measure: MeasureSettings
@@ -73,12 +74,14 @@ class Repeater:
             launch(wanted)
             return Repeats(wanted)
         own_s = max(measure.budget_s, wanted * launch_s)
-        lent_s = min(max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
+        lent_s = min(self._patience * max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
         bounds = Bounds(wanted, own_s, own_s + lent_s, measure.repeat_count is not None)
         watch = _watched(self._watcher, launch, launch_s, bounds)
         spent_s = sum(lap.wall_us for lap in watch.laps) / 1e6
         own_share_s = MORE_REPEATS_SHARE * min(spent_s, own_s)
         self._reserve_s += own_share_s - max(0.0, spent_s - own_s)
+        if spent_s > own_s:  # where time that was lent has helped nothing, less is lent
+            self._patience = 1.0 if watch.clean else self._patience / 2
         return Repeats(watch.launches, watch)
 
 

@@ -84,6 +84,16 @@ def test_on_a_machine_that_is_always_busy_a_session_spends_a_bounded_share_more(
     assert machine.now_s > own_s
 
 
+def test_where_time_that_was_lent_helped_nothing_less_is_lent():
+    machine = Machine(held=lambda _: True)
+    repeater = Repeater(machine)
+    first, second = (
+        sum(lap.wall_us for lap in repeater.repeat(machine.launch, QUANTUM_S, MEASURE).watch.laps)
+        for _ in range(2)
+    )
+    assert second < 0.7 * first
+
+
 def test_long_launches_are_repeated_until_the_stretch_is_over():
     machine = Machine(held=lambda at_s: at_s < 0.9, launch_s=0.3)
     repeats = Repeater(machine).repeat(machine.launch, 0.3, MEASURE)
