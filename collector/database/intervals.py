@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.collective_case import is_collective
-from collector.database.query import good_rows
+from collector.database.query import good_rows, judged_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
@@ -124,7 +124,7 @@ def _digits(values: Floats) -> list[float]:
 def _rows(state: State, path: str) -> pa.Table:
     """The good measurements of the stack that a version shows, sorted by id; without
     collectives, which have no interval: their sessions differ by what a network does."""
-    rows = good_rows(state.measurements, state.versions[path], path)
+    rows = good_rows(judged_rows(state, path), state.versions[path], path)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     alone = pa.array([kind for kind in kinds if not is_collective(kind)], TEXT)
     rows = rows.filter(pc.is_in(rows["kernel_type"], alone))

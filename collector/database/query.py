@@ -36,16 +36,19 @@ class Answered:
 
 
 def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`. Those on a
-    curve that hides its work are not good, whatever their outcome was."""
+    """For each case answered there, the measurement that counts, with a column `good`."""
+    rows = judged_rows(state, version_path).select([*ANSWERING, *_SHOWN])
+    return best_of(rows, state.versions[version_path], version_path, cache=cache)
+
+
+def judged_rows(state: State, version_path: str) -> pa.Table:
+    """All measurements; those on a curve of that version directory that is held back have the
+    outcome `implausible`, whatever it was."""
     version = state.versions[version_path]
-    rows = state.measurements.select([*ANSWERING, *_SHOWN])
-    good = good_rows(
-        state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}]), version, version_path
-    )
+    competing = state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}])
+    good = good_rows(competing, version, version_path)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
-    rows = with_curve_faults(rows, good, cases, version)
-    return best_of(rows, version, version_path, cache=cache)
+    return with_curve_faults(state.measurements, good, cases, version)
 
 
 def best_of(

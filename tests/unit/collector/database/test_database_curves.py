@@ -12,6 +12,7 @@ import pytest
 
 from collector.database.columns import AVERAGE_DURATION
 from collector.database.commits import history
+from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge
 from collector.database.plan_state import read_results
 from collector.database.query import answers, best_rows
@@ -118,6 +119,13 @@ def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
 def test_a_device_that_nobody_described_may_be_a_thousand_times_slower():
     slow = (plan(number, lambda us: us * 1e3, stack=UNKNOWN) for number in (1, 2))
     assert len(shown(state_of(*slow), UNKNOWN)) == 2 * _HALF
+
+
+def test_a_curve_that_is_held_back_tells_nothing_of_variance():
+    both = state_of(plan(1, hosted), plan(2, hosted))
+    assert intervals_of(both)[NPU.version_path].of == {}
+    clean = state_of(plan(1, device), plan(2, device))
+    assert len(intervals_of(clean)[NPU.version_path].of) == 2 * _HALF
 
 
 def test_on_a_cpu_the_host_is_the_device():
