@@ -17,6 +17,7 @@ from collector.ops.floor import floor_us
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration, outworked
+from collector.quality.modes import two_modes
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
 from collector.record import as_ran
@@ -233,7 +234,8 @@ class _Answers:
             return replace(certificate, outcome=Outcome.IMPLAUSIBLE, reason=fault)
         kept = undisturbed(repeats, entry.watch)
         disturbance = entry.watch.disturbance
-        summary = summarise([launch.duration_us for launch in kept])
+        kept_us = [launch.duration_us for launch in kept]
+        summary, modes = summarise(kept_us), two_modes(kept_us)
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
         worked = (outworked(launch.duration_us, launch.counters) for launch in kept)
@@ -250,6 +252,7 @@ class _Answers:
             warnings=(
                 *doubt(disturbance),
                 *doubts(summary.timing, len(summary.accepted_us)),
+                *([str(modes)] if modes else []),
                 *([entry.differs] if entry.differs else []),
             ),
         )

@@ -139,6 +139,13 @@ def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
     )
 
 
+def test_a_series_of_two_modes_says_so(measured):
+    spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
+    modal = measured(*[500_000, 502_000, 504_000] * 3, 700_000, 702_000, 704_000, spec=spec)
+    assert modal.is_good
+    assert modal.warnings == ("two modes: 25% of the repeats take about 702 us, the others 502 us",)
+
+
 def test_a_quiet_session_is_not_disturbed(measured):
     quiet = measured(500_000, 510_000, 505_000, watch=[[[3, 1600, 4]], 0, 0])
     assert not quiet.is_disturbed and quiet.n_accepted == 3 and quiet.warnings == ()

@@ -1,0 +1,52 @@
+"""Series of two kinds of repeats are told from series of one that wobbles."""
+
+from random import Random
+
+import pytest
+
+from collector.quality.modes import two_modes
+
+pytestmark = pytest.mark.fast
+
+
+def around(random, us, spread, count):
+    return [us * random.gauss(1, spread) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("slow", [6, 15, 24])
+def test_two_heaps_are_two_modes(seed, slow):
+    random = Random(seed)
+    series = around(random, 3.74, 0.01, 30 - slow) + around(random, 5.53, 0.01, slow)
+    random.shuffle(series)
+    modes = two_modes(series)
+    assert (modes.fast_us, modes.slow_us) == pytest.approx((3.74, 5.53), rel=0.02)
+    assert modes.slow_share == slow / 30
+
+
+def test_it_is_said_in_words():
+    modes = two_modes([3.74, 3.73, 3.75, 3.741, 3.76, 3.72, 3.739, 5.53, 5.52, 5.531])
+    assert str(modes) == "two modes: 30% of the repeats take about 5.53 us, the others 3.74 us"
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.02, 0.1])
+def test_a_series_that_wobbles_has_one_mode(spread):
+    series = (around(Random(seed), 100.0, spread, 30) for seed in range(300))
+    assert sum(two_modes(one) is not None for one in series) <= 3  # in a hundred, one
+
+
+def test_a_few_stragglers_are_no_mode():
+    assert two_modes(around(Random(1), 10.0, 0.01, 27) + [15.0, 15.1, 15.2]) is None
+
+
+@pytest.mark.parametrize("ticks", [(1.0, 2.0), (1.0, 2.0, 3.0), (4.0,)])
+def test_ticks_of_a_coarse_clock_are_no_modes(ticks):
+    assert two_modes(list(ticks) * 10) is None
+
+
+def test_modes_far_apart_on_a_coarse_clock_are_seen():
+    assert two_modes([10.0, 11.0] * 8 + [20.0, 21.0] * 8) is not None
+
+
+def test_few_repeats_tell_nothing():
+    assert two_modes([1.0, 1.0, 2.0, 2.0]) is None
