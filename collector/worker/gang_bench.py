@@ -68,10 +68,16 @@ class ExpertBench:
 
     @property
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """How uneven the loads are that were drawn: of experts, and of ranks."""
+        """How uneven the loads are that were drawn: of experts, and of ranks; and whether a
+        profiler's rows tell the times, or events, which hold the launch too."""
         drawn = ((case.routing(), case.call.ep_size) for case in self.plan.cases)
+        by_kernels = ("timed_by_kernels", float(self.plan.mode is Mode.KERNEL))
         return tuple(
-            (("imbalance", one.imbalance), ("rank_imbalance", one.rank_imbalance(ranks)))
+            (
+                ("imbalance", one.imbalance),
+                ("rank_imbalance", one.rank_imbalance(ranks)),
+                by_kernels,
+            )
             for one, ranks in drawn
         )
 

@@ -151,8 +151,10 @@ class TestStarts:
         assert bench.groups == (((0, 1),), ((0, 1),))
         even, uneven = (dict(facts)["imbalance"] for facts in bench.facts)
         assert even < uneven
-        assert bench.plan.mode == "event"
-        assert bench_of(cases, "npu", 2, MeasureSettings()).plan.mode == "kernel"
+        on_npu = bench_of(cases, "npu", 2, MeasureSettings())
+        assert (bench.plan.mode, on_npu.plan.mode) == ("event", "kernel")
+        told = [dict(one.facts[0])["timed_by_kernels"] for one in (bench, on_npu)]
+        assert told == [0.0, 1.0]
 
 
 @pytest.mark.fast
@@ -227,6 +229,7 @@ class TestRanks:
         for made in found.measurements:
             assert made.outcome is Outcome.OK
             assert {"imbalance", "rank_imbalance", "skew_us"} <= dict(made.counters).keys()
+            assert dict(made.counters)["timed_by_kernels"] == 0.0  # of a cpu, by events
 
     def test_a_call_that_no_routing_can_be_is_answered_without_a_start(self, tmp_path) -> None:
         records = [expert_record(), expert_record("50")]
