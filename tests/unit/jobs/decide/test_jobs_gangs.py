@@ -273,6 +273,40 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     assert cluster.committed == {"g0": Outcome.OK}
 
 
+class TimedCluster(PlayedCluster):
+    """Pods of eight devices whose shards take as long as the plan says, a shard a device. A shard
+    that is done holds its device until those beside it are; so does a gang that waits for a pod."""
+
+    def __init__(self, wanted, nodes):
+        super().__init__(wanted, nodes=nodes)
+        self.took_s = {shard.shard_id: shard.predicted_s for shard in wanted.plan.shards}
+        self.began_s, self.busy_s, self.ended_s = {}, 0.0, 0.0
+
+    def _ended(self, pod):
+        job = self.jobs[pod.job]
+        shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
+        if pod.phase != "Running" or (job.gang and not self._is_whole(job)) or not shards:
+            return super()._ended(pod)
+        began_s = self.began_s.setdefault(pod.uid, self.now - 60.0)
+        self.busy_s += 60.0 * (8 if job.gang else len(shards))
+        if self.now - began_s < max(self.took_s[shard] for shard in shards):
+            return pod
+        self.ended_s = self.now
+        return super()._ended(pod)
+
+
+def test_devices_are_busy_where_gangs_and_single_shards_share_them():
+    """64 devices on 8 nodes: 4 gangs of all of them, ten minutes each, and 20 shards."""
+    of_gangs = [PlannedShard(f"g{i}", 1, 600.0, "0" * 64, ranks=64) for i in range(4)]
+    single = [PlannedShard(f"s{i}", 1, 600.0, "0" * 64) for i in range(20)]
+    plan = plan_of((*of_gangs, *single))
+    wide = {shard.shard_id: 8 for shard in of_gangs}
+    nodes = tuple(f"n{i}" for i in range(8))
+    cluster = TimedCluster(Desired(plan, 8, per_index=8, wide=wide, at_once=8), nodes).play()
+    assert set(cluster.committed.values()) == {Outcome.OK} and len(cluster.committed) == 24
+    assert cluster.busy_s / (64 * cluster.ended_s) >= 0.8, cluster.ended_s
+
+
 @pytest.mark.parametrize("code", [1, 44, 46, 48])
 def test_a_gang_that_fails_again_and_again_is_given_up_and_holds_up_nobody(code):
     cluster = PlayedCluster(
