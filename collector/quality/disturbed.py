@@ -77,9 +77,9 @@ class Watch:
 
 
 def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
-    """The repeats that nothing disturbed; all of them where that would leave none, and where what
-    was read is not of these."""
-    if watch.launches != len(repeats) or not watch.clean:
+    """The repeats in which no thread waited; all of them where that would leave none, and where
+    what was read is not of these."""
+    if watch.launches != len(repeats):
         return repeats
     kept: list[Launch] = []
     first = 0
@@ -87,7 +87,7 @@ def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
         if not lap.is_disturbed:
             kept += repeats[first : first + lap.launches]
         first += lap.launches
-    return kept
+    return kept or repeats
 
 
 def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:

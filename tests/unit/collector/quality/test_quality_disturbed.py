@@ -51,6 +51,8 @@ def test_what_a_host_steals_disturbs_all_repeats_since_nobody_says_when():
         "all 10 repeats were disturbed: the host took 6% of a core",
     )
     assert Watch((long,) * 10, stolen_us=40_000.0).clean == 10
+    waited = Watch((long, Lap(1, 100_000.0, 60_000.0), long), stolen_us=60_000.0)
+    assert undisturbed([1, 2, 3], waited) == [1, 3] and waited.clean == 0
     assert Watch((QUIET,) * 3, stolen_us=10_000.0).clean == 3  # one tick tells nothing
 
 
