@@ -31,6 +31,9 @@ def validate_verb(
     profiling_path: Annotated[
         Path | None, typer.Option(help="a profile of a real step, to compare with")
     ] = None,
+    grid_shape: Annotated[
+        list[int] | None, typer.Option(help="how its ranks lay, outermost first  [48 8 2]")
+    ] = None,
     write_offsets: Annotated[
         bool,
         typer.Option("--write-offsets", help="add what a real step adds, as a column Offset(us)"),
@@ -58,9 +61,12 @@ def validate_verb(
     if hccl_test is not None:
         found += _held_against(hccl_test, op, num_devices, points)
     if profiling_path is not None:
-        found += _held_against_profile(profiling_path, points, folder if write_offsets else None)
-    elif write_offsets:
-        raise BadInput("--write-offsets needs the --profiling-path that tells them")
+        grid = tuple(grid_shape or (48, 8, 2))
+        tree = folder if write_offsets else None
+        found += _held_against_profile(profiling_path, grid, points, tree)
+    elif write_offsets or grid_shape:
+        asked = "--write-offsets" if write_offsets else "--grid-shape"
+        raise BadInput(f"{asked} needs the --profiling-path that it is about")
     verdict = counted(len(found), "row is", "rows are") if found else "nothing is"
     say(f"{counted(len(points), 'row')}: {verdict} wrong")
     return int(bool(found))
@@ -92,7 +98,9 @@ def _held_against(
     return failed
 
 
-def _held_against_profile(path: Path, points: list[Point], tree: Path | None) -> list[str]:
+def _held_against_profile(
+    path: Path, extents: tuple[int, ...], points: list[Point], tree: Path | None
+) -> list[str]:
     """Says how each message of a profile compares; those that fail. Into a `tree`, where one is
     given, goes what the network adds."""
     from collector.comm.check import verdict
@@ -101,7 +109,7 @@ def _held_against_profile(path: Path, points: list[Point], tree: Path | None) ->
     from jobs.cli.comm import profiled_at
 
     # Of both only as much is used as a row may lack: its own tier and dtype come first.
-    messages = in_network(profiled_at(path, Grid((48, 8, 2)), "bfloat16"))
+    messages = in_network(profiled_at(path, Grid(extents), "bfloat16"))
     found = [(message, held(message, points)) for message in messages]
     failed = []
     for message, one in found:

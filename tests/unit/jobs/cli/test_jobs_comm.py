@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_a_mistake_is_one_line(words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_collectives_of_real_steps_are_a_plan_with_its_device_time(real_profiles):
+    done = comm("--backend", "npu", "--profiling-path", str(real_profiles), "--nproc-per-node", "8")
+    assert done.returncode == 0, done.stderr
+    total = re.search(r"ms of communication, ([0-9.]+)% of it in (\d+) cases", done.stdout)
+    cost = re.search(r"(\d+) cases, .* of 8 ranks, (\d+) s of device time", done.stdout)
+    assert total and float(total[1]) > 20.0, done.stdout
+    assert cost and int(cost[1]) == int(total[2]) > 0 and int(cost[2]) > 0
 
 
 @pytest.mark.slow
@@ -137,6 +147,12 @@ def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
     assert any("alone 70 us (on the line between 8192 and 16384 bytes)" in line for line in lines)
     assert any(line.startswith("not compared: all_reduce of 65536 bytes") for line in lines)
     assert "8192,2,DT_BF16,2,60,8.00" in table.read_text().splitlines()
+    table.write_text(f"{header}\n8192,2,DT_BF16,1,60\n")
+    elsewhere = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
+    assert "alone 60 us (rows of DT_BF16, tier 1)" in elsewhere.stdout
+    words = ["validate", ".", "--grid-shape", "128", "8", "--profiling-path", "."]
+    assert "alone 60 us\n" in comm(*words, cwd=tmp_path).stdout
+    assert "--grid-shape needs" in comm(*words[:5], cwd=tmp_path).stderr
     table.write_text(f"{header}\n8192,2,DT_BF16,2,9\n")
     failed = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
     assert failed.returncode == 1
