@@ -22,6 +22,7 @@ from collector.quality.variance_prior import VariancePrior
 
 TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 _TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the prior's are believed
+_ENOUGH = 4096  # pairs, which tell a ratio to 3 %
 _GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
 _LEVELS = 2  # above a group, each of which lends it no more than that weight
 _LEAST, _MOST = log(1e-4), log(1e6)  # of a ratio of variances
@@ -45,8 +46,10 @@ class Variance:
 
 
 def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
-    """What pairs of sessions, of one stack or of several, make of a prior."""
-    told = [one for one in found if len(one)]
+    """What pairs of sessions, of one stack or of several, make of a prior. Of each stack some
+    thousands tell it: those of the first cases, whose order is chance, so that a few more change
+    little."""
+    told = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
     if not told:
         return prior
     pairs = joined(told)
