@@ -43,8 +43,9 @@ class FakeCann:
     tools: Path
 
 
-def build() -> FakeCann:
-    """The fake CANN, from the cache or built now; two processes may do so at once.
+def build(stock: Path | None = None) -> FakeCann:
+    """The fake CANN, from the cache or built now; two processes may do so at once. `stock` is a
+    folder of wheels unpacked beside each other, torch_npu's among them, in the place of ours.
 
     Raises NoFakeCann where a compiler or the wheel is not to be had.
     """
@@ -53,13 +54,13 @@ def build() -> FakeCann:
     lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if lacking:
         raise NoFakeCann(f"{', '.join(lacking)} not found; apt-get install gcc g++ binutils")
-    site, torch = wheel.site(), _torch()
-    folder = wheel.cache() / f"fakecann-{_hash()}"
+    site, torch = stock or wheel.site(), _torch()
+    folder = wheel.cache() / f"fakecann-{_hash(stock)}"
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             fresh = Path(scratch) / "built"
             fresh.mkdir()
-            _compile(fresh, site / "torch_npu", torch / "lib")
+            _compile(fresh, stock or site / "torch_npu", torch / "lib")
             publish(fresh, folder)
     return FakeCann(folder / _LIBRARIES, folder / _SHIM, site, _HERE / "tools" / "profiler" / "bin")
 
@@ -101,9 +102,10 @@ def _torch() -> Path:
     return Path(spec.origin).parent
 
 
-def _hash() -> str:
+def _hash(stock: Path | None) -> str:
     digest = hashlib.sha256()
-    for version in (wheel.VERSION, importlib.metadata.version("torch")):
+    of_wheels = wheel.VERSION if stock is None else str(stock)
+    for version in (of_wheels, importlib.metadata.version("torch")):
         digest.update(version.encode())
     sources = (*_RUNTIME.iterdir(), *(_HERE / f"{n}.py" for n in ("symbols", "stubs", "build")))
     for path in sorted(sources):

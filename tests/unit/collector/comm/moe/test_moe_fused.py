@@ -1,9 +1,11 @@
 """The fused kernel is called as each release of vLLM-Ascend's extension takes it.
 
-The schemas are those that the wheels of these releases hold.
+The schemas are those that the stock extensions gave (`python -m tests.npu.stock_extension`).
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,30 +15,28 @@ from collector.expert_call import ExpertCall
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-OUT = "Tensor! out, Tensor! expert_token_nums"
-RELEASES = {
-    "0.18.0": "dispatch_ffn_combine(Tensor x, Tensor[] weight1, Tensor[] weight2, "
-    "Tensor expert_idx, Tensor[] scale1, Tensor[] scale2, Tensor probs, str group, "
-    f"int max_output_size, {OUT}) -> (Tensor out, Tensor expert_token_nums)",
-    "0.23.0": "dispatch_ffn_combine(Tensor x, Tensor[] weight1, Tensor[] weight2, "
-    "Tensor expert_idx, Tensor[] scale1, Tensor[] scale2, Tensor[] bias1, Tensor[] bias2, "
-    f"Tensor probs, str group, int max_output_size, {OUT}, Tensor? x_active_mask=None, "
-    "float swiglu_limit=1000000.0) -> (Tensor out, Tensor expert_token_nums)",
-    "decode": "dispatch_gmm_combine_decode(Tensor x, Tensor expert_ids, "
-    "Tensor[] gmm1_permuted_weight, Tensor[] gmm1_permuted_weight_scale, Tensor[] gmm2_weight, "
-    "Tensor[] gmm2_weight_scale, Tensor expert_scales, Tensor? expert_smooth_scales=None, "
-    "Tensor? x_active_mask=None, str group_ep='', int ep_rank_size=0, int ep_rank_id=0, "
-    "int moe_expert_num=0, int shared_expert_num=1, int shared_expert_rank_num=0, "
-    "int quant_mode=0, int global_bs=0) -> (Tensor output, Tensor expert_token_nums)",
-}
+RECORDED = Path(__file__).parents[4] / "npu" / "stock_calls"
+RETURNED = re.compile(r"\(\$\d+! -> \)")  # as torch prints an argument that is written to
+
+
+def recorded(release):
+    """What a release's stock extension said of its operators, by name, and what it called."""
+    lines = (RECORDED / f"{release}.txt").read_text().splitlines()
+    schemas = [line.removeprefix("_C_ascend::") for line in lines if line.startswith("_C_ascend::")]
+    plain = [RETURNED.sub("!", one) for one in schemas]
+    return {one.partition("(")[0]: one for one in plain}, lines[len(schemas) :]
+
+
+FUSED, DECODE = "dispatch_ffn_combine", "dispatch_gmm_combine_decode"
+RELEASES = ("0.18.0", "0.23.0")
 CALL = ExpertCall(8, 64, 32, 4, 2, 2)
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=[(release, name) for release in RELEASES for name in (FUSED, DECODE)])
 def operator(request):
     """An operator of the release's schema that only notes what it was given."""
-    schema = RELEASES[request.param]
-    name = schema.partition("(")[0]
+    release, name = request.param
+    schema = recorded(release)[0][name]
     library = torch.library.Library("_C_ascend", "FRAGMENT")
     casts = torch.library.Library("npu", "FRAGMENT")
     casts.define("npu_format_cast(Tensor x, int format) -> Tensor")
@@ -66,7 +66,7 @@ def test_the_tensors_are_the_seven_inputs_of_a_row():
         casts.define("npu_format_cast(Tensor x, int format) -> Tensor")
         casts.impl("npu_format_cast", lambda x, form: x.clone(), "CPU")
         with torch.library._scoped_library("_C_ascend", "FRAGMENT") as library:
-            library.define(RELEASES["0.18.0"])
+            library.define(recorded("0.18.0")[0][FUSED])
             operator = torch.ops._C_ascend.dispatch_ffn_combine
             for call in (CALL, replace(CALL, is_int8=False)):
                 given = arguments(operator, MoeCase(call, 3, 0.5), 0, "cpu", "the group")
@@ -83,3 +83,23 @@ def test_the_tensors_are_the_seven_inputs_of_a_row():
                 assert names == [slot.known_dtype.torch_name for slot in slots]
                 scales = given["scale1"][0].to(torch.int32).view(torch.float32)
                 assert (scales > 0).all()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_stock_extension_called_the_kernels_with_what_it_was_given(release):
+    """Two ranks on a runtime that computes nothing; weights in FRACTAL_NZ, INT8 and BF16."""
+    _, calls = recorded(release)
+    kernels = [call.removeprefix("ACLNN ").partition("(")[0] for call in calls]
+    assert kernels == sorted(
+        2
+        * [
+            "aclnnDispatchFFNCombine",
+            "aclnnDispatchFFNCombineBF16",
+            "aclnnDispatchGmmCombineDecode",
+        ]
+    )
+    assert all("FRACTAL_NZ" in call and call.count("bf16[8,64]:ND") == 2 for call in calls)
+    fused, decode = calls[0], calls[-2:]
+    assert "{i64[128]:ND}, {i64[128]:ND}, f32[8,2]:ND" in fused
+    assert ("; 1e+06)" in fused) == (release == "0.23.0")  # its limit of SwiGLU
+    assert [f'"fake_hccl", 2, {rank}, 4' in call for rank, call in enumerate(decode)] == [True] * 2
