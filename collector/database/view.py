@@ -33,6 +33,7 @@ from collector.database.query import best_rows
 from collector.database.state import TEXT, State
 from collector.expert_call import EXPERT_LOADS, IMBALANCE
 from collector.record import ProfileStatistics
+from collector.row import LATER_COLUMNS
 from collector.vocabulary import BASE_CELLS
 
 # To be raised by one in every change by which any state shows other bytes, other files or another
@@ -215,11 +216,14 @@ def _pairs(counters: str) -> list[Any]:
 
 def _digest(table: pa.Table) -> str:
     """The hash of a table's rows, column by column: the length of every text, then the texts.
-    Arrow's own layout (chunks, slices, encodings) has no part in it."""
+    Arrow's own layout (chunks, slices, encodings) has no part in it, nor has a later column that
+    no row fills: what was hashed before there was one has the same hash."""
     digest = hashlib.sha256()
     for name in table.column_names:
         texts = pc.cast(table[name], TEXT).combine_chunks()
         lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+        if name in LATER_COLUMNS and not lengths.any():
+            continue
         digest.update(canonical_json([name, len(texts)]))
         digest.update(lengths.astype("<i8").tobytes())
         digest.update(_text_bytes(texts))

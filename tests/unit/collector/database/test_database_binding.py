@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.database.commits import find_head
 from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge
 from collector.database.snapshot import load_state, read_measurements
+from collector.database.view import content_hash_of
 from collector.errors import BadInput
 from collector.manifest import (
     AttemptManifest,
@@ -325,6 +327,9 @@ def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(s
     key = keys.measurements(sha256_hex(out.getvalue()))
     store.create(key, out.getvalue())
     assert read_measurements(store, key) == table
+    state = load_state(store, find_head(store))
+    bare = replace(state, measurements=table.drop_columns(list(LATER_COLUMNS)))
+    assert content_hash_of(bare, {}) == content_hash_of(state, {})
 
 
 counts = st.integers(0, 10**15)
