@@ -28,6 +28,7 @@ _MOST_CHANCE_INDEXES = 3
 _ADVICE = {
     "NodesFail": "compare driver, firmware and device plugin with the plan's stack (opmeter doctor "
     "--cluster); after an upgrade launch with a target of the new stack",
+    "GangIncomplete": "what that pod waits for; its Job is tried again after a quarter of an hour",
     "GangApart": "the network policy opmeter-gang, which lets workers reach workers on any port; "
     "the pod network between these nodes, and what says which interface ranks use "
     "(GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME)",

@@ -74,9 +74,10 @@ def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path
     runs = small(tmp_path, "{bundled: quickstart}")
     shutil.copytree(before.folder / "data", tmp_path / "data")
     assert "version 2" in runs.finish("--again")
-    differ = re.search(r"(\d+) cases differ", runs.command("db", "diff", "1", "2"))
-    # Two means of a few launches of a microsecond may be the same to the nanosecond.
-    assert differ is not None and _CASES - 2 <= int(differ[1]) <= _CASES
+    differ = re.search(r"(\d+) cases? differs?", runs.command("db", "diff", "1", "2"))
+    # Where the machine was busy the second time alone, and warned of it, a case shows as before.
+    assert differ is not None and int(differ[1]) <= _CASES
+    assert f"durations   {_CASES}; " in runs.command("db", "quality")
     assert len(runs.command("db", "log").splitlines()) == 2
     assert "no problems" in runs.command("db", "verify")
 
