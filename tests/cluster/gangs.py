@@ -20,6 +20,7 @@ devices: 2
 measure: {budget_s: 5, repeats: [3, 20000], cache: warm}
 shards: {target_s: 60, session_s: 60}
 limits: {case_s: 120, memory_gb: 2}
+quality: {repeat_share: 0}
 """
 
 

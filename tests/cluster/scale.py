@@ -53,6 +53,7 @@ target: {TOLD}
 backend: npu
 devices: {NODES * DEVICES}
 shards: {{target_s: 0.001, session_s: 1}}
+quality: {{repeat_share: 0}}
 """
 _LOOK_S = 1.0
 
