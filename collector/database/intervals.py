@@ -111,8 +111,8 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
     """That of a single session as it was measured, that of several to a millionth."""
-    pairs = zip(found.mean_us.tolist(), measured_us.tolist(), strict=True)
-    return [own if mean == own else float(f"{mean:.6g}") for mean, own in pairs]
+    rows = zip(found.mean_us.tolist(), measured_us.tolist(), found.sessions.tolist(), strict=True)
+    return [own if count == 1 else float(f"{mean:.6g}") for mean, own, count in rows]
 
 
 def _digits(values: Floats) -> list[float]:

@@ -57,7 +57,8 @@ class Published:
     def answers(
         self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
     ) -> dict[str, Answered]:
-        """How each wanted case of a version directory is answered, as `query.answers` says it."""
+        """How each wanted case of a version directory is answered, as `query.answers` says it, but
+        for curves that are held back: those take all cases to see."""
         if self.manifest is None or version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(wanted, TEXT)

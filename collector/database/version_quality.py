@@ -42,10 +42,11 @@ class VersionQuality:
     implausible: int
 
 
-def quality_of(state: State, path: str) -> VersionQuality:
-    """How good one version directory is, which the state has."""
+def quality_of(state: State, path: str, *, cache: str | None = None) -> VersionQuality:
+    """How good one version directory is, which the state has; with `cache` what was measured in
+    that state of the caches."""
     told = evidence_of_versions(state)[path]
-    return _quality(path, told, best_rows(state, path), version_intervals(told))
+    return _quality(path, told, best_rows(state, path, cache=cache), version_intervals(told))
 
 
 def version_qualities(state: State) -> list[VersionQuality]:
@@ -75,6 +76,12 @@ def _quality(
         median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),
-        warned=sum(map(bool, good["warnings"].to_pylist())),
+        warned=sum(
+            bool(warnings)
+            for measurement, warnings in zip(
+                *(good[name].to_pylist() for name in ("measurement", "warnings")), strict=True
+            )
+            if measurement in intervals.of
+        ),
         implausible=best["outcome"].to_pylist().count(Outcome.IMPLAUSIBLE.value),
     )

@@ -218,8 +218,12 @@ class MeasuredAgain:
 
 
 def measured_again(means: SessionMeans) -> MeasuredAgain:
-    """What several sessions have measured."""
+    """What several sessions have measured. Where a case has clean measurements, those with warnings
+    are none of them."""
     order = np.lexsort((means.sessions, means.cases))
+    case = np.unique(means.cases, return_inverse=True)[1]
+    counts = means.is_clean | (np.bincount(case, means.is_clean)[case] == 0)
+    order = order[counts[order]]
     cases, sessions = means.cases[order], means.sessions[order]
     is_new = np.append(True, (cases[1:] != cases[:-1]) | (sessions[1:] != sessions[:-1]))
     places = order[is_new[: len(order)]]

@@ -4,13 +4,10 @@ mean of its stack, and how firmly."""
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from collector.quality.evidence import (
     Evidence,
     Floats,
-    MeasuredAgain,
-    SessionMeans,
     Whole,
     medians,
 )
@@ -42,26 +39,21 @@ def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
     sessions = np.ones(len(mean_us), np.int64)
     if not len(again.places):
         return PooledMeans(mean_us, variance, sessions)
-    chosen = _chosen(means, again)
-    places, case = again.places[chosen], again.case[chosen]
-    logs, of_case = _centres(places, case, evidence, parts)
+    centres, of_case = _centres(again.places, again.case, evidence, parts)
+    firsts = np.unique(again.case, return_index=True)[1]
+    own_us = mean_us[again.places]
+    low_us, high_us = np.minimum.reduceat(own_us, firsts), np.maximum.reduceat(own_us, firsts)
+    # Where all are equal that is the mean, to the last digit and on every machine.
+    centre_us = np.where(low_us == high_us, low_us, np.clip(np.exp(centres), low_us, high_us))
     # Of all measurements of the case, also of those that a session made twice.
-    cases = means.cases[places[np.unique(case, return_index=True)[1]]]
+    cases = means.cases[again.places[firsts]]
     place = np.minimum(np.searchsorted(cases, means.cases), len(cases) - 1)
     is_pooled = cases[place] == means.cases
     place = place[is_pooled]
-    mean_us[is_pooled] = np.exp(logs[place])
+    mean_us[is_pooled] = centre_us[place]
     variance[is_pooled] = of_case[place]
-    sessions[is_pooled] = np.bincount(case)[place]
+    sessions[is_pooled] = again.count[place]
     return PooledMeans(mean_us, variance, sessions)
-
-
-def _chosen(means: SessionMeans, again: MeasuredAgain) -> npt.NDArray[np.bool_]:
-    """The entries that count: the clean ones of a case, all where it has none."""
-    is_clean = means.is_clean[again.places]
-    clean = np.bincount(again.case, is_clean)
-    chosen: npt.NDArray[np.bool_] = is_clean | (clean[again.case] == 0)
-    return chosen
 
 
 def _centres(

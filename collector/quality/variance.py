@@ -25,7 +25,8 @@ _TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the p
 _ENOUGH = 4096  # pairs, which tell a ratio to 3 %
 _GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
 _LEVELS = 2  # above a group, each of which lends it no more than that weight
-_LEAST, _MOST = log(1e-4), log(1e6)  # of a ratio of variances
+_OF_RATIO = log(1e-4), log(1e6)  # from the least ratio of variances to the most
+_OF_DEVICES = log(1e-10), log(1e2)  # variances between devices
 _STEPS = 20  # to a thousandth
 _GOLDEN = (5**0.5 - 1) / 2
 _CLIP = 3.0  # a deviation says no more than this of what sessions share
@@ -71,7 +72,7 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
         learnt,
         rounded(ratios * trend.factors(decades)),
         degrees=_degrees(pairs, learnt, prior, len(ratios)),
-        is_of_prior=float(pairs.weights.sum()) < prior.weight,
+        is_of_prior=round(float(pairs.weights.sum()), 6) < prior.weight,
     )
 
 
@@ -135,12 +136,20 @@ def _of_families(pairs: Pairs, prior: VariancePrior, whole: VariancePrior) -> Va
     return replace(whole, families=factors)
 
 
-def _ratio(pairs: Pairs, centre: float, weight: float, tails: float) -> float:
+def _ratio(
+    pairs: Pairs,
+    centre: float,
+    weight: float,
+    tails: float,
+    bounds: tuple[float, float] = _OF_RATIO,
+) -> float:
     """The most likely ratio of pairs, where `centre` is expected as firmly as `weight` pairs say
     it."""
     if not len(pairs):
         return centre
-    return exp(_highest(lambda place: _log_posterior(pairs, exp(place), centre, weight, tails)))
+    return exp(
+        _highest(lambda place: _log_posterior(pairs, exp(place), centre, weight, tails), bounds)
+    )
 
 
 def _log_posterior(pairs: Pairs, ratio: float, centre: float, weight: float, tails: float) -> float:
@@ -162,7 +171,8 @@ def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
         spread_squared=np.ones(len(apart)),
     )
     centre = learnt.device_spread**2
-    return _rounded(_ratio(beyond, centre, learnt.weight, learnt.tail_degrees) ** 0.5)
+    variance = _ratio(beyond, centre, learnt.weight, learnt.tail_degrees, _OF_DEVICES)
+    return _rounded(variance**0.5)
 
 
 def _degrees(pairs: Pairs, learnt: VariancePrior, prior: VariancePrior, groups: int) -> Floats:
@@ -203,10 +213,10 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     return min(max(drawn, 0.0), 1.0)
 
 
-def _highest(likely: Callable[[float], float]) -> float:
+def _highest(likely: Callable[[float], float], bounds: tuple[float, float]) -> float:
     """Where a function with one hill is highest, by the golden section: of each step one value is
     new."""
-    low, high = _LEAST, _MOST
+    low, high = bounds
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = likely(left), likely(right)
     for _ in range(_STEPS):

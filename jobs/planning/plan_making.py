@@ -111,7 +111,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         unsupported=sum(item.refusal is not None for item in priced),
         answered=len(candidates) - len(chosen),
         device_s=rounded(_device_s(shards, campaign.backend)),
-        wall_s=rounded(max((s.start_s + s.predicted_s for s in shards), default=0.0)),
+        wall_s=rounded(_wall_s(shards, campaign)),
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
     )
@@ -145,6 +145,12 @@ def _repeated(
         start_s=peaks_of(request.stack).session_start_s,
         token=request.number,
     )
+
+
+def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
+    """When the last shard ends, if every forecast holds; shards of repeats share the devices."""
+    last_s = max((s.start_s + s.predicted_s for s in shards), default=0.0)
+    return max(last_s, _device_s(shards, campaign.backend) / campaign.devices)
 
 
 def _device_s(shards: Sequence[CutShard], backend: str) -> float:

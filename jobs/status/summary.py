@@ -115,7 +115,9 @@ def summarise(
                 plan.stack.device,
             )
         ),
-        quality=quality_of(state, plan.stack.version_path) if state.shows(plan.stack) else None,
+        quality=quality_of(state, plan.stack.version_path, cache=plan.measure.cache)
+        if state.shows(plan.stack)
+        else None,
     )
 
 

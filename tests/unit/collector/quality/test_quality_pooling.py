@@ -88,9 +88,15 @@ def test_where_clean_ones_are_those_with_warnings_do_not_count() -> None:
     found = of_one_case([10.0, 30.0, 10.0], clean=[True, False, True])
     assert found.mean_us == pytest.approx([10.0] * 3) and found.sessions.tolist() == [2] * 3
     alone = of_one_case([10.0, 30.0], clean=[True, False])
-    assert alone.mean_us == pytest.approx([10.0] * 2) and alone.sessions.tolist() == [1] * 2
+    assert (alone.mean_us[0], alone.sessions[0]) == (10.0, 1)
+    assert alone.variance[0] == of_one_case([10.0]).variance[0]
     warned = of_one_case([10.0, 40.0], clean=[False, False])
     assert warned.mean_us == pytest.approx([20.0] * 2)
+
+
+def test_equal_means_stay_what_they_are_to_the_last_digit() -> None:
+    for mean_us in (8038.4555801505685, 0.1 + 0.2, 1234565.0):
+        assert set(of_one_case([mean_us] * 3).mean_us) == {mean_us}
 
 
 def test_a_session_counts_once_however_often_it_measured_a_case() -> None:

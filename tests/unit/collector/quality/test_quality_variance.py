@@ -191,6 +191,13 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
     )
 
 
+def test_devices_that_agree_are_known_to():
+    means = drawn(400, 4, session_sd=0.002, repeat_sd=0.001, device_sd=0.0005)
+    prior = replace(PRIOR, device_spread=0.015)
+    learnt = fit(evidence_of(means, repeat_spread=0.01), prior).learnt
+    assert learnt.device_spread < 0.003
+
+
 def test_what_lies_between_devices_is_no_variance_of_sessions():
     apart = of_one_case([10.0, 10.0, 15.0, 15.0], [0, 1, 2, 3], [0, 0, 1, 1])
     alike = of_one_case([10.0, 10.0, 10.0, 10.0], [0, 1, 2, 3], [0, 0, 1, 1])
