@@ -17,7 +17,9 @@ _LOOKING = 0.1  # the share of a lap that looking may take
 _GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
 _MOST_LENT_S = 2.0  # to one case, or once more what it was to take
 _FIRST_LENT_S = 2.0  # before a session has spent anything
+# A profiler keeps what it recorded of each, so that more of them take a session's memory.
 _MOST_REPEATS = 1000
+_MOST_TIMES = 20  # as many as are wanted
 
 
 class Watcher(Protocol):
@@ -116,7 +118,7 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
     others are enough, and where all of the 30 waited, some more are tried.
     """
     launched = sum(lap.launches for lap in laps)
-    if bounds.is_fixed or launched >= _MOST_REPEATS:
+    if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.wanted):
         return launched < bounds.wanted
     clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
     spent_s = sum(lap.wall_us for lap in laps) / 1e6
