@@ -40,9 +40,9 @@ update: missing-only
 target: here
 backend: cpu
 devices: 2
-measure: {budget_s: 0.002, repeats: [1, 2], cache: warm}
+measure: {budget_s: 0.002, repeats: 2, cache: warm}
 shards: {target_s: 0.08, session_s: 60}
-limits: {case_s: 60, memory_gb: 1.25}
+limits: {case_s: 60, memory_gb: 1}
 quality: {repeat_share: 0}
 """
 # Two workers fit on a node beside what else runs there; a node is given up after seconds.
