@@ -13,6 +13,7 @@ from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from collector.store.s3 import S3Store
 from tests.servers.faults import FaultProxy
+from tests.servers.moto_server import moto_server
 from tests.servers.versitygw import NoServer, Versitygw
 
 _ENDPOINT, _BUCKET = "OPMETER_S3_ENDPOINT", "OPMETER_S3_BUCKET"
@@ -47,16 +48,10 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto-secret"}
-    endpoint = f"http://{host}:{port}"
-    _make_bucket(endpoint, "contract", environment)
-    yield S3Server(endpoint, "contract", environment)
-    server.stop()
+    with moto_server() as endpoint:
+        environment = {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto-secret"}
+        _make_bucket(endpoint, "contract", environment)
+        yield S3Server(endpoint, "contract", environment)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from jobs.planning.stored_plans import committed_shards
 
 _CHECKOUT = Path(__file__).parents[3]
 NAME = "drill"
+_ATTEMPTS = f"campaigns/{NAME}/attempts/"
 # The sample's sequence, vocabulary and flat parameters; what heads and layers are made of is left.
 _LONG_AXIS = re.compile(r"\b(4096|\d{6,})\b(?!\.)")
 _CUT = 128
@@ -113,6 +114,10 @@ class Runs:
                     found[shard, m.case_id] = attempt
         return found
 
+    def attempts(self) -> set[str]:
+        """Every attempt that has left anything, were it a session whose parts never came."""
+        return {info.key.split("/")[4] for info in self.store.list(_ATTEMPTS)}
+
     def launched(self, but_not: set[str]) -> set[tuple[str, str]]:
         """Shard and case of every launch in a raw op_summary, but for these attempts."""
         store = self.store
@@ -162,7 +167,7 @@ def short_campaign(folder: Path) -> Path:
 
 
 def _keys(store: Store, part: str) -> list[str]:
-    return [info.key for info in store.list(f"campaigns/{NAME}/attempts/") if part in info.key]
+    return [info.key for info in store.list(_ATTEMPTS) if part in info.key]
 
 
 def _command_lines() -> Iterator[str]:

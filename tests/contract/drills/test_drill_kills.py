@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,6 +16,18 @@ from tests.servers.versitygw import NoServer, Versitygw
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.server]
 
 _KILLS = 10
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What is uploaded while nobody runs: shards and measured cases, and all attempts so far."""
+
+    measured: set[tuple[str, str]]
+    attempts: set[str]
+
+    @classmethod
+    def of(cls, runs: Runs) -> "_Before":
+        return cls(set(runs.uploaded()), runs.attempts())
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +67,7 @@ def test_killed_at_ten_random_moments(kind, tmp_path, undisturbed: Runs, request
     runs, server = _runs(kind, tmp_path, request)
     kills, arguments = 0, ()
     while kills < _KILLS:
-        before = runs.uploaded()
+        before = _Before.of(runs)
         process = runs.start(*arguments)
         if server is not None and kills % 3 == 1:
             _cut_off(server, moments)
@@ -68,7 +81,7 @@ def test_killed_at_ten_random_moments(kind, tmp_path, undisturbed: Runs, request
         else:  # it came to its end first: the next round is there to be killed
             assert process.returncode == 0, output.decode()
             arguments = ("--again",)
-    before = runs.uploaded()
+    before = _Before.of(runs)
     output = runs.finish()
     _nothing_measured_again(runs, before)
     assert runs.wait_until_alone() == []
@@ -98,7 +111,6 @@ def _runs(kind, tmp_path, request) -> tuple[Runs, Versitygw | None]:
     return Runs(tmp_path, root, server.environment() | environment, campaign), server
 
 
-def _nothing_measured_again(runs: Runs, before: dict[tuple[str, str], str]) -> None:
+def _nothing_measured_again(runs: Runs, before: _Before) -> None:
     """A case whose part was uploaded has no launch in any attempt that came later."""
-    earlier = set(before.values())
-    assert not (set(before) & runs.launched(but_not=earlier))
+    assert not (before.measured & runs.launched(but_not=before.attempts))
