@@ -210,19 +210,25 @@ def _pairs(
 @dataclass(frozen=True, slots=True)
 class MeasuredAgain:
     """The measurements of cases that several sessions have, the first of each session, side by side
-    by case: their places, the number of their case among such cases, and how many each has."""
+    by case: their places, the number of their case among such cases, and how many each has. A cell
+    is what one device measured of a case: `cell` numbers those of the measurements, `case_of_cell`
+    has the case of each. `of_all` has the number of every measurement's case, -1 where it is none
+    of such."""
 
     places: Whole
     case: Whole
     count: Whole
+    cell: Whole
+    case_of_cell: Whole
+    of_all: Whole
 
 
 def measured_again(means: SessionMeans) -> MeasuredAgain:
     """What several sessions have measured. Where a case has clean measurements, those with warnings
     are none of them."""
     order = np.lexsort((means.sessions, means.cases))
-    case = np.unique(means.cases, return_inverse=True)[1]
-    counts = means.is_clean | (np.bincount(case, means.is_clean)[case] == 0)
+    every = np.unique(means.cases, return_inverse=True)[1]
+    counts = means.is_clean | (np.bincount(every, means.is_clean)[every] == 0)
     order = order[counts[order]]
     cases, sessions = means.cases[order], means.sessions[order]
     is_new = np.append(True, (cases[1:] != cases[:-1]) | (sessions[1:] != sessions[:-1]))
@@ -231,4 +237,17 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     several = count[case] > 1
     places, case = places[several], case[several]
     kept, case = np.unique(case, return_inverse=True)
-    return MeasuredAgain(places, case.astype(np.int64), count[kept].astype(np.int64))
+    count = count[kept].astype(np.int64)
+    devices = means.devices[places]
+    most = int(devices.max(initial=0)) + 1
+    cells, cell = np.unique(case * most + devices, return_inverse=True)
+    of_every = np.full(int(every.max(initial=-1)) + 1, -1)
+    of_every[every[places]] = case
+    return MeasuredAgain(
+        places,
+        case.astype(np.int64),
+        count,
+        cell.astype(np.int64),
+        np.asarray(cells // most, np.int64),
+        np.asarray(of_every[every], np.int64),
+    )

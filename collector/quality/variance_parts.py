@@ -63,8 +63,7 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
     variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
     if not len(again.places):
         return variance, free
-    devices = means.devices[again.places]
-    cells, cell = np.unique(again.case * (int(devices.max()) + 1) + devices, return_inverse=True)
+    cell = again.cell
     logs = np.log(means.mean_us[again.places])
     off = logs - medians(logs, cell)[cell]
     typical = _MAD_TO_SIGMA * medians(np.abs(off), again.case)[again.case]
@@ -72,12 +71,11 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
     off = np.clip(off, -edge, edge)
     centre = np.bincount(cell, off) / np.bincount(cell)
     squares = np.bincount(again.case, (off - centre[cell]) ** 2)
-    of_case = again.count - np.bincount(cells // (int(devices.max()) + 1))
+    of_case = again.count - np.bincount(again.case_of_cell)
     repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
     own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
     # Of all measurements of the case, also of those that a session made twice.
-    cases = np.unique(means.cases[again.places])
-    place = np.minimum(np.searchsorted(cases, means.cases), len(cases) - 1)
-    told = cases[place] == means.cases
-    variance[told], free[told] = own[place[told]], of_case[place[told]]
+    told = again.of_all >= 0
+    case = again.of_all[told]
+    variance[told], free[told] = own[case], of_case[case]
     return variance, free

@@ -5,7 +5,7 @@ Values are read by the schema that wants them, never by what YAML guesses: a ver
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 
 import yaml
@@ -35,26 +35,10 @@ class Entry(NamedNode):
         return value
 
     def positive(self) -> float:
-        wanted = "a number above 0"
-        text = self._plain(wanted)
-        try:
-            value = float(text)
-        except ValueError as error:
-            raise self.unwanted(wanted, repr(text)) from error
-        if not (math.isfinite(value) and value > 0):
-            raise self.unwanted(wanted, text)
-        return value
+        return self._number("a number above 0", lambda value: math.isfinite(value) and value > 0)
 
     def share(self) -> float:
-        wanted = "a number from 0 to 1"
-        text = self._plain(wanted)
-        try:
-            value = float(text)
-        except ValueError as error:
-            raise self.unwanted(wanted, repr(text)) from error
-        if not 0 <= value <= 1:
-            raise self.unwanted(wanted, text)
-        return value
+        return self._number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
     def choice(self, allowed: Sequence[str]) -> str:
         wanted = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
@@ -106,6 +90,16 @@ class Entry(NamedNode):
 
     def _at(self, node: yaml.Node, message: str) -> BadInput:
         return Entry(self.name, node, self.path).refusal(message)
+
+    def _number(self, wanted: str, fits: Callable[[float], bool]) -> float:
+        text = self._plain(wanted)
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise self.unwanted(wanted, repr(text)) from error
+        if not fits(value):
+            raise self.unwanted(wanted, text)
+        return value
 
     def _plain(self, wanted: str) -> str:
         text = self._scalar(wanted)

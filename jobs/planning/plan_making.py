@@ -89,23 +89,15 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         )
         for candidate in chosen
     ]
-    answers_hash = _answers_hash(request)
+    answers_hash, start_s = _answers_hash(request), peaks.session_start_s
     shards = cut_shards(
-        priced,
-        campaign.shards,
-        campaign.devices,
-        peaks.session_start_s,
-        answers_hash=answers_hash,
+        priced, campaign.shards, campaign.devices, start_s, answers_hash=answers_hash
     )
-    repeated = _repeated(priced, request, _device_s(shards, campaign.backend))
-    shards += cut_repeats(
-        repeated,
-        campaign.shards,
-        peaks.session_start_s,
-        # Behind the others: sessions far apart in time tell more of how far sessions differ.
-        _device_s(shards, campaign.backend) / campaign.devices,
-        answers_hash,
-    )
+    once_s = _device_s(shards, campaign.backend)
+    repeated = _repeated(priced, request, once_s, start_s)
+    # Behind the others: sessions far apart in time tell more of how far sessions differ.
+    begin_s = once_s / campaign.devices
+    shards += cut_repeats(repeated, campaign.shards, start_s, begin_s, answers_hash)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
@@ -132,7 +124,7 @@ def _chosen(candidates: Sequence[Candidate], request: PlanRequest) -> Sequence[C
 
 
 def _repeated(
-    priced: Sequence[PricedCase], request: PlanRequest, total_s: float
+    priced: Sequence[PricedCase], request: PlanRequest, total_s: float, start_s: float
 ) -> list[list[PricedCase]]:
     """The cases that a plan measures a second time, by shard; none of one that is about failures or
     damage alone."""
@@ -142,7 +134,7 @@ def _repeated(
         priced,
         request.campaign.quality.repeat_share,
         total_s=total_s,
-        start_s=peaks_of(request.stack).session_start_s,
+        start_s=start_s,
         token=request.number,
     )
 
