@@ -22,7 +22,8 @@ AGAIN_SHARE = 0.25
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
     """How each case is measured. `repeat_count` fixes the repeats; without it a pilot chooses
-    between `min_repeats` and `max_repeats` to spend about `budget_s` a case."""
+    between `min_repeats` and `max_repeats` to spend about `budget_s` a case. With a `precision`, a
+    share of the mean, repeats end as soon as their mean is known so well."""
 
     budget_s: float = 1.0
     min_repeats: int = 3
@@ -30,6 +31,7 @@ class MeasureSettings:
     repeat_count: int | None = None
     cache: str = "warm"  # warm | cold
     aic_metrics: tuple[str, ...] = ("PipeUtilization",)
+    precision: float | None = None
 
     @property
     def pilots(self) -> int:
@@ -46,6 +48,13 @@ class MeasureSettings:
             return self.repeat_count
         affordable = int(self.budget_s / launch_s) if launch_s > 0 else self.max_repeats
         return min(max(affordable, self.min_repeats), self.max_repeats)
+
+    def as_json(self) -> dict[str, object]:
+        """The settings by name; without a precision as they were before one could be asked for."""
+        value = asdict(self)
+        if self.precision is None:
+            del value["precision"]
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,7 @@ def devices_for(ranks: int, backend: str) -> int:
 def plan_to_json(plan: Plan) -> bytes:
     value = asdict(plan)
     value["stack"] = plan.stack.as_json()
+    value["measure"] = plan.measure.as_json()
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]

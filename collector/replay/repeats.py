@@ -2,6 +2,8 @@
 
 Where too few laps were undisturbed, more repeats follow, within bounds: a case has the time that
 its repeats were to take, and a session lends it some more, of a share of what it has spent so far.
+Where a precision is asked for, the laps' own times tell when it is reached. They are a host's: no
+duration comes from them, and what a profiler recorded may be less precise.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from typing import Protocol
 from collector.measurement import ENOUGH_CLEAN
 from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
 from collector.quality.disturbed import Lap, Watch
+from collector.quality.precision import is_look, is_precise
 
 _LOOKING = 0.1  # the share of a lap that looking may take
 _GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
@@ -20,6 +23,7 @@ _FIRST_LENT_S = 2.0  # before a session has spent anything
 # A profiler keeps what it recorded of each, so that more of them take a session's memory.
 _MOST_REPEATS = 1000
 _MOST_TIMES = 20  # as many as are wanted
+_WAITING_S = 50e-6  # for a device, after a lap
 
 
 class Watcher(Protocol):
@@ -38,6 +42,22 @@ class Watcher(Protocol):
         """How often a thread had to leave its core so far."""
 
 
+class Unwatched:
+    """What is told of a device where nobody tells."""
+
+    def begin(self) -> float:
+        return _WAITING_S
+
+    def read(self) -> Sequence[float]:
+        return ()
+
+    def stolen_us(self) -> float:
+        return 0.0
+
+    def switches(self) -> int:
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """How many repeats were launched, and what was seen meanwhile."""
@@ -49,12 +69,15 @@ class Repeats:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How many repeats of a case are wanted, the seconds that they were to take, and those that
-    more of them may; none are added where the number is fixed."""
+    more of them may; none are added where the number is fixed. From `fewest` on they may end for
+    being as precise as was asked."""
 
     wanted: int
     own_s: float
     most_s: float
     is_fixed: bool = False
+    fewest: int = 0
+    precision: float | None = None
 
 
 class Repeater:
@@ -72,13 +95,22 @@ class Repeater:
         of which one launch was found to take `launch_s`. Where their number is fixed, it is that.
         """
         wanted = measure.repeats_of(launch_s)
-        if self._watcher is None:
+        if self._watcher is None and measure.precision is None:
             launch(wanted)
             return Repeats(wanted)
         own_s = max(measure.budget_s, wanted * launch_s)
         lent_s = min(self._patience * max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
-        bounds = Bounds(wanted, own_s, own_s + lent_s, measure.repeat_count is not None)
-        watch = _watched(self._watcher, launch, launch_s, bounds)
+        bounds = Bounds(
+            wanted,
+            own_s,
+            own_s + lent_s,
+            measure.repeat_count is not None,
+            measure.min_repeats,
+            measure.precision,
+        )
+        watch = _watched(self._watcher or Unwatched(), launch, launch_s, bounds)
+        if self._watcher is None:
+            return Repeats(watch.launches)
         spent_s = sum(lap.wall_us for lap in watch.laps) / 1e6
         own_share_s = MORE_REPEATS_SHARE * min(spent_s, own_s)
         self._reserve_s += own_share_s - max(0.0, spent_s - own_s)
@@ -115,11 +147,14 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
 
     All repeats that are wanted are launched in the time that they were to take. Beyond either, more
     follow until a few were undisturbed: where every second of 30 launches waited for a core, the
-    others are enough, and where all of the 30 waited, some more are tried.
+    others are enough, and where all of the 30 waited, some more are tried. Whatever is wanted, they
+    end where those that nothing disturbed are precise.
     """
     launched = sum(lap.launches for lap in laps)
     if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.wanted):
         return launched < bounds.wanted
+    if bounds.precision is not None and _settles(laps, bounds.fewest, bounds.precision):
+        return False
     clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
     spent_s = sum(lap.wall_us for lap in laps) / 1e6
     if launched >= bounds.wanted and clean >= min(_GOOD_SERIES, bounds.wanted):
@@ -130,3 +165,13 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
     if clean >= enough:
         return launched < bounds.wanted and clean == launched
     return spent_s < bounds.most_s
+
+
+def _settles(laps: Sequence[Lap], fewest: int, precision: float) -> bool:
+    """Whether the undisturbed laps, by the last of them, tell the mean as precisely as asked."""
+    if not laps or laps[-1].is_disturbed:
+        return False
+    clean = [lap for lap in laps if not lap.is_disturbed]
+    if not is_look(len(clean)) or sum(lap.launches for lap in clean) < fewest:
+        return False
+    return is_precise([lap.wall_us / lap.launches for lap in clean], precision)

@@ -18,22 +18,11 @@ from collector.stack import BACKENDS
 from collector.store.opening import checked_address
 from jobs.campaign.collectives import CollectivesSource
 from jobs.campaign.document import Entry, read_document
+from jobs.campaign.measure import read_measure
 from jobs.campaign.quality import QualitySettings, read_quality
 from jobs.campaign.source_kinds import Source, read_sources
 
 UPDATES = ("all", "missing-only")
-CACHES = ("warm", "cold")
-# The groups of counters that msprof knows by name.
-AIC_METRICS = (
-    "PipeUtilization",
-    "ArithmeticUtilization",
-    "Memory",
-    "MemoryL0",
-    "MemoryUB",
-    "ResourceConflictRatio",
-    "L2Cache",
-    "MemoryAccess",
-)
 
 _KEYS = (
     "campaign",
@@ -125,7 +114,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         target=read("target", _target, None),
         backend=found["backend"].choice(BACKENDS),
         devices=read("devices", lambda entry: entry.integer(1), 1),
-        measure=read("measure", _measure, MeasureSettings()),
+        measure=read("measure", read_measure, MeasureSettings()),
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
         quality=read("quality", read_quality, QualitySettings()),
@@ -163,41 +152,6 @@ def _target(entry: Entry) -> Target | None:
         return None
     found = entry.fields(_TARGET_KEYS, required=("device",))
     return Target(**{name: value.text() for name, value in found.items()})
-
-
-def _measure(entry: Entry) -> MeasureSettings:
-    found = entry.fields(("budget_s", "repeats", "cache", "aic_metrics"))
-    default = MeasureSettings()
-    least, most, fixed = default.min_repeats, default.max_repeats, default.repeat_count
-    if "repeats" in found:
-        least, most, fixed = _repeats(found["repeats"], default)
-    return MeasureSettings(
-        budget_s=found["budget_s"].positive() if "budget_s" in found else default.budget_s,
-        min_repeats=least,
-        max_repeats=most,
-        repeat_count=fixed,
-        cache=found["cache"].choice(CACHES) if "cache" in found else default.cache,
-        aic_metrics=_metrics(found["aic_metrics"])
-        if "aic_metrics" in found
-        else default.aic_metrics,
-    )
-
-
-def _repeats(entry: Entry, default: MeasureSettings) -> tuple[int, int, int | None]:
-    if not entry.is_list:
-        return default.min_repeats, default.max_repeats, entry.integer(1)
-    bounds = [item.integer(1) for item in entry.items()]
-    if len(bounds) != 2 or bounds[0] > bounds[1]:
-        raise entry.refusal(f"[fewest, most] or one whole number is wanted, {bounds} came")
-    return bounds[0], bounds[1], None
-
-
-def _metrics(entry: Entry) -> tuple[str, ...]:
-    entry.distinct_texts()
-    metrics = tuple(item.choice(AIC_METRICS) for item in entry.items())
-    if len(metrics) > 1 and "PipeUtilization" not in metrics:
-        raise entry.refusal("of several groups PipeUtilization must be one: it gives the duration")
-    return metrics
 
 
 def _shards(entry: Entry) -> ShardSettings:

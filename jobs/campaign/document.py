@@ -40,6 +40,19 @@ class Entry(NamedNode):
     def share(self) -> float:
         return self._number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
+    def percentage(self) -> float:
+        """A share above 0 and below 1, written as `1%` or `0.01`."""
+        wanted = "a share like 1% or 0.01"
+        text = self._plain(wanted)
+        digits = text.removesuffix("%")
+        try:
+            value = float(digits) / (1 if digits == text else 100)
+        except ValueError as error:
+            raise self.unwanted(wanted, repr(text)) from error
+        if not 0 < value < 1:
+            raise self.unwanted(wanted, text)
+        return value
+
     def choice(self, allowed: Sequence[str]) -> str:
         wanted = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
         text = self._scalar(wanted)

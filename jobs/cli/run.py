@@ -50,7 +50,8 @@ def run_verb(
     from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
     from jobs.cli.progress_view import view_for
     from jobs.executor.local_campaign import run_campaign
-    from jobs.status.summary import describe, plan_usage, summarise
+    from jobs.status.summary import plan_usage, summarise
+    from jobs.status.summary_lines import describe
 
     # 3 where shards are left or must be measured anew, 1 by --strict or where a plan is damaged.
     described = open_campaign(campaign, collectives=not no_collectives)

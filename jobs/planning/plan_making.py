@@ -165,7 +165,7 @@ def inputs_hash(
             "update": campaign.update,
             "backend": campaign.backend,
             "devices": campaign.devices,
-            "measure": asdict(campaign.measure),
+            "measure": campaign.measure.as_json(),
             "shards": asdict(campaign.shards),
             "limits": asdict(campaign.limits),
             "op_mapping": op_mapping,
@@ -203,7 +203,7 @@ def _answers_hash(request: PlanRequest) -> str:
         {
             "stack": request.stack.stack_id,
             "backend": campaign.backend,
-            "measure": asdict(campaign.measure),
+            "measure": campaign.measure.as_json(),
             "session_s": campaign.shards.session_s,
             "limits": asdict(campaign.limits),
             "round": request.round,

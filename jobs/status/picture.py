@@ -26,7 +26,8 @@ from jobs.status.status_lines import (
     kernel_lines,
     shard_lines,
 )
-from jobs.status.summary import describe, summarise
+from jobs.status.summary import summarise
+from jobs.status.summary_lines import describe
 from jobs.status.why import Seen, explain, running_pods
 
 

@@ -1,5 +1,8 @@
 """How many repeats a case gets while something else has the device, in time that is planted."""
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
@@ -15,19 +18,21 @@ class Machine:
     """A clock, and another process that holds a core in stretches; its watcher tells of them.
     `held(second)` says whether it does."""
 
-    def __init__(self, held=lambda _: False, launch_s=CAST_S, reading_s=1e-6):
+    def __init__(self, held=lambda _: False, launch_s=CAST_S, reading_s=1e-6, noise=0.0):
         self.now_s = 0.0
         self.launches = 0
         self._held = held
         self._launch_s = launch_s
         self._reading_s = reading_s
         self._waited_us = 0.0
+        self._noise, self._draw = noise, random.Random(7)
 
     def launch(self, times):
         started_s = self.now_s
         for _ in range(times):
             is_held = self._held(self.now_s)
-            self.now_s += self._launch_s + (QUANTUM_S - CAST_S if is_held else 0.0)
+            self.now_s += self._launch_s * (1 + self._noise * self._draw.gauss(0, 1))
+            self.now_s += QUANTUM_S - CAST_S if is_held else 0.0
             self._waited_us += (QUANTUM_S - CAST_S) * 5e5 if is_held else 0.0
         self.launches += times
         return self.now_s - started_s
@@ -112,3 +117,39 @@ def test_looking_takes_a_tenth_of_a_lap_at_most():
     assert [
         lap.launches for lap in Repeater(machine).repeat(machine.launch, CAST_S, MEASURE).watch.laps
     ] == [10] * 3
+
+
+PRECISE = replace(MEASURE, max_repeats=1000, precision=0.01)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.001, 6, 6), (0.02, 12, 72)])
+def test_with_a_precision_repeats_end_when_it_is_reached(noise, least, most, is_watched):
+    machine = Machine(launch_s=2e-3, noise=noise)
+    repeats = Repeater(machine if is_watched else None).repeat(machine.launch, 2e-3, PRECISE)
+    assert least <= repeats.count == machine.launches <= most
+    assert repeats.watch.launches == (repeats.count if is_watched else 0)
+
+
+def test_the_budget_ends_what_cannot_be_so_precise():
+    machine = Machine(launch_s=2e-3, noise=0.2)
+    repeats = Repeater(machine).repeat(machine.launch, 2e-3, PRECISE)
+    assert repeats.count == PRECISE.repeats_of(2e-3) == 100
+
+
+def test_the_fewest_repeats_are_launched_however_precise_they_are():
+    machine = Machine(launch_s=2e-3)
+    repeats = Repeater(machine).repeat(machine.launch, 2e-3, replace(PRECISE, min_repeats=40))
+    assert 40 <= repeats.count < 50
+
+
+def test_disturbed_laps_tell_nothing_of_the_precision():
+    machine = Machine(held=in_stretches(0.02), launch_s=2e-3, noise=0.001)
+    repeats = Repeater(machine).repeat(machine.launch, 2e-3, PRECISE)
+    assert 6 <= repeats.watch.clean < 12 < PRECISE.repeats_of(2e-3)
+
+
+def test_short_launches_are_looked_at_in_laps():
+    machine = Machine(launch_s=5e-6, noise=0.05)
+    repeats = Repeater(None).repeat(machine.launch, 5e-6, replace(PRECISE, precision=0.02))
+    assert repeats.count == 600  # six laps of a hundred

@@ -96,6 +96,14 @@ def test_words_and_numbers_may_be_said_in_other_ways() -> None:
     assert campaign.store == "/campaigns/data"
 
 
+@pytest.mark.parametrize("precision", ["2%", "0.02", "2.0%"])
+def test_a_precision_is_a_share_of_the_mean_and_lets_there_be_more_repeats(precision) -> None:
+    measure = read(SMALL + f"measure: {{precision: {precision}}}\n").measure
+    assert (measure.precision, measure.min_repeats, measure.max_repeats) == (0.02, 3, 1000)
+    bounded = read(SMALL + "measure: {precision: 1%, repeats: [5, 50]}\n").measure
+    assert (bounded.min_repeats, bounded.max_repeats) == (5, 50)
+
+
 def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
     assert read(SMALL + "operators: [muls_add_kernel_1]").operators == {"muls_add_kernel"}
 
@@ -202,6 +210,24 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         (
             SMALL + "shards: 12\n",
             "c.yaml:4: shards: a mapping with the keys target_s, session_s is wanted, '12' came",
+        ),
+        (
+            SMALL + "measure: {precision: 100%}\n",
+            "c.yaml:4: measure.precision: a share like 1% or 0.01 is wanted, 100% came",
+        ),
+        (
+            SMALL + "measure: {precision: fine}\n",
+            "c.yaml:4: measure.precision: a share like 1% or 0.01 is wanted, 'fine' came",
+        ),
+        (
+            SMALL + "measure: {precision: 1%, repeats: 7}\n",
+            "c.yaml:4: measure.precision: a precision chooses the number of repeats, and `repeats` "
+            "fixes it",
+        ),
+        (
+            SMALL + "measure: {precision: 1%, cache: cold}\n",
+            "c.yaml:4: measure.precision: a precision is told by launches in a row, and `cold` "
+            "flushes between",
         ),
         (
             SMALL + "measure: {repeats: [9, 3]}\n",

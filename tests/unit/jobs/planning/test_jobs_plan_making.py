@@ -334,6 +334,15 @@ def test_a_shard_is_named_by_its_cases_settings_and_round() -> None:
     assert tuple(plan(replace(asked, number=7, head_commit=3)).shards) == ids[0]
 
 
+def test_a_plan_without_a_precision_is_spelled_as_before_one_could_be_asked_for() -> None:
+    made = plan(request(*rows(2))).plan
+    assert b"precision" not in plan_to_json(made)
+    asked = plan(request(*rows(2), more="measure: {precision: 1%}\n")).plan
+    for one in (made, asked):
+        assert plan_from_json(plan_to_json(one)) == one
+    assert asked.measure.precision == 0.01
+
+
 def test_inputs_are_sources_settings_and_stack() -> None:
     def hash_of(more: str = "", torch: str = "2.13.0", op_mapping: str | None = None) -> str:
         stack = replace(STACK, torch=torch)
@@ -346,6 +355,7 @@ def test_inputs_are_sources_settings_and_stack() -> None:
         hash_of("update: all\n"),
         hash_of("devices: 2\n"),
         hash_of("measure: {cache: cold}\n"),
+        hash_of("measure: {precision: 1%, repeats: [3, 100]}\n"),
         hash_of("shards: {target_s: 9}\n"),
         hash_of("limits: {case_s: 9}\n"),
         hash_of(torch="2.12.0"),

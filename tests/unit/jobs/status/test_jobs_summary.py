@@ -10,7 +10,8 @@ from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Disturbance, Outcome
 from collector.record import ProfileStatistics
 from collector.store.memory import MemoryStore
-from jobs.status.summary import describe, summarise
+from jobs.status.summary import summarise
+from jobs.status.summary_lines import describe
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -138,6 +139,16 @@ def test_a_case_that_was_unlucky_is_said_among_the_rest():
 def test_a_quiet_machine_and_one_that_tells_nothing_are_not_mentioned():
     for lines in (lines_of(QUIET, Disturbance(30, 28)), lines_of(None, None)):
         assert not any("something else had" in line for line in lines)
+
+
+def test_a_precision_that_was_asked_for_is_held_against_what_was_recorded():
+    made = MadePlan([MadeShard("s", [FAST, SLOW], [{FAST.case_id: Tried(5.0)}])])
+    state, plan = head_state(made), plan_of(made)
+    asked = replace(plan, measure=replace(plan.measure, precision=0.01))
+    said = "precision   1 % was asked for: the mean of 1 of 1 duration is known so well"
+    for one, is_said in ((plan, False), (asked, True)):
+        lines = describe(summarise(state, one, [SOURCE], NO_USAGE), one, None, "file:///x")
+        assert any(line.startswith(said) for line in lines) == is_said
 
 
 def test_answers_of_another_stack_are_not_this_plans():

@@ -1,0 +1,71 @@
+"""How each case of a campaign is measured: the repeats, the cache, the counters."""
+
+from collections.abc import Mapping
+
+from collector.measurement import CACHES
+from collector.plan import MeasureSettings
+from jobs.campaign.document import Entry
+
+# The groups of counters that msprof knows by name.
+AIC_METRICS = (
+    "PipeUtilization",
+    "ArithmeticUtilization",
+    "Memory",
+    "MemoryL0",
+    "MemoryUB",
+    "ResourceConflictRatio",
+    "L2Cache",
+    "MemoryAccess",
+)
+# Where a precision ends the repeats, and the campaign does not say how many there may be.
+_MOST_FOR_PRECISION = 1000
+
+
+def read_measure(entry: Entry) -> MeasureSettings:
+    """Raises BadInput, with the line, where it is not understood."""
+    found = entry.fields(("budget_s", "repeats", "precision", "cache", "aic_metrics"))
+    default = MeasureSettings()
+    precision = _precision(found)
+    most = default.max_repeats if precision is None else _MOST_FOR_PRECISION
+    bounds = (default.min_repeats, most, default.repeat_count)
+    least, most, fixed = _repeats(found["repeats"], bounds) if "repeats" in found else bounds
+    return MeasureSettings(
+        budget_s=found["budget_s"].positive() if "budget_s" in found else default.budget_s,
+        min_repeats=least,
+        max_repeats=most,
+        repeat_count=fixed,
+        cache=found["cache"].choice(CACHES) if "cache" in found else default.cache,
+        aic_metrics=_metrics(found["aic_metrics"])
+        if "aic_metrics" in found
+        else default.aic_metrics,
+        precision=precision,
+    )
+
+
+def _precision(found: Mapping[str, Entry]) -> float | None:
+    """The precision that is asked for, beside settings that leave it something to decide."""
+    if "precision" not in found:
+        return None
+    entry = found["precision"]
+    if "repeats" in found and not found["repeats"].is_list:
+        raise entry.refusal("a precision chooses the number of repeats, and `repeats` fixes it")
+    if "cache" in found and found["cache"].choice(CACHES) == "cold":
+        raise entry.refusal("a precision is told by launches in a row, and `cold` flushes between")
+    return entry.percentage()
+
+
+def _repeats(entry: Entry, default: tuple[int, int, int | None]) -> tuple[int, int, int | None]:
+    if not entry.is_list:
+        return default[0], default[1], entry.integer(1)
+    bounds = [item.integer(1) for item in entry.items()]
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise entry.refusal(f"[fewest, most] or one whole number is wanted, {bounds} came")
+    return bounds[0], bounds[1], None
+
+
+def _metrics(entry: Entry) -> tuple[str, ...]:
+    entry.distinct_texts()
+    metrics = tuple(item.choice(AIC_METRICS) for item in entry.items())
+    if len(metrics) > 1 and "PipeUtilization" not in metrics:
+        raise entry.refusal("of several groups PipeUtilization must be one: it gives the duration")
+    return metrics
