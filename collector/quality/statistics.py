@@ -25,11 +25,12 @@ class AcceptedRepeats:
     timing: Timing
 
 
-def summarise(durations_us: Sequence[float]) -> AcceptedRepeats:
-    """The timing of one or more repeats. The interval of a single one is the number itself."""
+def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRepeats:
+    """The timing of one or more repeats, counted by a clock with steps of `step_us`. The interval
+    of a single one is the number itself, but for the clock's step."""
     accepted = accept(durations_us)
     mean = fmean(accepted)
-    half = _half_interval(accepted)
+    half = _half_interval(accepted, step_us)
     ordered = sorted(accepted)
     timing = Timing(
         mean_us=mean,
@@ -60,9 +61,12 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def _half_interval(accepted: Sequence[float]) -> float:
+def _half_interval(accepted: Sequence[float], step_us: float) -> float:
     n = len(accepted)
-    return student_factor(n - 1) * stdev(accepted) / sqrt(n) if n > 1 else 0.0
+    noise = stdev(accepted) if n > 1 else 0.0
+    half = student_factor(n - 1) * noise / sqrt(n) if n > 1 else 0.0
+    # Noise above a step makes the mean finer than the clock; below, all may round to one side.
+    return max(half, step_us / 2) if noise < step_us else half
 
 
 def _spread(ordered: Sequence[float]) -> float:

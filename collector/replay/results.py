@@ -15,11 +15,13 @@ from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.ops.floor import floor_us
 from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.quality.clock_step import clock_step_us
 from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration, outworked
 from collector.quality.modes import two_modes
 from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
 from collector.quality.statistics import summarise
+from collector.quality.trend import trend
 from collector.record import as_ran
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
@@ -65,7 +67,9 @@ def collect(
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
-    answers = _Answers(spec, journal, attributions, report, provenance, records.is_partial(report))
+    step_us = clock_step_us(_durations_us(found) for found in attributions.values())
+    is_partial = records.is_partial(report)
+    answers = _Answers(spec, journal, attributions, report, provenance, is_partial, step_us)
     measurements = tuple(m for i in range(len(spec.cases)) for m in answers.of(i))
     answered = {m.case_id for m in measurements if not m.is_filed}
     lost = {m.case_id for m in measurements if m.outcome is Outcome.PROFILER_LOST}
@@ -160,6 +164,7 @@ class _Answers:
     report: SessionReport
     provenance: Provenance
     is_partial: bool
+    step_us: float  # of the clock that counts durations
 
     def of(self, ordinal: int) -> tuple[Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
@@ -235,7 +240,8 @@ class _Answers:
         kept = undisturbed(repeats, entry.watch)
         disturbance = entry.watch.disturbance
         kept_us = [launch.duration_us for launch in kept]
-        summary, modes = summarise(kept_us), two_modes(kept_us)
+        summary, modes = summarise(kept_us, self.step_us), two_modes(kept_us)
+        drift = trend(kept_us)
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
         worked = (outworked(launch.duration_us, launch.counters) for launch in kept)
@@ -253,6 +259,7 @@ class _Answers:
                 *doubt(disturbance),
                 *doubts(summary.timing, len(summary.accepted_us)),
                 *([str(modes)] if modes else []),
+                *([drift] if drift else []),
                 *([entry.differs] if entry.differs else []),
             ),
         )
@@ -270,6 +277,10 @@ class _Answers:
             started_at=entry.began_time,
             ended_at=entry.ended_time,
         )
+
+
+def _durations_us(found: Attribution[KernelLaunch]) -> list[float]:
+    return [launch.duration_us for launch in found.repeats]
 
 
 def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], ...]:
