@@ -104,7 +104,8 @@ class PlannedShard:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices;
-    `repeats` of the cases stand in a second shard, which shows how far sessions differ."""
+    `repeats` of the cases stand in a second shard, which shows how far sessions differ; `narrowed`
+    ones are answered, and measured again for their intervals."""
 
     cases: int
     unsupported: int
@@ -113,6 +114,7 @@ class Forecast:
     wall_s: float
     floor_s: float
     repeats: int = 0
+    narrowed: int = 0
 
 
 @dataclass(frozen=True)  # without slots: its sha256 is kept beside it
@@ -168,8 +170,9 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
-    if not value["forecast"]["repeats"]:  # as before there were any
-        del value["forecast"]["repeats"]
+    for name in ("repeats", "narrowed"):
+        if not value["forecast"][name]:  # as before there were any
+            del value["forecast"][name]
     return readable_json(value)
 
 

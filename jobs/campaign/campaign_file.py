@@ -22,7 +22,7 @@ from jobs.campaign.measure import read_measure
 from jobs.campaign.quality import QualitySettings, read_quality
 from jobs.campaign.source_kinds import Source, read_sources
 
-UPDATES = ("all", "missing-only")
+UPDATES = ("all", "missing-only", "precision")
 
 _KEYS = (
     "campaign",
@@ -106,18 +106,24 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     def read(key: str, reader: Callable[[Entry], Value], default: Value) -> Value:
         return reader(found[key]) if key in found else default
 
+    update = read("update", lambda entry: entry.choice(UPDATES), "missing-only")
+    quality = read("quality", read_quality, QualitySettings())
+    if (update == "precision") != (quality.budget_device_h is not None):
+        raise found.get("update", document).refusal(
+            "`update: precision` and `quality: {budget_device_h: HOURS}` are wanted together"
+        )
     return Campaign(
         name=_name(found["campaign"]),
         sources=read_sources(found["sources"], base),
         operators=read("operators", _operators, None),
-        update=read("update", lambda entry: entry.choice(UPDATES), "missing-only"),
+        update=update,
         target=read("target", _target, None),
         backend=found["backend"].choice(BACKENDS),
         devices=read("devices", lambda entry: entry.integer(1), 1),
         measure=read("measure", read_measure, MeasureSettings()),
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
-        quality=read("quality", read_quality, QualitySettings()),
+        quality=quality,
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )

@@ -14,6 +14,7 @@ from sys import intern
 from collector.collective_case import collective_case, is_collective
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
+from collector.database.published_intervals import KnownInterval
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of, routed_call
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, refusal
@@ -29,10 +30,12 @@ SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HeadAnswer:
-    """What the database's head holds of a case on this stack."""
+    """What the database's head holds of a case on this stack. `interval` is None where nobody asked
+    for it, or where there is none."""
 
     is_good: bool
     mean_us: float | None
+    interval: KnownInterval | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,11 @@ def next_step(
     retry_failed: bool,
     last: int = 0,
     unread: bool = False,
+    anew: bool = False,
 ) -> Continue | NewPlan | Finished:
     """What comes next for a campaign whose inputs have this hash. `last` is the greatest number
-    that is taken, be it by a plan that cannot be read; `unread` says that there is such a plan."""
+    that is taken, be it by a plan that cannot be read; `unread` says that there is such a plan.
+    `anew` plans measure answered cases, whatever shards hold their like."""
     plans = sorted(existing, key=lambda state: state.plan.number)
     number = max([last, *(state.plan.number for state in plans)]) + 1
     unmerged = tuple(state.plan.number for state in plans if state.unmerged)
@@ -111,7 +113,7 @@ def next_step(
     # A shard of the same cases must not take the place of one that cannot be merged; those of a
     # plan that cannot be read are such.
     stuck = unread or any(state.unmerged or state.broken for state in plans)
-    round_ = str(number) if again or retry_failed or stuck else ""
+    round_ = str(number) if again or retry_failed or stuck or anew else ""
     return NewPlan(number, unmerged, round_)
 
 

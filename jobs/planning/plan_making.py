@@ -36,7 +36,8 @@ from jobs.planning.candidates import (
     still_missing,
     unsupported,
 )
-from jobs.planning.forecast import peaks_of
+from jobs.planning.forecast import Peaks, peaks_of
+from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
 from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
 
@@ -44,9 +45,10 @@ from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, round
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
     """All that decides a plan. `answered` is the head's answers on this stack, by case id: the
-    last durations, and under `missing-only` what is left out. `again` leaves out nothing,
-    `retry_failed` takes up what has no good answer, whatever the campaign's update says; `owed`
-    are the only cases that it is about, where what was measured of them is damaged."""
+    last durations, and under `missing-only` what is left out; under `precision` how well they are
+    known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
+    no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
+    where what was measured of them is damaged."""
 
     campaign: Campaign
     number: int
@@ -76,36 +78,27 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
     chosen = _chosen(candidates, request)
     peaks = peaks_of(request.stack)
-    priced = [
-        price(
-            candidate,
-            find,
-            peaks,
-            campaign.measure,
-            campaign.limits,
-            request.answered.get(candidate.record.case_id),
-            campaign.backend,
-            campaign.devices,
-        )
-        for candidate in chosen
-    ]
+    priced = _priced(chosen, request, peaks, find)
     answers_hash, start_s = _answers_hash(request), peaks.session_start_s
+    narrowed = _narrowed(candidates, request, peaks, find)
+    missing, priced = priced, [*priced, *narrowed]
     shards = cut_shards(
         priced, campaign.shards, campaign.devices, start_s, answers_hash=answers_hash
     )
     once_s = _device_s(shards, campaign.backend)
-    repeated = _repeated(priced, request, once_s, start_s)
+    repeated = _repeated(missing, request, once_s, start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
     shards += cut_repeats(repeated, campaign.shards, start_s, begin_s, answers_hash)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
-        answered=len(candidates) - len(chosen),
+        answered=len(candidates) - len(priced),
         device_s=rounded(_device_s(shards, campaign.backend)),
         wall_s=rounded(_wall_s(shards, campaign)),
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
+        narrowed=len(narrowed),
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
@@ -118,9 +111,46 @@ def _chosen(candidates: Sequence[Candidate], request: PlanRequest) -> Sequence[C
     """The candidates that a plan takes up."""
     if request.owed is not None:
         return [c for c in candidates if c.record.case_id in request.owed]
-    if request.again or not (request.campaign.update == "missing-only" or request.retry_failed):
+    update = request.campaign.update
+    if update != "precision" and (request.again or (update == "all" and not request.retry_failed)):
         return candidates
     return still_missing(candidates, request.answered, retry_failed=request.retry_failed)
+
+
+def _priced(
+    candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
+) -> list[PricedCase]:
+    campaign = request.campaign
+    return [
+        price(
+            candidate,
+            find,
+            peaks,
+            campaign.measure,
+            campaign.limits,
+            request.answered.get(candidate.record.case_id),
+            campaign.backend,
+            campaign.devices,
+        )
+        for candidate in candidates
+    ]
+
+
+def _narrowed(
+    candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
+) -> list[PricedCase]:
+    """The answered cases that are measured once more, for their intervals; none of a plan that is
+    about failures or damage alone."""
+    campaign, answered = request.campaign, request.answered
+    if campaign.update != "precision" or request.owed is not None or request.retry_failed:
+        return []
+    known = [
+        c
+        for c in candidates
+        if (answer := answered.get(c.record.case_id)) is not None and answer.interval is not None
+    ]
+    priced = _priced(known, request, peaks, find)
+    return worth_their_time(priced, answered, campaign, peaks.session_start_s)
 
 
 def _repeated(
@@ -155,10 +185,10 @@ def inputs_hash(
 ) -> str:
     """What decides whether a plan is this campaign's: sources by content, settings, stack. What
     it spends on quality is left out where that is usual: earlier plans did not say it."""
-    quality = {} if campaign.quality == QualitySettings() else {"quality": asdict(campaign.quality)}
+    told, usual = campaign.quality.as_json(), QualitySettings().as_json()
     return short_hash(
         {
-            **quality,
+            **({} if told == usual else {"quality": told}),
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),
@@ -180,6 +210,7 @@ def describe_forecast(plan: Plan) -> list[str]:
     return [
         f"cases      {forecast.cases:,} in {counted(len(plan.shards), 'shard')}; "
         f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are answered already"
+        + (f"; {forecast.narrowed:,} of them are measured again" if forecast.narrowed else "")
         + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "

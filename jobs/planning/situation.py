@@ -8,6 +8,7 @@ from collector.database.commits import Commit, head_to_extend
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
 from collector.database.published import HeldShards, Published
+from collector.database.published_intervals import published_intervals
 from collector.errors import BadInput
 from collector.ops.registry import find
 from collector.plan import Plan
@@ -104,6 +105,7 @@ def choose_step(
         retry_failed=retry_failed,
         last=situation.stored.last,
         unread=bool(situation.stored.damaged),
+        anew=situation.campaign.update == "precision",
     )
 
 
@@ -146,7 +148,12 @@ def head_answers(situation: Situation) -> Mapping[str, HeadAnswer]:
     wanted = (record.case_id for source in situation.sources for record in source.records)
     cache = situation.campaign.measure.cache
     known = published.answers(stack.version_path, wanted, cache=cache)
-    return {case: HeadAnswer(found.is_good, found.mean_us) for case, found in known.items()}
+    by_precision = situation.campaign.update == "precision"
+    intervals = published_intervals(published, stack.version_path) if by_precision else {}
+    return {
+        case: HeadAnswer(found.is_good, found.mean_us, intervals.get(case))
+        for case, found in known.items()
+    }
 
 
 def write(store: Store, situation: Situation, planned: PlannedRound) -> None:

@@ -72,7 +72,7 @@ def summarise(
     found = _records(sources, plan.operators)
     weights = {case: weigh(records) for case, records in found.items()}
     in_tree = {case for case, w in weights.items() if w.in_tree and case not in answers}
-    if plan.update == "missing-only":
+    if plan.update != "all":
         weights = {case: w for case, w in weights.items() if case not in in_tree}
     good = {case for case in weights if case in answers and answers[case].is_good}
     told = (answers[case].disturbance for case in good)

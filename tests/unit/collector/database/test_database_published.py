@@ -7,8 +7,10 @@ import pytest
 
 from collector import keys
 from collector.database.commits import Commit, find_head
+from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge
 from collector.database.published import HeldShards, Published
+from collector.database.published_intervals import published_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.errors import BadInput
@@ -116,3 +118,19 @@ def test_a_file_that_was_changed_is_refused() -> None:
         HeldShards(store, "made").at(head)
     with pytest.raises(BadInput, match="changed after it was written"):
         Published.of(store, head).answers(PATH, [RECORDS[0].case_id])
+
+
+def test_the_intervals_that_rows_show_are_read_without_the_database():
+    store, records, twice = MemoryStore(), RECORDS[:5], RECORDS[:3]
+    merged(store, MadePlan([MadeShard("s1", records, [answered(records, 7.0)])]))
+    head = merged(store, MadePlan([MadeShard("s2", twice, [answered(twice, 7.1)])], number=2))
+    published = Published.of(store, head)
+    found = published_intervals(published, PATH)
+    assert {case: one.sessions for case, one in found.items()} == {
+        record.case_id: 2 if record in twice else 1 for record in records
+    }
+    known = intervals_of(load_state(store, head))[PATH].of.values()
+    told = {(round(one.reach, 6), one.sessions) for one in known}
+    assert {(round(one.reach, 6), one.sessions) for one in found.values()} <= told
+    assert published_intervals(published, "elsewhere") == {}
+    assert published_intervals(Published.of(store, None), PATH) == {}

@@ -164,7 +164,7 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ),
         (
             SMALL + "update: missing\n",
-            "c.yaml:4: update: all or missing-only is wanted, 'missing' came; did you "
+            "c.yaml:4: update: all, missing-only or precision is wanted, 'missing' came; did you "
             "mean 'missing-only'?",
         ),
         (
@@ -190,6 +190,16 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         (
             SMALL + "measure: {budget_s: -1}\n",
             "c.yaml:4: measure.budget_s: a number above 0 is wanted, -1 came",
+        ),
+        (
+            SMALL + "update: precision\n",
+            "c.yaml:4: update: `update: precision` and `quality: {budget_device_h: HOURS}` are "
+            "wanted together",
+        ),
+        (
+            SMALL + "quality: {budget_device_h: 2}\n",
+            "c.yaml:1: `update: precision` and `quality: {budget_device_h: HOURS}` are wanted "
+            "together",
         ),
         (
             SMALL + "quality: {repeat_share: 2%}\n",

@@ -9,11 +9,13 @@ from collector import keys
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge
 from collector.database.published import HeldShards
+from collector.database.published_intervals import published_intervals
 from collector.errors import BadInput
 from collector.shard import read_shard
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.quality import QualitySettings
 from jobs.campaign.run_options import RunOptions
 from jobs.cli.plan import plan_verb
 from jobs.planning.situation import survey
@@ -261,3 +263,25 @@ def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_th
     assert second.plan.number == 2
     before = {shard.shard_id for shard in first.plan.shards}
     assert before and before.isdisjoint(shard.shard_id for shard in second.plan.shards)
+
+
+def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    stack = first.situation.stack
+    measured_here(store, stack, first.plan)
+    assert advanced(wide, store)[0].is_finished
+    quality = QualitySettings(repeat_share=0.0, budget_device_h=0.1)
+    sharper = replace(wide, update="precision", quality=quality)
+    second, _ = advanced(sharper, store)
+    assert second.plan.number == 2 and second.plan.forecast.narrowed == ROWS
+    assert {s.shard_id for s in second.plan.shards}.isdisjoint(
+        shard.shard_id for shard in first.plan.shards
+    )
+    measured_here(store, stack, second.plan)
+    done, _ = advanced(sharper, store)
+    assert done.is_finished
+    third, _ = advanced(sharper, store, RunOptions(again=True))
+    assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
+    found = published_intervals(third.situation.published, stack.version_path)
+    assert {one.sessions for one in found.values()} == {2}
