@@ -1,9 +1,10 @@
 """From a campaign to the plan that is measured next: a new one, or the one to continue."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.collective_case import is_collective
 from collector.database.commits import Commit, head_to_extend
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
@@ -113,7 +114,7 @@ def next_round(
     situation: Situation, step: NewPlan, *, again: bool, retry_failed: bool
 ) -> PlannedRound:
     """The next plan of the campaign, not yet written."""
-    answered = head_answers(situation)
+    answered = head_answers(situation, retry_failed=retry_failed)
     request = PlanRequest(
         campaign=situation.campaign,
         number=step.number,
@@ -140,20 +141,31 @@ def _owed(situation: Situation, step: NewPlan, answered: Collection[str]) -> fro
     return owed_cases(situation.published.store, step.mended, step.mends, wanted)
 
 
-def head_answers(situation: Situation) -> Mapping[str, HeadAnswer]:
-    """What the head answers of the sources' cases for this stack, by case."""
+def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping[str, HeadAnswer]:
+    """What the head answers of the sources' cases for this stack, by case. Where failures are asked
+    for, what is measured and held back is one: the rows of its version show no duration of it."""
     stack, published = situation.stack, situation.published
     if not published.shows(stack):
         return {}
-    wanted = (record.case_id for source in situation.sources for record in source.records)
-    cache = situation.campaign.measure.cache
+    wanted = {r.case_id: r.kernel_type for source in situation.sources for r in source.records}
+    cache, by_precision = situation.campaign.measure.cache, situation.campaign.update == "precision"
     known = published.answers(stack.version_path, wanted, cache=cache)
-    by_precision = situation.campaign.update == "precision"
-    intervals = published_intervals(published, stack.version_path) if by_precision else {}
+    shown = (
+        published_intervals(published, stack.version_path) if by_precision or retry_failed else {}
+    )
     return {
-        case: HeadAnswer(found.is_good, found.mean_us, intervals.get(case))
+        case: HeadAnswer(
+            found.is_good and not (retry_failed and _is_held_back(case, wanted[case], shown)),
+            found.mean_us,
+            shown.get(case),
+        )
         for case, found in known.items()
     }
+
+
+def _is_held_back(case_id: str, kernel_type: str, shown: Container[str]) -> bool:
+    """Whether a good measurement does not show; a collective has no interval either way."""
+    return case_id not in shown and not is_collective(kernel_type)
 
 
 def write(store: Store, situation: Situation, planned: PlannedRound) -> None:

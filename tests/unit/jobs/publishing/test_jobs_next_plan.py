@@ -30,6 +30,7 @@ from tests.unit.collector.database.campaign_maker import (
     commit_shard,
     write_campaign,
 )
+from tests.unit.collector.database.test_database_curves import NPU, device, hosted, products
 
 pytestmark = pytest.mark.fast
 
@@ -285,3 +286,30 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
     found = published_intervals(third.situation.published, stack.version_path)
     assert {one.sessions for one in found.values()} == {2}
+
+
+@pytest.mark.parametrize("timed", [hosted, device])
+def test_what_is_measured_and_held_back_is_a_failure_to_retry(tmp_path, timed):
+    text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
+    text = text.replace("device: A3", f"device: {NPU.device}")
+    (tmp_path / "tree").mkdir()
+    rows = [",".join(map(quoted, record.cells.values())) for record, _ in products()]
+    (tmp_path / "tree" / "MatMulV2.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    once = replace(
+        campaign_from_text(text, path="c.yaml", base=tmp_path), quality=QualitySettings(0.0)
+    )
+    store = MemoryStore()
+    first, _ = advanced(once, store)
+    tried = {record.case_id: Tried(timed(us)) for record, us in products()}
+    for shard in first.plan.shards:
+        records = [c.record for c in read_shard(store.get(keys.shard("made", shard.shard_id)))]
+        made = MadeShard(shard.shard_id, records, [{r.case_id: tried[r.case_id] for r in records}])
+        told = MadePlan([made], stack=first.situation.stack, head_commit=first.plan.head_commit)
+        commit_shard(store, told, first.plan, made)
+    assert advanced(once, store)[0].is_finished
+    second, _ = advanced(once, store, RunOptions(retry_failed=True))
+    assert second.plan.forecast.cases == (len(tried) if timed is hosted else 0)
+
+
+def quoted(cell):
+    return '"' + cell.replace('"', '""') + '"'
