@@ -12,9 +12,9 @@ from pathlib import Path
 
 from collector.errors import OpmeterError
 from collector.measurement import Provenance
+from collector.ops.references import REFERENCES, reference_record
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings
-from collector.record import CaseRecord
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
@@ -24,15 +24,6 @@ _REPEATS = 30
 _LIMIT_S = 120.0
 _NOWHERE = Provenance(
     "doctor", 0, "", 0, "doctor", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
-)
-
-# Memory at its limit, memory in small pieces, and arithmetic at its limit.
-_REFERENCES = (
-    *((kernel, "4096,4096;4096,4096", "4096,4096") for kernel in ("Add", "Mul", "Sub")),
-    *((kernel, "4096,4096", "4096,4096") for kernel in ("Abs", "Exp", "SoftmaxV2", "Sigmoid")),
-    ("SwiGlu", "4096,8192", "4096,4096"),
-    ("Add", "64,4096;64,4096", "64,4096"),
-    *(("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}") for n in (1024, 2048, 4096)),
 )
 
 Medians = Mapping[str, float]
@@ -88,7 +79,7 @@ def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> l
 
 
 def _session(backend: str, device: int, limits: Limits, repeats: int) -> SessionSpec:
-    records = [_record(*reference) for reference in _REFERENCES if find(reference[0]) is not None]
+    records = [reference_record(*shapes) for shapes in REFERENCES if find(shapes[0]) is not None]
     return SessionSpec(
         backend=backend,
         device=device,
@@ -111,18 +102,3 @@ def _medians(spec: SessionSpec, folder: Path) -> Medians:
         for m in result.measurements
         if m.timing is not None
     }
-
-
-def _record(kernel_type: str, inputs: str, outputs: str) -> CaseRecord:
-    slots = inputs.count(";") + 1
-    cells = {
-        "OP State": "",
-        "Accelerator Core": "",
-        "Input Shapes": inputs,
-        "Input Data Types": ";".join(["DT_BF16"] * slots),
-        "Input Formats": ";".join(["ND"] * slots),
-        "Output Shapes": outputs,
-        "Output Data Types": "DT_BF16",
-        "Output Formats": "ND",
-    }
-    return CaseRecord(kernel_type, cells, {})

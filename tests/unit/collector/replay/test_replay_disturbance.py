@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from collector.errors import BadInput, OpmeterError
+from collector.ops.references import REFERENCES
 from collector.plan import Limits
-from collector.replay.disturbance import _REFERENCES, Disturbance, compare, concurrency_test
+from collector.replay.disturbance import Disturbance, compare, concurrency_test
 from collector.replay.lock import DeviceLock, _take_slot, concurrency_limit, measuring_slot
 from tests.unit.collector.replay.conftest import ROOT
 
@@ -123,7 +124,7 @@ def smaller(references):
 def test_a_cpu_measures_the_reference_cases(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
-    monkeypatch.setattr("collector.replay.disturbance._REFERENCES", smaller(_REFERENCES))
+    monkeypatch.setattr("collector.replay.disturbance.REFERENCES", smaller(REFERENCES))
     found = concurrency_test("cpu", [0], tmp_path, Limits(memory_gb=8.0), repeats=1)
     assert len(found) >= 8
     assert all(case.alone_us > 0 and case.together_us > 0 for case in found)
