@@ -93,6 +93,26 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True)
+class CanaryReading:
+    """What a reference case took at one place of a session, `at_s` after the first case began: the
+    mean of so many accepted repeats, and their relative standard deviation."""
+
+    case: str  # as `Case.describe` says it
+    place: str  # one of CANARY_PLACES of `collector.plan`
+    at_s: float
+    mean_us: float
+    deviation: float
+    repeats: int
+
+    def __post_init__(self) -> None:
+        numbers = (self.at_s, self.mean_us, self.deviation)
+        if not all(map(isfinite, numbers)) or self.mean_us <= 0 or min(numbers) < 0:
+            raise BadInput(f"no reading of a canary: {self.mean_us} us at {self.at_s} s")
+        if self.repeats < 2:
+            raise BadInput(f"no reading of a canary: {self.repeats} repeats")
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a measurement comes from: enough to find the raw record and to rank it."""
 
@@ -118,7 +138,8 @@ class Measurement:
     """One case, tried once. `n_expected` launches were issued for timing, `n_observed` were
     recorded, `n_accepted` passed the outlier rule and make the timing.
 
-    `disturbance` is None where nobody tells what else had the device.
+    `disturbance` is None where nobody tells what else had the device. `canaries` are what the
+    session read of its reference cases: of all its measurements the same.
     `op_state` is what the profiler said of the launches. `asked` is empty but where another case
     had been asked for (its id), and this is the kernel that really ran.
     """
@@ -145,6 +166,7 @@ class Measurement:
     started_at: str = ""
     ended_at: str = ""
     disturbance: Disturbance | None = None
+    canaries: tuple[CanaryReading, ...] = ()
 
     @property
     def measurement_id(self) -> str:

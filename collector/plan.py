@@ -17,6 +17,11 @@ WARM_UPS = 3  # launches of a case before any that counts
 # more of them, at most, and how much of a shard's forecast is measured again in a later session.
 MORE_REPEATS_SHARE = 0.5
 AGAIN_SHARE = 0.25
+# Canaries: reference cases that a session of at least so many seconds, by forecast, replays at its
+# start, in its middle and at its end, each with so many repeats.
+CANARIES_FROM_S = 60.0
+CANARY_PLACES = ("start", "middle", "end")
+CANARY_REPEATS = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collector.errors import BadInput
 from collector.measurement import (
     CACHES,
     TIMING_FIELDS,
+    CanaryReading,
     Companion,
     DeviceState,
     Disturbance,
@@ -51,6 +52,7 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "started_at": m.started_at,
         "ended_at": m.ended_at,
         "disturbance": _disturbance_text(m.disturbance),
+        "canaries": _canaries_text(m.canaries),
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -108,6 +110,7 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         disturbance=disturbance_of(row["disturbance"]),
+        canaries=canaries_of(row["canaries"]),
     )
 
 
@@ -156,6 +159,24 @@ def disturbance_of(text: str) -> Disturbance | None:
     return disturbance
 
 
+def canaries_of(text: str) -> tuple[CanaryReading, ...]:
+    """The readings of a cell. Raises BadInput for other text, also for one that says the same in
+    other words."""
+    readings = tuple(CanaryReading(*told) for told in list_of("canaries", text))
+    if _canaries_text(readings) != text:
+        raise BadInput(f"canaries {text!r} are not how they are written")
+    return readings
+
+
+def _canaries_text(readings: Sequence[CanaryReading]) -> str:
+    return _json(
+        [
+            [r.case, r.place, float(r.at_s), float(r.mean_us), float(r.deviation), r.repeats]
+            for r in readings
+        ]
+    )
+
+
 def _disturbance_text(disturbance: Disturbance | None) -> str:
     if disturbance is None:
         return ""
@@ -196,6 +217,7 @@ LISTS: Mapping[str, Any] = {
     "counters": tuple[tuple[str, float], ...],
     "warnings": tuple[str, ...],
     "disturbance": tuple[tuple[str, float], ...],
+    "canaries": tuple[tuple[str, str, float, float, float, int], ...],
 }
 _COUNTS = frozenset({"watched", "clean", "switches"})
 ROW_COLUMNS = (
@@ -224,7 +246,9 @@ ROW_COLUMNS = (
     "started_at",
     "ended_at",
     "disturbance",
+    "canaries",
 )
-# What parts were written without before there was such a column; absent, it is empty.
-LATER_COLUMNS = ("disturbance",)
-FIRST_COLUMNS = tuple(name for name in ROW_COLUMNS if name not in LATER_COLUMNS)
+# What parts were written without before there was such a column, in the order in which they came;
+# absent, it is empty.
+LATER_COLUMNS = ("disturbance", "canaries")
+FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]

@@ -2,7 +2,7 @@
 row, read a column at a time, since a merge reads hundreds of thousands of them."""
 
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 
 import pyarrow as pa
@@ -19,7 +19,15 @@ from collector.measurement import (
     Timing,
     measurement_id_of,
 )
-from collector.row import LATER_COLUMNS, LISTS, ROW_COLUMNS, WHOLE_NUMBER, disturbance_of, list_of
+from collector.row import (
+    LATER_COLUMNS,
+    LISTS,
+    ROW_COLUMNS,
+    WHOLE_NUMBER,
+    canaries_of,
+    disturbance_of,
+    list_of,
+)
 from collector.stack import Runtime
 
 _MOST_BLOCK_BYTES = (1 << 31) - 1
@@ -49,6 +57,10 @@ _FIELDS = [
 _PLAIN = {
     "counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$",
     "disturbance": rf"^(?:\[{','.join(_FIELDS)}\])?$",
+}
+_CLOSER: Mapping[str, Callable[[str], object]] = {
+    "disturbance": disturbance_of,
+    "canaries": canaries_of,
 }
 
 
@@ -152,6 +164,7 @@ def _check_lists(column: pa.ChunkedArray, name: str, key: str) -> None:
     is_plain = pc.match_substring_regex(column, _PLAIN.get(name, "^$"))
     for text in pc.unique(column.filter(pc.invert(is_plain))).to_pylist():
         try:
-            disturbance_of(text) if name == "disturbance" else list_of(name, text)
+            closer = _CLOSER.get(name)
+            closer(text) if closer else list_of(name, text)
         except BadInput as error:
             raise BadInput(str(error), path=key) from error

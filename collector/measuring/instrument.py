@@ -14,7 +14,8 @@ from collector.manifest import Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers
 from collector.measuring.counters import counter_groups, with_counters
-from collector.plan import Limits, MeasureSettings
+from collector.plan import CANARIES_FROM_S, Limits, MeasureSettings
+from collector.replay.canaries import cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import discard_profile
@@ -42,7 +43,8 @@ class Instrument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What all sessions of a run are told alike. No case counts as hung before `least_limit_s`."""
+    """What all sessions of a run are told alike. No case counts as hung before `least_limit_s`.
+    Sessions of at least `canaries_from_s`, by forecast, have canaries."""
 
     backend: str
     stack: Stack
@@ -50,6 +52,7 @@ class SessionSettings:
     limits: Limits
     device: int = 0
     least_limit_s: float = _LEAST_LIMIT_S
+    canaries_from_s: float = CANARIES_FROM_S
 
 
 class ReplayInstrument:
@@ -75,6 +78,7 @@ class ReplayInstrument:
         self._on_progress = on_progress
         self._stop_at = frozenset(stop_at)
         self._unread = unread
+        self._has_canaries = True
         self._concurrency = concurrency_limit()
         limited = settings.backend == "npu" and self._concurrency is not None
         self._chip = chip_to_itself(settings.device, self._concurrency or 1) if limited else ""
@@ -82,7 +86,7 @@ class ReplayInstrument:
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
         """Run one session; whatever ended it, its complete cases are answered."""
         first, *others = counter_groups(self._settings.backend, self._settings.measure.aic_metrics)
-        report, result, usage = self._pass(cases, provenance, first)
+        report, result, usage = self._first_pass(cases, provenance, first)
         measurements = result.measurements
         raw = [RawRecords(result.summary, result.journal)]
         for group in others:
@@ -90,7 +94,7 @@ class ReplayInstrument:
             again = [case for case in cases if case.record.case_id in good]
             if not again or self._stop.is_set():
                 break
-            _, more, taken = self._pass(again, provenance, group)
+            _, more, taken = self._pass(self._spec(again, group), provenance)
             measurements = with_counters(measurements, more.measurements, group)
             raw.append(RawRecords(more.summary, more.journal, group))
             usage = usage.plus(taken)
@@ -103,15 +107,36 @@ class ReplayInstrument:
             unread=result.unread,
         )
 
-    def _pass(
+    def _first_pass(
         self, cases: Sequence[ShardCase], provenance: Provenance, group: str
     ) -> tuple[SessionReport, SessionResult, Usage]:
-        """One run of the cases under the profiler, with one group of counters."""
-        folder = self._scratch / f"session_{provenance.session}_{group}"
-        folder.mkdir(parents=True)
+        """The pass that gives the durations, with canaries where it is long. Once a session has
+        died in one of them there are no more, and what it left unmeasured is for the next."""
         spec = self._spec(cases, group)
+        predicted_s = sum(case.predicted_s for case in cases)
+        if self._has_canaries and predicted_s >= self._settings.canaries_from_s:
+            limit_s = self._limit_s(0.0)
+            spec = replace(spec, cases=with_canaries(spec.cases, spec.backend, limit_s))
+        report, result, usage = self._pass(spec, provenance)
+        if not is_canary(spec, report.offender):
+            return report, result, usage
+        self._has_canaries = False
+        logger.warning("session %d died in a canary: there are no more", provenance.session)
+        if result.measurements or self._stop.is_set():
+            return report, result, usage
+        # Nothing tells of its cases, so that one of them would be blamed for it.
+        report, result, more = self._pass(self._spec(cases, group), provenance, "_again")
+        return report, result, usage.plus(more)
+
+    def _pass(
+        self, spec: SessionSpec, provenance: Provenance, suffix: str = ""
+    ) -> tuple[SessionReport, SessionResult, Usage]:
+        """One run of a session's cases under the profiler, with one group of counters, in a folder
+        of its own."""
+        folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
+        folder.mkdir(parents=True)
         with measuring_slot(self._concurrency, self._stop, chip=self._chip):
-            tick = self._ticker(cases, folder / JOURNAL)
+            tick = self._ticker(spec, folder / JOURNAL)
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
@@ -156,17 +181,16 @@ class ReplayInstrument:
     def _limit_s(self, predicted_s: float) -> float:
         return case_limit_s(predicted_s, self._settings.limits, self._settings.least_limit_s)
 
-    def _ticker(
-        self, cases: Sequence[ShardCase], journal: Path
-    ) -> Callable[[SessionProgress], None]:
+    def _ticker(self, spec: SessionSpec, journal: Path) -> Callable[[SessionProgress], None]:
         tail = JournalTail(journal)
 
         def tick(progress: SessionProgress) -> None:
             ordinal = progress.in_flight
-            case = "" if ordinal is None else cases[ordinal].record.case.describe()
-            self._on_progress(progress.ended, case)
+            case = "" if ordinal is None else spec.cases[ordinal].record.case.describe()
+            self._on_progress(cases_before(spec, progress.ended), case)
             if self._stop_at and any(
-                c.outcome in self._stop_at for c in tail.read().cases.values()
+                c.outcome in self._stop_at and not is_canary(spec, c.ordinal)
+                for c in tail.read().cases.values()
             ):
                 self._stop.set()
 

@@ -70,19 +70,22 @@ class CaseReplay:
         self,
         device: Device,
         marks: Marks,
-        measure: MeasureSettings,
         memory_gb: float,
         find: Callable[[str], OpSpec | None],
     ):
         self._device = device
         self._marks = marks
-        self._measure = measure
         self._memory_gb = memory_gb
         self._find = find
         self._repeater = Repeater(device.watcher())
 
     def replay(
-        self, ordinal: int, case: Case, seed: int, on_phase: Callable[[str], None]
+        self,
+        ordinal: int,
+        case: Case,
+        seed: int,
+        measure: MeasureSettings,
+        on_phase: Callable[[str], None],
     ) -> Replayed:
         """Issue all launches of one case.
 
@@ -101,7 +104,7 @@ class CaseReplay:
         built = time.perf_counter()
         on_phase("launching")
         self._marks.open(ordinal)
-        issued = launches.issue(self._measure)
+        issued = launches.issue(measure)
         self._marks.close(ordinal)
         self._device.synchronize()
         on_phase("looking")

@@ -15,6 +15,7 @@ from collector.errors import CaseRejected
 from collector.measurement import Outcome
 from collector.ops.spec import OpSpec
 from collector.replay.calls import NoOperator
+from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
 from collector.replay.journal import MEASURED, JournalWriter, time_now
 from collector.replay.marks import Marks
@@ -35,7 +36,6 @@ class Loop:
         self._replay = CaseReplay(
             self._device,
             Marks(self._device, len(spec.cases), cold=cold),
-            spec.measure,
             spec.limits.memory_gb,
             _finder(spec.catalog),
         )
@@ -75,6 +75,7 @@ class Loop:
                     ordinal,
                     record.case,
                     seed,
+                    measure_of(case, self._spec.measure),
                     lambda phase: journal.write("phase", ordinal=ordinal, phase=phase),
                 )
         except Exception as error:  # the fence: whatever an operator raises is its case's answer

@@ -6,6 +6,7 @@ Nothing is asked of the process that ran; a session that was killed is read in t
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -23,6 +24,7 @@ from collector.quality.reconcile import Attribution, Expectation, Substitution, 
 from collector.quality.statistics import summarise
 from collector.quality.trend import trend
 from collector.record import as_ran
+from collector.replay.canaries import told_by_canaries
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
 from collector.replay.op_summary import join_summaries
@@ -70,10 +72,14 @@ def collect(
     step_us = clock_step_us(_durations_us(found) for found in attributions.values())
     is_partial = records.is_partial(report)
     answers = _Answers(spec, journal, attributions, report, provenance, is_partial, step_us)
-    measurements = tuple(m for i in range(len(spec.cases)) for m in answers.of(i))
+    told = {ordinal: answers.of(ordinal) for ordinal in range(len(spec.cases))}
+    canaries = {i: told.pop(i) for i, case in enumerate(spec.cases) if case.place}
+    measurements = tuple(chain.from_iterable(told.values()))
+    if canaries:
+        measurements = told_by_canaries(spec, journal, canaries, measurements)
     answered = {m.case_id for m in measurements if not m.is_filed}
     lost = {m.case_id for m in measurements if m.outcome is Outcome.PROFILER_LOST}
-    cases = [case.record.case_id for case in spec.cases]
+    cases = [case.record.case_id for case in spec.cases if not case.place]
     return SessionResult(
         began=bool(journal.cases),
         measurements=measurements,

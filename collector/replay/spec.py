@@ -14,16 +14,19 @@ from collector.stack import Stack
 
 _SPEC = "spec.json"
 _CASES = "cases.csv"
+_OF_CASES = ("predicted_s", "limit_s", "place")  # of SessionCase, beside its record
 DEFAULT_CATALOG = "collector.ops.registry"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCase:
-    """A case, its forecast, and the time after which it counts as hung."""
+    """A case, its forecast, and the time after which it counts as hung. One with a `place` is a
+    canary: it tells of its session, and is no case that was asked for."""
 
     record: CaseRecord
     predicted_s: float
     limit_s: float
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
         "catalog": spec.catalog,
         "stack": spec.stack.as_json() if spec.stack else None,
         "aic_metrics": spec.aic_metrics,
-        "predicted_s": [case.predicted_s for case in spec.cases],
-        "limit_s": [case.limit_s for case in spec.cases],
+        **{name: [getattr(case, name) for case in spec.cases] for name in _OF_CASES},
     }
     (directory / _CASES).write_bytes(write_table(case.record for case in spec.cases))
     (directory / _SPEC).write_bytes(readable_json(value))
@@ -79,7 +81,7 @@ def read_spec(directory: Path) -> SessionSpec:
 
 def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
     measure = {**value["measure"], "aic_metrics": tuple(value["measure"]["aic_metrics"])}
-    forecasts = zip(records, value["predicted_s"], value["limit_s"], strict=True)
+    forecasts = zip(records, *(value[name] for name in _OF_CASES), strict=True)
     return SessionSpec(
         backend=value["backend"],
         device=value["device"],

@@ -3,6 +3,7 @@
 import tempfile
 import threading
 from collections.abc import Callable, Collection
+from math import inf
 from pathlib import Path
 
 from collector.errors import BadInput
@@ -60,7 +61,7 @@ def microbench_by_replay(
             scratch_folder(f"{backend}0") as scratch,
         ):
             instrument = ReplayInstrument(
-                SessionSettings(backend, stack, measure, _LIMITS, least_limit_s=_LIMITS.case_s),
+                _settings(stack, backend, measure),
                 scratch,
                 stop,
                 lambda ended, case: on_progress(tree.answered + ended, tree.total),
@@ -70,6 +71,13 @@ def microbench_by_replay(
             batches = Batches(_SESSION_CASES * measure.budget_s)
             measure_all(tree, instrument, batches, stop=stop, on_progress=on_progress)
     return tree.result(describe(stack, backend, measure), prune_empty=prune_empty)
+
+
+def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSettings:
+    """Without canaries: a tree has no place for what they tell."""
+    return SessionSettings(
+        backend, stack, measure, _LIMITS, least_limit_s=_LIMITS.case_s, canaries_from_s=inf
+    )
 
 
 def _check_writable(folder: Path) -> None:

@@ -11,6 +11,7 @@ from collector.manifest import NO_USAGE, StoredObject
 from collector.measurement import Measurement, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.measuring.retries import is_answered, worth_again
+from collector.quality.canaries import is_doubted
 from collector.shard import ShardCase
 from collector.worker.attempt import Attempt, Part, is_committed
 from collector.worker.leftovers import read_leftovers
@@ -71,7 +72,7 @@ class ShardAnswers:
 
     def unanswered(self) -> list[ShardCase]:
         """The cases to measure, in the shard's order; where all have an answer, those that are
-        measured again, because something else had the device."""
+        measured again, because something else had the device or it did not stay the same."""
         tried: dict[str, list[Measurement]] = defaultdict(list)
         for part in self._parts:
             for m in part.measurements:
@@ -161,8 +162,8 @@ class ShardAnswers:
 
 
 def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
-    """Case id -> the measurement that answers for it: a good one before a failed one, an
-    undisturbed one before others, then the latest by rank, so that the choice does not depend on
+    """Case id -> the measurement that answers for it: a good one before a failed one, one that is
+    not doubted before others, then the latest by rank, so that the choice does not depend on
     the order of parts."""
     best: dict[str, Measurement] = {}
     for m in tried:
@@ -173,4 +174,4 @@ def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
 
 
 def _standing(m: Measurement) -> tuple[bool, bool, tuple[int, int, str, str]]:
-    return (m.is_good, not m.is_disturbed, m.rank_key)
+    return (m.is_good, not is_doubted(m), m.rank_key)

@@ -36,6 +36,8 @@ from collector.table import table_bytes, table_rows
 
 logger = logging.getLogger(__name__)
 
+_OLD_COLUMNS = [ROW_COLUMNS[:count] for count in range(len(FIRST_COLUMNS), len(ROW_COLUMNS))]
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -136,12 +138,15 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
     # A merge reads parts as columns (`database.measurement_rows`): it moves 100,000s of rows, and
     # would hold them as objects. A test holds both to the same answers.
-    is_old = data.startswith(table_bytes(FIRST_COLUMNS, ()))
-    columns = FIRST_COLUMNS if is_old else ROW_COLUMNS
+    columns = next((known for known in _OLD_COLUMNS if _begins_with(data, known)), ROW_COLUMNS)
     rows = table_rows(data, columns, path=key)
     return tuple(
         _measurement(dict(zip(columns, row, strict=True)), key, line) for line, row in rows
     )
+
+
+def _begins_with(data: bytes, columns: Sequence[str]) -> bool:
+    return data.startswith(table_bytes(columns, ()))
 
 
 def _measurement(cells: Mapping[str, str], key: str, line: int) -> Measurement:

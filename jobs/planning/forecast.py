@@ -6,15 +6,24 @@ it says is never written as a measurement.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, fsum
 
 from collector.case import Case
 from collector.collective import Collective
 from collector.expert_call import ExpertCall
 from collector.gang_case import RoutedCall
 from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
+from collector.ops.references import canary_records
+from collector.ops.refusals import FindOperator
 from collector.ops.spec import OpSpec
-from collector.plan import WARM_UPS, MeasureSettings
+from collector.plan import (
+    CANARIES_FROM_S,
+    CANARY_PLACES,
+    CANARY_REPEATS,
+    WARM_UPS,
+    MeasureSettings,
+)
 from collector.stack import Stack
 
 CASE_OVERHEAD_S = 0.005
@@ -72,6 +81,20 @@ class Prediction:
     total_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class SessionCost:
+    """What a session takes beside its cases: to start, and for its canaries where it is long."""
+
+    start_s: float
+    canaries_s: float = 0.0
+
+    def of_sessions(self, work_s: float, session_s: float) -> float:
+        """That of all sessions of one shard, whose cases take `work_s` by forecast."""
+        full, rest_s = divmod(work_s, session_s)
+        long = full * (session_s >= CANARIES_FROM_S) + (rest_s >= CANARIES_FROM_S)
+        return self.start_s * max(1, ceil(work_s / session_s)) + self.canaries_s * long
+
+
 def peaks_of(stack: Stack) -> Peaks:
     """The peaks of a stack's device: described, worked out from a cpu's facts, or assumed."""
     if stack.device.startswith("CPU_"):
@@ -91,6 +114,16 @@ def predict(
     fill_s = sum(slot.size_bytes for slot in case.inputs or ()) / peaks.fill_bytes_per_s
     once_s = launches * (launch_s + between_s) + fill_s + CASE_OVERHEAD_S
     return Prediction(launch_s, once_s * len(measure.aic_metrics))
+
+
+def session_cost(
+    backend: str, find: FindOperator, peaks: Peaks, measure: MeasureSettings
+) -> SessionCost:
+    """What a session costs beside its cases."""
+    once = replace(measure, repeat_count=CANARY_REPEATS, aic_metrics=measure.aic_metrics[:1])
+    known = [(record.case, find(record.kernel_type)) for record in canary_records(backend)]
+    place_s = fsum(predict(case, op, peaks, once, None).total_s for case, op in known if op)
+    return SessionCost(peaks.session_start_s, len(CANARY_PLACES) * place_s)
 
 
 def predict_collective(

@@ -36,7 +36,7 @@ from jobs.planning.candidates import (
     still_missing,
     unsupported,
 )
-from jobs.planning.forecast import Peaks, peaks_of
+from jobs.planning.forecast import Peaks, peaks_of, session_cost
 from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
 from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
@@ -79,17 +79,16 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     chosen = _chosen(candidates, request)
     peaks = peaks_of(request.stack)
     priced = _priced(chosen, request, peaks, find)
-    answers_hash, start_s = _answers_hash(request), peaks.session_start_s
+    answers_hash = _answers_hash(request)
+    cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = _narrowed(candidates, request, peaks, find)
     missing, priced = priced, [*priced, *narrowed]
-    shards = cut_shards(
-        priced, campaign.shards, campaign.devices, start_s, answers_hash=answers_hash
-    )
+    shards = cut_shards(priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash)
     once_s = _device_s(shards, campaign.backend)
-    repeated = _repeated(missing, request, once_s, start_s)
+    repeated = _repeated(missing, request, once_s, cost.start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
-    shards += cut_repeats(repeated, campaign.shards, start_s, begin_s, answers_hash)
+    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),

@@ -13,11 +13,12 @@ from collector.canonical import sha256_hex, short_hash
 from collector.plan import ShardSettings
 from collector.shard import ShardCase, write_shard
 from jobs.planning.candidates import PricedCase
-from jobs.planning.forecast import GANG_START_S
+from jobs.planning.forecast import GANG_START_S, SessionCost
 from jobs.planning.packing import longest_first, pack
 
 # Shorter shards follow the devices' real speed better; below this their start-up weighs too much.
 _SHORTEST_SHARD_S = 180.0
+_GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,16 @@ def cut_shards(
     priced: Sequence[PricedCase],
     settings: ShardSettings,
     devices: int,
-    start_s: float,
+    cost: SessionCost,
     *,
     answers_hash: str,
 ) -> list[CutShard]:
-    """All shards in the order in which they should begin. `start_s` is what it takes to start a
-    session; `answers_hash` tells what else than its cases makes a shard's answers what they are."""
+    """All shards in the order in which they should begin. `cost` is that of a session beside its
+    cases; `answers_hash` tells what else than them makes a shard's answers what they are."""
     gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, answers_hash)
     begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
     singles = [item for item in priced if item.ranks == 1]
-    return gangs + _cut_singles(singles, settings, devices, start_s, begin_s, answers_hash)
+    return gangs + _cut_singles(singles, settings, devices, cost, begin_s, answers_hash)
 
 
 def cut_gangs(
@@ -63,7 +64,7 @@ def cut_gangs(
         costs = [item.cost_s for item in items]
         for dealt in longest_first(costs, ceil(fsum(costs) / settings.target_s)):
             members = _in_order([items[at] for at in dealt])
-            lasts_s = _shard_s(members, settings.session_s, GANG_START_S)
+            lasts_s = _shard_s(members, settings.session_s, _GANG_COST)
             cut.append(_shard(members, lasts_s, begin_s, answers_hash, ranks))
             begin_s += lasts_s
     return cut
@@ -73,7 +74,7 @@ def _cut_singles(
     priced: Sequence[PricedCase],
     settings: ShardSettings,
     devices: int,
-    start_s: float,
+    cost: SessionCost,
     begin_s: float,
     answers_hash: str,
 ) -> list[CutShard]:
@@ -86,11 +87,11 @@ def _cut_singles(
     groups: dict[str, list[int]] = {}
     for index, item in enumerate(priced):
         groups.setdefault(item.group, []).append(index)
-    count = shards_a_device(fsum(costs), devices, settings, start_s)
+    count = shards_a_device(fsum(costs), devices, settings, cost.start_s)
     cut = []
     for device in pack(list(groups.values()), costs, devices, count).devices:
         members = [_in_order([priced[index] for index in shard]) for shard in device]
-        lasts = [_shard_s(shard, settings.session_s, start_s) for shard in members]
+        lasts = [_shard_s(shard, settings.session_s, cost) for shard in members]
         starts = accumulate(lasts[:-1], initial=begin_s)
         of_device = zip(members, lasts, starts, strict=True)
         cut += [_shard(*facts, answers_hash) for facts in of_device]
@@ -100,7 +101,7 @@ def _cut_singles(
 def cut_repeats(
     repeated: Sequence[Sequence[PricedCase]],
     settings: ShardSettings,
-    start_s: float,
+    cost: SessionCost,
     begin_s: float,
     answers_hash: str,
 ) -> list[CutShard]:
@@ -108,7 +109,7 @@ def cut_repeats(
     those in which the same cases may be measured for the first time."""
     again_hash = short_hash([answers_hash, "again"])
     return [
-        _shard(_in_order(shard), _shard_s(shard, settings.session_s, start_s), begin_s, again_hash)
+        _shard(_in_order(shard), _shard_s(shard, settings.session_s, cost), begin_s, again_hash)
         for shard in repeated
     ]
 
@@ -147,10 +148,10 @@ def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
     )
 
 
-def _shard_s(shard: Sequence[PricedCase], session_s: float, start_s: float) -> float:
-    """The cases, and the start of every session they need."""
+def _shard_s(shard: Sequence[PricedCase], session_s: float, cost: SessionCost) -> float:
+    """The cases, and what every session that they need takes beside them."""
     work_s = fsum(item.cost_s for item in shard)
-    return work_s + start_s * max(1, ceil(work_s / session_s))
+    return work_s + cost.of_sessions(work_s, session_s)
 
 
 def _shard(

@@ -22,7 +22,7 @@ import pytest
 from collector.errors import BadInput
 from collector.measurement import Outcome
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
-from collector.plan import Limits, MeasureSettings
+from collector.plan import CANARY_PLACES, Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
 from collector.record import CaseRecord
 from collector.replay.journal import JOURNAL, read_journal
@@ -382,6 +382,21 @@ def test_every_group_of_counters_is_a_pass_of_its_own(bench):
     assert refused.outcome is Outcome.UNSUPPORTED
     assert [raw.group for raw in answers.raw] == ["", "Memory"]
     assert "aiv_main_mem_read_bw" in answers.raw[1].summary.read_text().splitlines()[0]
+
+
+def test_a_session_of_a_minute_tells_its_canaries(bench):
+    stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
+    settings = SessionSettings("npu", stack, MeasureSettings(repeat_count=3), Limits())
+    instrument = ReplayInstrument(
+        settings, bench.folder, threading.Event(), lambda done, case: None
+    )
+    cases = [ShardCase(add(rows), 30.0) for rows in (8, 16)]
+    answers = instrument.measure(cases, replace(PROVENANCE, runtime=Runtime.FAKE))
+    assert [m.case_id for m in answers.measurements] == [case.record.case_id for case in cases]
+    assert all(m.is_good and m.n_expected == 3 for m in answers.measurements)
+    (told,) = {m.canaries for m in answers.measurements}
+    # The fake device does a product of 4096 in less than any device can: that is no reading.
+    assert [(r.case.split()[0], r.place) for r in told] == [("Add", p) for p in CANARY_PLACES]
 
 
 def _durations(result: SessionResult) -> dict[str, float]:

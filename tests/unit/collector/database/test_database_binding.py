@@ -26,8 +26,8 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import Companion, DeviceState, Disturbance, Measurement
-from collector.plan import plan_from_json, plan_to_json
+from collector.measurement import CanaryReading, Companion, DeviceState, Disturbance, Measurement
+from collector.plan import CANARY_PLACES, plan_from_json, plan_to_json
 from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
 from collector.stack import Runtime
 from collector.store.memory import MemoryStore
@@ -280,6 +280,11 @@ ODD = {
     "companions": ['[["Add",1]]', '[["Add",1.5,2.0]]', "[[1,1,2.0]]", "x", '[["Add",1,1e999]]'],
     "warnings": ["x", "[1]", "{}", '"a"', "[null]"],
     "disturbance": ["x", "{}", '[["x",1.0]]', '[["watched",30.0]]', '[["watched","many"]]'],
+    "canaries": [
+        *("x", "{}", "[]", '[["a","start",0.0,1.0,0.0]]', '[["a","start",0.0,-1.0,0.0,8]]'),
+        *('[["a","start",0.0,1.0,0.0,1]]', '[["a","start",0.0,1.0,0.0,8.0]]'),
+        *('[["a","start",0,1.0,0.0,8]]', '[["a","start",0.0,1e999,0.0,8]]'),
+    ],
     "n_expected": ["-1", "1.5", "", "x", "+1", "01", "1e3", "9" * 20, "١"],
     "n_observed": ["-1", "x"],
     "n_accepted": ["-1", "x"],
@@ -316,11 +321,13 @@ def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(s
     """And give the same rows, so that a merge that knows them adds nothing."""
     ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
     row = dict(zip(ROW_COLUMNS, cells, strict=True))
-    assert set(FIRST_COLUMNS) < set(ROW_COLUMNS)
-    old = table_bytes(FIRST_COLUMNS, [[row[name] for name in FIRST_COLUMNS]])
+    assert (*FIRST_COLUMNS, *LATER_COLUMNS) == ROW_COLUMNS
     new = table_bytes(ROW_COLUMNS, [list(row.values())])
-    assert read_part(old, key=PART) == read_part(new, key=PART) != ()
-    assert rows_of_part(old, key=PART) == rows_of_part(new, key=PART)
+    for later in range(len(LATER_COLUMNS)):
+        names = (*FIRST_COLUMNS, *LATER_COLUMNS[:later])
+        old = table_bytes(names, [[row[name] for name in names]])
+        assert read_part(old, key=PART) == read_part(new, key=PART) != ()
+        assert rows_of_part(old, key=PART) == rows_of_part(new, key=PART)
     table = load_state(store, publish(store)).measurements
     out = io.BytesIO()
     pq.write_table(table.drop_columns(list(LATER_COLUMNS)), out)
@@ -344,10 +351,22 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     state=st.builds(DeviceState, st.none() | finite, st.none() | finite),
     disturbance=st.none()
     | st.builds(Disturbance, counts, counts, st.floats(0, 1e308), st.floats(0, 9), counts),
+    canaries=st.lists(
+        st.builds(
+            CanaryReading,
+            names,
+            st.sampled_from(CANARY_PLACES),
+            st.floats(0, 1e6),
+            st.floats(1e-3, 1e12),
+            st.floats(0, 1e3),
+            st.integers(2, 99),
+        ),
+        max_size=3,
+    ),
 )
 @settings(max_examples=200)
 def test_whatever_a_worker_can_write_a_merge_takes_in(
-    counters, companions, warnings, state, disturbance
+    counters, companions, warnings, state, disturbance, canaries
 ):
     store = MemoryStore()
     write_campaign(store, PLAN)
@@ -358,6 +377,7 @@ def test_whatever_a_worker_can_write_a_merge_takes_in(
         warnings=tuple(warnings),
         opened=state,
         disturbance=disturbance,
+        canaries=tuple(canaries),
     )
     data = part_bytes([measured])
     assert rows_of_part(data, key=PART).num_rows == 1

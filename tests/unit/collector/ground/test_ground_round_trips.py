@@ -23,6 +23,7 @@ from collector.manifest import (
     manifest_to_json,
 )
 from collector.measurement import (
+    CanaryReading,
     Companion,
     DeviceState,
     Disturbance,
@@ -169,6 +170,18 @@ measurements = st.builds(
     warnings=st.lists(texts, max_size=2).map(tuple),
     opened=st.builds(DeviceState, st.none() | numbers, st.none() | numbers),
     disturbance=st.none() | st.builds(Disturbance, whole, whole, shares, shares, whole),
+    canaries=st.lists(
+        st.builds(
+            CanaryReading,
+            texts,
+            texts,
+            numbers,
+            st.floats(1e-3, 1e9),
+            st.floats(0, 10),
+            st.integers(2, 99),
+        ),
+        max_size=3,
+    ).map(tuple),
 )
 
 

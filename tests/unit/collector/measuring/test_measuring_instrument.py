@@ -112,6 +112,41 @@ def test_a_case_may_take_many_times_its_forecast_within_the_campaigns_limit():
     assert case_limit_s(0.1, limits, 100.0) == 100
 
 
+def test_a_session_of_a_minute_has_canaries_and_a_shorter_one_none(sessions, tmp_path):
+    minute = [replace(case, predicted_s=15.0) for case in cases(4)]
+    asked = made(tmp_path)
+    asked.measure(minute, PROVENANCE)
+    asked.measure(minute[:3], replace(PROVENANCE, session=2))
+    assert [sum(not case.place for case in spec.cases) for spec in sessions.specs] == [4, 3]
+    assert sessions.sizes == [10, 3]
+    short = replace(SETTINGS, canaries_from_s=1.0)
+    made(tmp_path, short).measure(cases(1), replace(PROVENANCE, session=3))
+    assert sessions.sizes[2] == 7
+
+
+def test_only_the_pass_that_gives_durations_has_canaries(sessions, tmp_path):
+    groups = MeasureSettings(aic_metrics=("PipeUtilization", "Memory"))
+    settings = replace(SETTINGS, backend="npu", measure=groups, canaries_from_s=1.0)
+    timing = Timing(*[1.0] * 8)
+    sessions.measure = lambda records, provenance: [
+        Measurement(r.case_id, r.kernel_type, Outcome.OK, "", provenance, timing=timing)
+        for r in records
+    ]
+    made(tmp_path, settings).measure(cases(2), PROVENANCE)
+    assert sessions.sizes == [8, 2]
+
+
+def test_a_session_that_dies_in_a_canary_is_repeated_without_and_so_are_all_after(
+    sessions, tmp_path
+):
+    sessions.report = SessionReport(Ending.CRASHED, "killed", 1, 1.0, "")
+    asked = made(tmp_path, replace(SETTINGS, canaries_from_s=1.0))
+    told = asked.measure(cases(2), PROVENANCE)
+    asked.measure(cases(2), replace(PROVENANCE, session=2))
+    assert sessions.sizes == [8, 2, 2]
+    assert told.usage.wall_s == 2.0
+
+
 def test_the_limits_of_the_cases_are_told_to_the_session(sessions, tmp_path):
     settings = replace(SETTINGS, limits=Limits(case_s=240.0))
     made(tmp_path, settings).measure(cases(2), PROVENANCE)

@@ -1,5 +1,7 @@
 """Which outcomes are believed at once."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.measurement import Disturbance, Measurement, Outcome, Timing
@@ -65,6 +67,14 @@ def test_where_most_cases_are_disturbed_it_is_the_machine_and_none_is_tried_agai
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
     assert worth_again([*CASES[:3], REST], tried) == CASES[:2]
     assert worth_again([*CASES[:2], REST], tried) == []
+
+
+def test_what_a_session_that_drifted_measured_is_measured_again():
+    (first,) = tries(CASES[0], QUIET).values()
+    drifted = [replace(first[0], warnings=("the session drifted: by 6 %",))]
+    name = CASES[0].record.case_id
+    assert worth_again(CASES, {name: drifted}) == CASES[:1]
+    assert worth_again(CASES, {name: [*drifted, *first]}) == []
 
 
 def test_one_try_in_peace_is_enough():

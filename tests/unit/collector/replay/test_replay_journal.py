@@ -1,6 +1,7 @@
 """The journal's two ends, the specification's files, and memory: without torch."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from collector.errors import BadInput
 from collector.measurement import DeviceState, Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.disturbed import Lap, Watch
+from collector.replay.canaries import with_canaries
 from collector.replay.journal import JOURNAL, JournalTail, JournalWriter, read_journal
 from collector.replay.memory import (
     NotEnoughMemory,
@@ -156,6 +158,7 @@ def _spec(*records) -> SessionSpec:
 
 def test_a_specification_comes_back_from_its_files(tmp_path):
     spec = _spec(add_record(3), case_record("MatMulV3", "4,5;5,6", "4,6", "DT_BF16"))
+    spec = replace(spec, cases=with_canaries(spec.cases, "npu", 60.0))
     write_spec(spec, tmp_path)
     assert read_spec(tmp_path) == spec
 

@@ -3,15 +3,18 @@
 import pytest
 
 from collector.case import case_from_cells
+from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.plan import WARM_UPS, MeasureSettings
+from collector.plan import CANARIES_FROM_S, WARM_UPS, MeasureSettings
 from collector.stack import Stack
 from jobs.planning.forecast import (
     CASE_OVERHEAD_S,
     FLUSH_BYTES,
     Peaks,
+    SessionCost,
     peaks_of,
     predict,
+    session_cost,
 )
 
 pytestmark = pytest.mark.fast
@@ -121,3 +124,22 @@ def test_a_cpu_is_worked_out_from_its_facts() -> None:
 def test_a_cpu_that_tells_nothing_has_one_slow_thread() -> None:
     assert cpu().flops_of("float32") == pytest.approx(2.5e9 * 4 * 0.4)
     assert cpu(threads="many", clock_mhz="-1") == cpu()
+
+
+def test_every_session_starts_and_long_ones_have_canaries() -> None:
+    cost = SessionCost(5.0, 0.5)
+    assert cost.of_sessions(10.0, 240.0) == 5.0
+    assert cost.of_sessions(60.0, 240.0) == 5.5
+    assert cost.of_sessions(500.0, 240.0) == 3 * 5.0 + 2 * 0.5  # the last one takes 20 s
+    assert cost.of_sessions(120.0, 30.0) == 4 * 5.0  # all of them are short
+
+
+@pytest.mark.parametrize(
+    ("device", "backend"),
+    [("ATLAS_800_A3_752T_128G_DIE", "npu"), ("CUDA_NVIDIA_H100", "cuda"), ("CPU_x_2t", "cpu")],
+)
+def test_canaries_cost_a_hundredth_of_the_shortest_session_that_has_them(
+    device: str, backend: str
+) -> None:
+    cost = session_cost(backend, find, peaks_of(Stack(device, "2.9.0")), MeasureSettings())
+    assert 0 < cost.canaries_s < CANARIES_FROM_S / 100
