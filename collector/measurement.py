@@ -13,6 +13,7 @@ from collector.stack import Runtime
 
 CACHES = ("warm", "cold")  # what the device's cache held before each repeat
 ENOUGH_CLEAN = 3  # repeats that nothing disturbed: with fewer, more are wanted
+_FAR = 1e15  # more than any time or count of a session, and small enough to be squared
 _ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
 
 
@@ -105,11 +106,11 @@ class CanaryReading:
     repeats: int
 
     def __post_init__(self) -> None:
-        numbers = (self.at_s, self.mean_us, self.deviation)
-        if not all(map(isfinite, numbers)) or self.mean_us <= 0 or min(numbers) < 0:
+        if not (0 <= self.at_s < _FAR and 1 / _FAR < self.mean_us < _FAR):
             raise BadInput(f"no reading of a canary: {self.mean_us} us at {self.at_s} s")
-        if self.repeats < 2:
-            raise BadInput(f"no reading of a canary: {self.repeats} repeats")
+        if not (0 <= self.deviation < _FAR and 2 <= self.repeats < _FAR):
+            told = f"{self.repeats} repeats that scatter by {self.deviation}"
+            raise BadInput(f"no reading of a canary: {told}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ A pure function of the set of measurements: whoever merged what, in whatever ord
 What the stacks of other version directories tell of the same kind of device is the prior of each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -14,17 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.collective_case import is_collective
+from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
 from collector.database.query import good_rows, judged_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
+from collector.quality.canary_history import SessionFactor
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
 from collector.quality.stack_interval import StackIntervals, stack_intervals
 from collector.quality.student import student_factor
 from collector.quality.variance import fit, learn
 from collector.quality.variance_prior import VariancePrior, prior_of
-
-_SESSION = ("campaign", "shard", "attempt", "session")
-_DEVICE = ("node", "device_serial", "rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,22 @@ class CaseInterval:
 
 @dataclass(frozen=True, slots=True)
 class VersionIntervals:
-    """The intervals of a version directory by measurement. `model` is what decides how wide they
-    are beside the measurements of each case: equal where it is the same."""
+    """The intervals of a version directory by measurement, and its doubtful sessions. `model` is
+    what decides how wide they are, and what shows, beside the measurements of each case: equal
+    where it is the same."""
 
     of: Mapping[str, CaseInterval]
+    doubts: Doubts
     model: object
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEvidence:
-    """The good measurements of a version directory, what they tell, and the prior that stacks of
-    other directories make of their kind of device."""
+    """The good measurements of a version directory, what they and its canaries tell, and the prior
+    that stacks of other directories make of their kind of device."""
 
     rows: pa.Table
+    canaries: Sequence[SessionFactor]
     evidence: Evidence
     prior: VariancePrior
 
@@ -72,7 +74,8 @@ def intervals_of(state: State) -> dict[str, VersionIntervals]:
 def evidence_of_versions(state: State) -> dict[str, VersionEvidence]:
     """What is known of each version directory before its model is made."""
     priors = {path: prior_of(v.shown_stack.device) for path, v in state.versions.items()}
-    rows = {path: _rows(state, path) for path in state.versions}
+    canaries = {path: session_canaries(state, path) for path in state.versions}
+    rows = {path: _rows(state, path, doubts_of(canaries[path])) for path in state.versions}
     found = {
         path: evidence_of(_means(rows[path]), repeat_spread=prior.repeat_spread)
         for path, prior in priors.items()
@@ -80,7 +83,7 @@ def evidence_of_versions(state: State) -> dict[str, VersionEvidence]:
     told = {}
     for path, prior in priors.items():
         others = [e.pairs for p, e in found.items() if p != path and priors[p] == prior]
-        told[path] = VersionEvidence(rows[path], found[path], learn(others, prior))
+        told[path] = VersionEvidence(rows[path], canaries[path], found[path], learn(others, prior))
     return told
 
 
@@ -98,7 +101,9 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
     )
     names = told.rows["measurement"].to_pylist()
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
+    doubts = doubts_of(told.canaries)
     model = (
+        tuple(sorted(doubts)),
         variance.learnt,
         tuple(variance.degrees.tolist()),
         variance.is_of_prior,
@@ -106,7 +111,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         tuple(evidence.group_spread.tolist()),
         tuple(variance.ratios.tolist()),
     )
-    return VersionIntervals(dict(zip(names, cases, strict=True)), model)
+    return VersionIntervals(dict(zip(names, cases, strict=True)), doubts, model)
 
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
@@ -121,10 +126,10 @@ def _digits(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rows(state: State, path: str) -> pa.Table:
+def _rows(state: State, path: str, doubts: Doubts) -> pa.Table:
     """The good measurements of the stack that a version shows, sorted by id; without
     collectives, which have no interval: their sessions differ by what a network does."""
-    rows = good_rows(judged_rows(state, path), state.versions[path], path)
+    rows = good_rows(judged_rows(state, path, doubts), state.versions[path], path)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     alone = pa.array([kind for kind in kinds if not is_collective(kind)], TEXT)
     rows = rows.filter(pc.is_in(rows["kernel_type"], alone))
@@ -138,8 +143,8 @@ def _means(rows: pa.Table) -> SessionMeans:
     return SessionMeans(
         cases=_numbered(rows, ("case", "cache")),
         families=[families[kernel] for kernel in kernels],
-        sessions=_numbered(rows, _SESSION),
-        devices=_numbered(rows, _DEVICE),
+        sessions=_numbered(rows, SESSION),
+        devices=_numbered(rows, DEVICE),
         mean_us=mean_us,
         spreads=_spreads(rows, mean_us, repeats),
         repeats=repeats,

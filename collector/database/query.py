@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.database.canaries import Doubts, doubts_of, session_canaries, with_doubts
 from collector.database.curves import CURVE_COLUMNS, with_curve_faults
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
@@ -35,20 +36,26 @@ class Answered:
     mean_us: float | None
 
 
-def best_rows(state: State, version_path: str, *, cache: str | None = None) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`."""
-    rows = judged_rows(state, version_path).select([*ANSWERING, *_SHOWN])
+def best_rows(
+    state: State, version_path: str, *, cache: str | None = None, doubts: Doubts | None = None
+) -> pa.Table:
+    """For each case answered there, the measurement that counts, with a column `good`. `doubts` are
+    those of the whole state, where this is a part of it."""
+    rows = judged_rows(state, version_path, doubts).select([*ANSWERING, *_SHOWN])
     return best_of(rows, state.versions[version_path], version_path, cache=cache)
 
 
-def judged_rows(state: State, version_path: str) -> pa.Table:
+def judged_rows(state: State, version_path: str, doubts: Doubts | None = None) -> pa.Table:
     """All measurements; those on a curve of that version directory that is held back have the
-    outcome `implausible`, whatever it was."""
+    outcome `implausible`, whatever it was, and those of sessions whose canaries are odd (`doubts`,
+    where that is known) have a warning."""
+    if doubts is None:
+        doubts = doubts_of(session_canaries(state, version_path))
     version = state.versions[version_path]
     competing = state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}])
     good = good_rows(competing, version, version_path)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
-    return with_curve_faults(state.measurements, good, cases, version)
+    return with_doubts(with_curve_faults(state.measurements, good, cases, version), doubts)
 
 
 def best_of(

@@ -18,6 +18,7 @@ from collector.database.intervals import (
 from collector.database.query import best_rows
 from collector.database.state import State
 from collector.measurement import Outcome
+from collector.quality.canary_history import DeviceFactor, device_factors
 from collector.quality.repeatability import Apart, Reliability, apart, reliability
 
 WIDTHS = (0.02, 0.05, 0.10)
@@ -40,22 +41,27 @@ class VersionQuality:
     origins: Mapping[str, int]
     warned: int
     implausible: int
+    canaries: tuple[DeviceFactor, ...]  # how fast each device was, the slowest first
 
 
 def quality_of(state: State, path: str, *, cache: str | None = None) -> VersionQuality:
     """How good one version directory is, which the state has; with `cache` what was measured in
     that state of the caches."""
     told = evidence_of_versions(state)[path]
-    return _quality(path, told, best_rows(state, path, cache=cache), version_intervals(told))
+    intervals = version_intervals(told)
+    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
+    return _quality(path, told, best, intervals)
 
 
 def version_qualities(state: State) -> list[VersionQuality]:
     """How good each version directory is, in their order; without collectives, which have no
     interval over sessions."""
-    return [
-        _quality(path, told, best_rows(state, path), version_intervals(told))
-        for path, told in sorted(evidence_of_versions(state).items())
-    ]
+    found = []
+    for path, told in sorted(evidence_of_versions(state).items()):
+        intervals = version_intervals(told)
+        best = best_rows(state, path, doubts=intervals.doubts)
+        found.append(_quality(path, told, best, intervals))
+    return found
 
 
 def _quality(
@@ -84,4 +90,5 @@ def _quality(
             if measurement in intervals.of
         ),
         implausible=best["outcome"].to_pylist().count(Outcome.IMPLAUSIBLE.value),
+        canaries=tuple(device_factors(told.canaries, told.prior)),
     )

@@ -39,7 +39,7 @@ from collector.vocabulary import BASE_CELLS
 # To be raised by one in every change by which any state shows other bytes, other files or another
 # content hash than before: columns, spelling, order, layout, which measurement shows, the model of
 # variance and its data. Versions of another edition stay as they are; nobody renders them again.
-EDITION = 10
+EDITION = 11
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -152,7 +152,7 @@ def _measured(
     state: State, path: str, cache: str | None, intervals: VersionIntervals
 ) -> dict[str, Cells]:
     """The cells of every good measurement that shows, by case."""
-    best = best_rows(state, path, cache=cache)
+    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
     best = best.filter(best["good"])
     names = ("case", "measurement", "mean_us", "counters", "cache", "ci_low_us", "ci_high_us")
     return {

@@ -1,9 +1,10 @@
 """What `opmeter db quality` and the end of a run print of how good numbers are. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collector.counting import counted
 from collector.database.version_quality import WIDTHS, VersionQuality
+from collector.quality.canary_history import DeviceFactor
 from collector.quality.repeatability import Apart
 
 
@@ -20,6 +21,7 @@ def quality_lines(quality: VersionQuality) -> Iterator[str]:
     yield from brief_lines(quality)
     if quality.devices is not None:
         yield f"devices     {_apart(quality.devices)}"
+    yield from _canary_lines(quality.canaries)
     told = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
     yield f"variance    known from: {told}"
 
@@ -40,6 +42,28 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
     )
     median = _percent(quality.median_reach)
     yield f"widths      half reach {median} or less to each side; {beyond}"
+
+
+def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
+    """How fast each device was by its canaries: all that were odd, and the ends of the others."""
+    if not devices:
+        return
+    sessions = sum(device.sessions for device in devices)
+    flagged = sum(device.flagged for device in devices)
+    yield (
+        f"canaries    {counted(sessions, 'session')} on {counted(len(devices), 'device')}, "
+        f"{flagged:,} unlike the others"
+    )
+    odd = [device for device in devices if device.flagged or device.drift]
+    for device in odd or dict.fromkeys((devices[0], devices[-1])):
+        flags = f", {device.flagged:,} unlike the others" if device.flagged else ""
+        yield (
+            f"            {device.device}: {device.factor} times as long as usual in "
+            f"{counted(device.sessions, 'session')}{flags}"
+        )
+        if device.drift:
+            earlier, later = device.drift
+            yield f"            {device.device}: from {earlier:.3f} to {later:.3f} over them"
 
 
 def _apart(found: Apart) -> str:

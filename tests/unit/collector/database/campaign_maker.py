@@ -16,7 +16,14 @@ from collector.manifest import (
     commit_to_json,
     manifest_to_json,
 )
-from collector.measurement import Disturbance, Measurement, Outcome, Provenance, Timing
+from collector.measurement import (
+    CanaryReading,
+    Disturbance,
+    Measurement,
+    Outcome,
+    Provenance,
+    Timing,
+)
 from collector.plan import (
     Forecast,
     Limits,
@@ -61,6 +68,7 @@ class Tried:
     core: str = "AI_VECTOR_CORE"
     reason: str = 'it said "no",\nand nothing else'  # where there is no mean
     disturbance: Disturbance | None = None
+    canaries: tuple[CanaryReading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ class MadePlan:
     op_mapping: str | None = None
     runtime: Runtime = Runtime.REAL
     attempt: str = "attempt-1"
+    node: str = "node-1"
     raw: bytes = b""  # what the profiler recorded of each session, where it did
 
     @property
@@ -196,7 +205,7 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
         plan_hash=plan.plan_hash,
         shard=shard.name,
         attempt=made.attempt,
-        node="node-1",
+        node=made.node,
         collector_version="0",
         parts=tuple(entries),
         final=final,
@@ -232,7 +241,7 @@ def measurement_of(
             attempt=made.attempt,
             session=session,
             stack_id=made.whole_stack.stack_id,
-            node="node-1",
+            node=made.node,
             device_serial=None,
             rank=0,
             runtime=made.runtime,
@@ -246,6 +255,7 @@ def measurement_of(
         cache=tried.cache or made.cache,
         counters=tried.counters,
         disturbance=tried.disturbance,
+        canaries=tried.canaries,
     )
 
 

@@ -74,6 +74,10 @@ def test_only_a_number_with_that_warning_is_of_a_session_that_drifted():
         {"at_s": -1.0},
         {"deviation": float("inf")},
         {"repeats": 1},
+        {"mean_us": 1e300},
+        {"mean_us": 1e-300},
+        {"deviation": 1e200},
+        {"repeats": 10**40},
     ],
 )
 def test_what_no_canary_can_have_taken_is_no_reading(wrong):

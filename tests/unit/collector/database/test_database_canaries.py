@@ -1,0 +1,129 @@
+"""Sessions whose canaries are odd: their measurements are kept, and give way to others."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.database.canaries import session_canaries
+from collector.database.commits import history
+from collector.database.intervals import intervals_of
+from collector.database.merge import CREATE, merge
+from collector.database.plan_state import read_results
+from collector.database.query import best_rows
+from collector.database.snapshot import load_state
+from collector.database.state import State, join_all
+from collector.database.verify import verify
+from collector.database.version_quality import quality_of
+from collector.database.view import render
+from collector.measurement import CanaryReading
+from collector.plan import CANARY_PLACES
+from collector.stack import Stack
+from collector.store.memory import MemoryStore
+from jobs.status.quality_lines import quality_lines
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    record_of_shapes,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0", details=())
+RECORD = record_of_shapes("Abs", '"16,64"', '"16,64"')
+SLOW = 9  # the plan that was measured on a slow device: the last one
+
+
+def canaries(number: int, factor: float) -> tuple[CanaryReading, ...]:
+    own = factor * (1 + 0.003 * (number % 3 - 1))
+    return tuple(
+        CanaryReading("Add 4096,4096;4096,4096 DT_BF16;DT_BF16", place, at, 90.0 * own, 0.01, 8)
+        for at, place in enumerate(CANARY_PLACES)
+    )
+
+
+def plan(number: int, factor: float = 1.0) -> MadePlan:
+    """Each measures the same case once more, on a node of its own."""
+    tried = Tried(100.0 * factor, canaries=canaries(number, factor))
+    shard = MadeShard(f"shard-{number}", [RECORD], [{RECORD.case_id: tried}])
+    return MadePlan([shard], number=number, stack=NPU, node=f"node-{number}")
+
+
+PLANS = [plan(number, 1.08 if number == SLOW else 1.0) for number in range(1, SLOW + 1)]
+
+
+def state_of(*plans: MadePlan) -> State:
+    store = MemoryStore()
+    written = [write_campaign(store, one) for one in plans]
+    return join_all(read_results(store, one).state for one in written)
+
+
+def shown(state: State) -> tuple[str, str]:
+    """The shard whose measurement of the case shows, and what it is warned of."""
+    (row,) = best_rows(state, NPU.version_path).select(["measurement", "warnings"]).to_pylist()
+    rows = state.measurements.select(["measurement", "shard"]).to_pylist()
+    return {r["measurement"]: r["shard"] for r in rows}[row["measurement"]], row["warnings"]
+
+
+def test_a_measurement_of_a_usual_session_shows_before_one_of_a_slow_device():
+    state = state_of(*PLANS)
+    assert shown(state) == (f"shard-{SLOW - 1}", "")
+    assert set(state.measurements["warnings"].to_pylist()) == {""}  # kept as they are
+    flagged = [one for one in session_canaries(state, NPU.version_path) if one.fault]
+    assert [one.of.device for one in flagged] == [f"node-{SLOW} device 0"]
+
+
+def test_where_there_is_no_other_it_shows_with_the_warning():
+    alone = replace(PLANS[-1], shards=[_of_another_case(PLANS[-1])])
+    best = best_rows(state_of(*PLANS[:-1], alone), NPU.version_path)
+    warned = {row["warnings"]: row["good"] for row in best.to_pylist()}
+    assert warned.pop("") and list(warned.values()) == [True]
+    assert '["canaries: Add 4096' in next(iter(warned))
+
+
+def _of_another_case(made: MadePlan) -> MadeShard:
+    other = record_of_shapes("Abs", '"32,64"', '"32,64"')
+    (shard,) = made.shards
+    (session,) = shard.sessions
+    return MadeShard(shard.name, [other], [{other.case_id: next(iter(session.values()))}])
+
+
+def test_without_a_history_the_latest_shows():
+    assert shown(state_of(*PLANS[-2:])) == (f"shard-{SLOW}", "")
+
+
+def test_a_slow_device_tells_nothing_of_the_mean():
+    known = intervals_of(state_of(*PLANS))[NPU.version_path].of.values()
+    assert {one.mean_us for one in known} == {100.0}
+
+
+def test_no_order_of_merging_decides_and_every_version_verifies():
+    trees = []
+    for order in (range(1, SLOW + 1), range(SLOW, 0, -1)):
+        store = MemoryStore()
+        for one in PLANS:
+            write_campaign(store, one)
+        for number in order:
+            merge(store, [("made", number)], guard=CREATE, author="test")
+        assert verify(store) == []
+        head = [*history(store)][0]
+        trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
+    assert trees[0] == trees[1]
+
+
+def test_the_quality_of_a_version_tells_its_devices():
+    quality = quality_of(state_of(*PLANS), NPU.version_path)
+    assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
+    lines = [*quality_lines(quality)]
+    assert "canaries    9 sessions on 9 devices, 1 unlike the others" in lines
+    (told,) = [line.strip() for line in lines if "node-" in line]
+    assert told.startswith("node-9 device 0: 1.0") and told.endswith("1 unlike the others")
+    bare = quality_of(state_of(replace(PLANS[0], shards=[_bare(PLANS[0])])), NPU.version_path)
+    assert bare.canaries == () and not any("canaries" in line for line in quality_lines(bare))
+
+
+def _bare(made: MadePlan) -> MadeShard:
+    """A session without canaries."""
+    (shard,) = made.shards
+    return replace(shard, sessions=[{RECORD.case_id: Tried(100.0)}])

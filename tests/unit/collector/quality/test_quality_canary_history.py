@@ -1,0 +1,109 @@
+"""How fast sessions and devices were, against the history of their stack."""
+
+import numpy as np
+import pytest
+
+from collector.measurement import CanaryReading
+from collector.plan import CANARY_PLACES
+from collector.quality.canary_history import (
+    LEAST_SESSIONS,
+    SessionReadings,
+    device_factors,
+    session_factors,
+)
+from collector.quality.variance_prior import prior_of
+
+pytestmark = pytest.mark.fast
+
+NPU = prior_of("ATLAS_800_A3")
+USUAL_US = {"Add": 90.0, "MatMulV2": 450.0}
+
+
+def session(number, *, device="node-1 device 0", factor=1.0, deviation=0.01, only=None, **more):
+    draw = np.random.default_rng(number)
+    own = factor * np.exp(draw.normal(0, 0.005))
+    readings = tuple(
+        CanaryReading(case, place, 1.0, us * own * np.exp(draw.normal(0, 0.003)), deviation, 8)
+        for case, us in USUAL_US.items()
+        for place in CANARY_PLACES
+        if only in (None, case)
+    )
+    told = {"cache": "warm", "began": f"{number:04}", "readings": readings} | more
+    return SessionReadings(f"session {number}", device, **told)
+
+
+def faults(*sessions):
+    return {one.of.session: one.fault for one in session_factors(sessions, NPU) if one.fault}
+
+
+USUAL = [session(number) for number in range(8)]
+
+
+def test_sessions_that_differ_as_sessions_do_are_all_usual():
+    assert faults(*USUAL) == {}
+    for one in session_factors(USUAL, NPU):
+        assert 0.98 < one.factor.low < one.factor.factor < one.factor.high < 1.02
+
+
+def test_a_session_that_is_6_percent_slower_is_told_with_its_factor():
+    found = faults(*USUAL, session(8, factor=1.06))
+    assert list(found) == ["session 8"]
+    assert found["session 8"].endswith("times as long as in other sessions of the stack")
+    told = session_factors([*USUAL, session(8, factor=1.06)], NPU)[-1].factor
+    assert 1.02 < told.low < told.factor < told.high < 1.08
+
+
+def test_one_that_is_faster_is_as_odd_as_one_that_is_slower():
+    assert "took 0.9" in faults(*USUAL, session(8, factor=0.93))["session 8"]
+
+
+def test_one_canary_alone_can_be_odd():
+    """As where only the memory is slower."""
+    odd = session(8, factor=1.08, only="Add").readings + session(9, only="MatMulV2").readings
+    (told,) = faults(*USUAL, session(8, readings=odd)).values()
+    assert told.startswith("Add took 1.0")
+
+
+def test_repeats_that_scatter_as_in_no_other_session_are_odd():
+    (told,) = faults(*USUAL, session(8, deviation=0.2)).values()
+    assert told == "repeats of its canaries scatter by 20.0%, and 1.0% is usual"
+
+
+def test_a_few_sessions_have_no_history():
+    few = [*USUAL[: LEAST_SESSIONS - 2], session(8, factor=1.5)]
+    assert faults(*few) == {} and faults(session(0)) == faults() == {}
+
+
+def test_sessions_with_cold_caches_are_another_history():
+    cold = [session(number, factor=1.5, cache="cold") for number in range(10, 18)]
+    assert faults(*USUAL, *cold) == {}
+
+
+def test_a_session_without_readings_is_passed_over():
+    found = session_factors([session(99, readings=()), *USUAL], NPU)
+    assert [one.of for one in found] == USUAL
+
+
+def test_the_order_of_sessions_decides_nothing():
+    sessions = [*USUAL, session(8, factor=1.06)]
+    assert faults(*reversed(sessions)) == faults(*sessions)
+
+
+def test_devices_are_told_the_slowest_first_with_the_sessions_that_were_odd():
+    slow = [session(n, device="node-2 device 3", factor=1.06) for n in range(20, 23)]
+    found = device_factors(session_factors([*USUAL, *slow], NPU), NPU)
+    assert [(one.device, one.sessions, one.flagged) for one in found] == [
+        ("node-2 device 3", 3, 3),
+        ("node-1 device 0", 8, 0),
+    ]
+    assert found[0].factor.low < 1.06 < found[0].factor.high
+    assert [one.drift for one in found] == [None, None]
+
+
+def test_a_device_that_grows_slower_over_its_sessions_is_told():
+    tired = [
+        session(n, device="node-2 device 3", factor=1 + 0.01 * (n - 20)) for n in range(20, 28)
+    ]
+    found = device_factors(session_factors([*USUAL, *tired], NPU), NPU)
+    earlier, later = next(one.drift for one in found if one.drift)
+    assert later - earlier == pytest.approx(0.04, abs=0.015)
