@@ -12,13 +12,17 @@ import pyarrow.compute as pc
 
 from collector.canonical import canonical_json
 from collector.database.row_sets import identities
-from collector.database.state import TEXT, State
+from collector.database.state import TEXT, State, Version
+from collector.quality.canaries import DRIFTED
 from collector.quality.canary_history import SessionFactor, SessionReadings, session_factors
 from collector.quality.variance_prior import prior_of
 from collector.row import canaries_of, list_of
 
 SESSION = ("campaign", "shard", "attempt", "session")
 DEVICE = ("node", "device_serial", "rank")
+_TOLD = (*SESSION, *DEVICE, "cache", "canaries")
+CANARY_COLUMNS = (*_TOLD, "started_at", "version_path", "stack_id")
+_ODD = "canaries: "
 
 Doubts = Mapping[str, str]  # session, as `identities` tells it by SESSION -> what is odd about it
 
@@ -26,12 +30,21 @@ Doubts = Mapping[str, str]  # session, as `identities` tells it by SESSION -> wh
 def session_canaries(state: State, path: str) -> list[SessionFactor]:
     """The sessions of the stack that a version directory shows, as far as they have canaries, each
     against the others; in an order that follows from themselves."""
-    stack = state.versions[path].shown_stack
-    rows = state.measurements
+    version = state.versions[path]
+    return factors_of(canary_rows(state.measurements, version, path), version)
+
+
+def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
+    """What tells of canaries among rows with these columns, once for each session."""
     rows = rows.filter(pc.not_equal(rows["canaries"], ""))
-    for name, wanted in (("version_path", path), ("stack_id", stack.stack_id)):
+    for name, wanted in (("version_path", path), ("stack_id", version.shown_stack.stack_id)):
         rows = rows.filter(pc.equal(rows[name], wanted))
-    return session_factors(_sessions(rows), prior_of(stack.device)) if rows.num_rows else []
+    return rows.select([*_TOLD, "started_at"]).group_by([*_TOLD]).aggregate([("started_at", "min")])
+
+
+def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
+    """The sessions of such rows, each against the others."""
+    return session_factors(_sessions(rows), prior_of(version.shown_stack.device))
 
 
 def doubts_of(sessions: Sequence[SessionFactor]) -> Doubts:
@@ -47,7 +60,7 @@ def with_doubts(rows: pa.Table, doubts: Doubts) -> pa.Table:
     is_doubtful = pc.and_(pc.is_valid(at), pc.not_equal(rows["mean_us"], "").combine_chunks())
     faults = list(doubts.values())
     warned = [
-        canonical_json([*list_of("warnings", told), f"canaries: {faults[place]}"]).decode()
+        canonical_json([*list_of("warnings", told), f"{_ODD}{faults[place]}"]).decode()
         for told, place in zip(
             rows["warnings"].filter(is_doubtful).to_pylist(),
             at.filter(is_doubtful).to_pylist(),
@@ -59,12 +72,19 @@ def with_doubts(rows: pa.Table, doubts: Doubts) -> pa.Table:
     return rows.set_column(rows.column_names.index("warnings"), "warnings", column)
 
 
+def is_doubted(warnings: str) -> bool:
+    """Whether a measurement with these warnings is of a doubtful session, or of one that did not
+    stay as fast as it began."""
+    return bool(warnings) and any(
+        told.startswith((_ODD, DRIFTED)) for told in list_of("warnings", warnings)
+    )
+
+
 def _sessions(rows: pa.Table) -> list[SessionReadings]:
     """Each session once. Rows of one session say the same of it; where they do not, the text that
     sorts first is believed."""
-    names = [*SESSION, *DEVICE, "cache", "canaries"]
-    once = rows.select([*names, "started_at"]).group_by(names).aggregate([("started_at", "min")])
-    once = once.take(pc.sort_indices(once, sort_keys=[(name, "ascending") for name in names]))
+    names = (*_TOLD, "started_at_min")
+    once = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
     devices = zip(*(once[name].to_pylist() for name in DEVICE), strict=True)
     found: dict[str, SessionReadings] = {}
     columns = (once[name].to_pylist() for name in ("cache", "started_at_min", "canaries"))

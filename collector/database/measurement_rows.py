@@ -2,7 +2,7 @@
 row, read a column at a time, since a merge reads hundreds of thousands of them."""
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 
 import pyarrow as pa
@@ -89,10 +89,11 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
     return table
 
 
-def with_later_columns(table: pa.Table) -> pa.Table:
-    """The table with the columns that measurements have got since it was written, all empty."""
+def with_later_columns(table: pa.Table, wanted: Sequence[str] = LATER_COLUMNS) -> pa.Table:
+    """The table with the wanted columns that measurements have got since it was written, all
+    empty."""
     for name in LATER_COLUMNS:
-        if name not in table.column_names:
+        if name in wanted and name not in table.column_names:
             table = table.append_column(name, pa.array([""] * table.num_rows, TEXT))
     return table
 

@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from collector import keys
+from collector.database.canaries import (
+    CANARY_COLUMNS,
+    Doubts,
+    canary_rows,
+    doubts_of,
+    factors_of,
+    with_doubts,
+)
 from collector.database.commits import Commit
+from collector.database.measurement_rows import with_later_columns
 from collector.database.plans import MergedPlan
 from collector.database.query import ANSWERING, Answered, answers_of, best_of, best_of_cases
 from collector.database.sealed import read_sealed
@@ -22,13 +31,14 @@ from collector.database.snapshot import read_manifest
 from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import TEXT, Version, shows
 from collector.errors import DamagedObject
+from collector.row import LATER_COLUMNS
 from collector.stack import Stack
 from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
 _KEPT = (
     *("case", "outcome", "mean_us", "good", "warm", "clean"),
-    *("head_commit", "plan", "plan_hash", "measurement"),
+    *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
 )
 
 
@@ -62,14 +72,24 @@ class Published:
         if self.manifest is None or version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(wanted, TEXT)
+        doubts = self._doubts(version, version_path, self.manifest.measurements)
         best: list[pa.Table] = []
         for key in self.manifest.measurements:
             found = list(best)
             for rows in _batches(self.store, key, ANSWERING):
-                asked = rows.filter(pc.is_in(rows["case"], value_set=cases))
+                asked = with_doubts(rows.filter(pc.is_in(rows["case"], value_set=cases)), doubts)
                 found.append(best_of(asked, version, version_path, cache=cache).select(_KEPT))
             best = [best_of_cases(pa.concat_tables(found))] if found else []
         return answers_of(best[0]) if best else {}
+
+    def _doubts(self, version: Version, version_path: str, files: Iterable[str]) -> Doubts:
+        """The sessions of a version directory that their canaries make doubtful."""
+        told = [
+            canary_rows(rows, version, version_path)
+            for key in files
+            for rows in _batches(self.store, key, CANARY_COLUMNS)
+        ]
+        return doubts_of(factors_of(pa.concat_tables(told), version)) if told else {}
 
 
 class HeldShards:
@@ -121,7 +141,8 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
     data = read_sealed(store, key, sha256, named_by=None)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
-        for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
-            yield pa.table(batch).select(list(columns))
+        known = [name for name in columns if name not in LATER_COLUMNS or name in file.schema.names]
+        for batch in file.iter_batches(_BATCH_ROWS, columns=known, use_threads=False):
+            yield with_later_columns(pa.table(batch), columns)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error

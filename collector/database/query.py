@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.canaries import Doubts, doubts_of, session_canaries, with_doubts
+from collector.database.canaries import (
+    SESSION,
+    Doubts,
+    doubts_of,
+    is_doubted,
+    session_canaries,
+    with_doubts,
+)
 from collector.database.curves import CURVE_COLUMNS, with_curve_faults
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
@@ -20,7 +27,7 @@ from collector.measurement import Outcome
 # The columns of a measurement that decide how its case is answered, and what else is shown of it.
 ANSWERING = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
-    *("measurement", "final", "version_path", "warnings"),
+    *("measurement", "final", "version_path", "warnings", *SESSION),
 )
 _WARM = "warm"
 _SHOWN = ("reason", "disturbance", "counters", "ci_low_us", "ci_high_us")
@@ -29,11 +36,13 @@ _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measureme
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How a case is answered. `mean_us` is None where nothing good was measured."""
+    """How a case is answered. `mean_us` is None where nothing good was measured; `is_doubted` where
+    all that is good is of sessions that their canaries make doubtful."""
 
     outcome: Outcome
     is_good: bool
     mean_us: float | None
+    is_doubted: bool = False
 
 
 def best_rows(
@@ -112,10 +121,16 @@ def answers(state: State, version_path: str, *, cache: str | None = None) -> dic
 
 def answers_of(best: pa.Table) -> dict[str, Answered]:
     """The answers that the best rows are, by case id."""
-    columns = (best[name].to_pylist() for name in ("case", "outcome", "good", "mean_us"))
+    names = ("case", "outcome", "good", "mean_us", "warnings")
+    columns = (best[name].to_pylist() for name in names)
     return {
-        case: Answered(Outcome(outcome), good, float(mean_us) if good else None)
-        for case, outcome, good, mean_us in zip(*columns, strict=True)
+        case: Answered(
+            Outcome(outcome),
+            good,
+            float(mean_us) if good else None,
+            good and is_doubted(warnings),
+        )
+        for case, outcome, good, mean_us, warnings in zip(*columns, strict=True)
     }
 
 

@@ -15,7 +15,7 @@ from collector.quality.variance_prior import VariancePrior
 _FALSE_ALARMS = 0.005
 # Repeats within a place may agree by chance, or by the ticks of a coarse clock.
 _LEAST_DEVIATION = 0.002
-_DRIFTED = "the session drifted: "
+DRIFTED = "the session drifted: "
 
 
 def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
@@ -26,12 +26,12 @@ def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
     of device."""
     changes = list(_changes(readings))
     far = [change for change in changes if change.is_beyond(prior, len(changes))]
-    return f"{_DRIFTED}{max(far, key=lambda change: abs(change.size))}" if far else ""
+    return f"{DRIFTED}{max(far, key=lambda change: abs(change.size))}" if far else ""
 
 
 def is_drifted(measurement: Measurement) -> bool:
     """Whether it has a number, of a session that did not stay as fast as it began."""
-    return measurement.is_good and any(w.startswith(_DRIFTED) for w in measurement.warnings)
+    return measurement.is_good and any(w.startswith(DRIFTED) for w in measurement.warnings)
 
 
 def is_doubted(measurement: Measurement) -> bool:

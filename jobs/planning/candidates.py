@@ -31,11 +31,13 @@ SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 @dataclass(frozen=True, slots=True)
 class HeadAnswer:
     """What the database's head holds of a case on this stack. `interval` is None where nobody asked
-    for it, or where there is none."""
+    for it, or where there is none; `is_doubted` where the number is of a session that its canaries
+    make doubtful."""
 
     is_good: bool
     mean_us: float | None
     interval: KnownInterval | None = None
+    is_doubted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,14 @@ def only_operators(
 def still_missing(
     candidates: Iterable[Candidate], answered: Mapping[str, HeadAnswer], *, retry_failed: bool
 ) -> list[Candidate]:
-    """The candidates without an answer; a failure is one, unless it shall be tried again."""
+    """The candidates without an answer, or with a doubted one; a failure is one, unless it shall be
+    tried again."""
 
     def is_missing(candidate: Candidate) -> bool:
         if candidate.weight.in_tree:
             return False
         answer = answered.get(candidate.record.case_id)
-        return answer is None or (retry_failed and not answer.is_good)
+        return answer is None or answer.is_doubted or (retry_failed and not answer.is_good)
 
     return [candidate for candidate in candidates if is_missing(candidate)]
 

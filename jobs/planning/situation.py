@@ -158,6 +158,7 @@ def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping
             found.is_good and not (retry_failed and _is_held_back(case, wanted[case], shown)),
             found.mean_us,
             shown.get(case),
+            found.is_doubted,
         )
         for case, found in known.items()
     }

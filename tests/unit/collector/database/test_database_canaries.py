@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from collector.database.canaries import session_canaries
-from collector.database.commits import history
+from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge
 from collector.database.plan_state import read_results
-from collector.database.query import best_rows
+from collector.database.published import Published
+from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import verify
@@ -110,6 +111,22 @@ def test_no_order_of_merging_decides_and_every_version_verifies():
         head = [*history(store)][0]
         trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
     assert trees[0] == trees[1]
+
+
+def test_a_case_that_only_a_doubtful_session_measured_is_owed():
+    """By the whole state, and by who reads the head a file at a time."""
+    alone = replace(PLANS[-1], shards=[_of_another_case(PLANS[-1])])
+    store, plans = MemoryStore(), [*PLANS[:-1], alone]
+    for one in plans:
+        write_campaign(store, one)
+        merge(store, [one.name], guard=CREATE, author="test")
+    head = find_head(store)
+    known = answers(load_state(store, head), NPU.version_path)
+    assert {case: found.is_doubted for case, found in known.items()} == {
+        RECORD.case_id: False,
+        alone.shards[0].records[0].case_id: True,
+    }
+    assert Published.of(store, head).answers(NPU.version_path, known) == known
 
 
 def test_the_quality_of_a_version_tells_its_devices():

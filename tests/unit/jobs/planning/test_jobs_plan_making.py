@@ -184,6 +184,13 @@ def test_missing_only_leaves_out_what_has_an_answer(
     assert planned.plan.forecast.answered == 3 - len(left)
 
 
+def test_a_case_of_a_doubtful_session_is_owed() -> None:
+    doubted = {case: replace(found, is_doubted=found.is_good) for case, found in ANSWERED.items()}
+    planned = plan(replace(request(*THREE, more="update: missing-only\n"), answered=doubted))
+    assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in "13")
+    assert planned.plan.forecast.answered == 1
+
+
 def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
     in_tree = record(count=0, shape="9", duration="12.5")
     slow = {case: replace(answer, mean_us=5e6) for case, answer in ANSWERED.items()}
