@@ -165,7 +165,7 @@ def _rows(state: State, path: str, cache: str | None) -> Iterator[tuple[str, _Ro
 
 def _measured(state: State, path: str, cache: str | None) -> dict[str, Mapping[str, Any]]:
     """The measurement of each case that shows, by case."""
-    best = best_rows(state, path, cache=cache)
+    best = best_rows(state, path, cache=cache, doubts={})  # sessions of ranks have no canaries
     best = best.filter(best["good"])
     wanted = state.measurements.filter(
         pc.is_in(state.measurements["measurement"], value_set=best["measurement"].combine_chunks())
