@@ -1,9 +1,13 @@
 """Sessions whose canaries are odd: their measurements are kept, and give way to others."""
 
+import io
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 
+from collector import keys
+from collector.canonical import sha256_hex
 from collector.database.canaries import session_canaries
 from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
@@ -18,6 +22,7 @@ from collector.database.version_quality import quality_of
 from collector.database.view import render
 from collector.measurement import CanaryReading
 from collector.plan import CANARY_PLACES
+from collector.row import LATER_COLUMNS
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from jobs.status.quality_lines import quality_lines
@@ -127,6 +132,23 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed():
         alone.shards[0].records[0].case_id: True,
     }
     assert Published.of(store, head).answers(NPU.version_path, known) == known
+
+
+def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none():
+    store = MemoryStore()
+    write_campaign(store, PLANS[0])
+    merge(store, [PLANS[0].name], guard=CREATE, author="test")
+    head = find_head(store)
+    published = Published.of(store, head)
+    (key,) = published.manifest.measurements
+    old = pq.read_table(io.BytesIO(store.get(key))).drop_columns(list(LATER_COLUMNS))
+    out = io.BytesIO()
+    pq.write_table(old, out)
+    older = keys.measurements(sha256_hex(out.getvalue()))
+    store.create(older, out.getvalue())
+    manifest = replace(published.manifest, measurements=(older,))
+    known = replace(published, manifest=manifest).answers(NPU.version_path, [RECORD.case_id])
+    assert known == published.answers(NPU.version_path, [RECORD.case_id]) != {}
 
 
 def test_the_quality_of_a_version_tells_its_devices():
