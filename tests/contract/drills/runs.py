@@ -19,7 +19,10 @@ import zstandard
 from collector import keys
 from collector.case import case_from_cells
 from collector.manifest import commit_from_json, manifest_from_json
+from collector.measurement import Measurement
+from collector.measuring.retries import TRIED_AGAIN
 from collector.profiles.bundled import bundled_file, kernel_details
+from collector.quality.canaries import is_doubted
 from collector.record import read_table
 from collector.store import open_store
 from collector.store.base import Store
@@ -28,6 +31,7 @@ from jobs.planning.stored_plans import committed_shards
 
 _CHECKOUT = Path(__file__).parents[3]
 NAME = "drill"
+CASES = 109  # of the bundled sample
 _ATTEMPTS = f"campaigns/{NAME}/attempts/"
 # The sample's sequence, vocabulary and flat parameters; what heads and layers are made of is left.
 _LONG_AXIS = re.compile(r"\b(4096|\d{6,})\b(?!\.)")
@@ -106,13 +110,31 @@ class Runs:
 
     def uploaded(self) -> dict[tuple[str, str], str]:
         """Shard and measured case -> the attempt whose part holds it, as far as parts are up."""
-        store, found = self.store, {}
+        return {(shard, m.case_id): attempt for shard, attempt, m in self._measured()}
+
+    def believed(self) -> set[tuple[str, str]]:
+        """Shard and case of what is uploaded, but for numbers that something disturbed and what
+        comes of lost records: those alone may be measured again."""
+        return {
+            (shard, m.case_id)
+            for shard, _, m in self._measured()
+            if m.outcome not in TRIED_AGAIN and not is_doubted(m)
+        }
+
+    def _measured(self) -> Iterator[tuple[str, str, Measurement]]:
+        """Shard, attempt and measurement, as far as parts are up."""
+        store = self.store
         for key in _keys(store, "/part-"):
             shard, attempt = key.split("/")[3:5]
             for m in read_part(store.get(key), key=key):
                 if not _ANSWERED_AT_ONCE.search(m.outcome):
-                    found[shard, m.case_id] = attempt
-        return found
+                    yield shard, attempt, m
+
+    def source_cases(self) -> set[str]:
+        """The cases of all tables that the campaign's plans were made of."""
+        store = self.store
+        tables = [store.get(info.key) for info in store.list(f"campaigns/{NAME}/sources/")]
+        return {record.case_id for table in tables for record in read_table(table)}
 
     def attempts(self) -> set[str]:
         """Every attempt that has left anything, were it a session whose parts never came."""

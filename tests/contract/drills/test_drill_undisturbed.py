@@ -1,0 +1,23 @@
+"""What a campaign comes to that nobody disturbs: with it the drills' killed ones are compared."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.drills.runs import CASES, Runs, short_campaign
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+def test_an_undisturbed_run_answers_every_case_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    place = f"file://{tmp_path}/data"
+    runs = Runs(tmp_path, place, {"TMPDIR": str(tmp_path)}, short_campaign(tmp_path))
+    runs.finish()
+    finals = runs.finals()
+    assert len(finals) == CASES and set(finals.values()) == {1}
+    assert {case for _, case in finals} == runs.source_cases()
+    launched = {case for _, case in runs.launched(but_not=set())}
+    assert len({case for _, case in finals} - launched) == 1  # of MemSet the inputs are unknown
+    assert "no problems" in runs.command("db", "verify")
+    assert "merged already" in runs.finish()
