@@ -16,6 +16,7 @@ from pathlib import Path
 
 from collector.errors import OpmeterError
 from collector.host import imports
+from collector.host.ending import end_at_once
 from collector.host.parent import die_with_parent, obey_parent
 from collector.replay.control import STOP, open_control
 from collector.replay.journal import JOURNAL, JournalWriter
@@ -39,14 +40,17 @@ def main(directory: Path, parent: int | None) -> None:
     journal.write("start", **asdict(this_process()))
     journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
     try:
-        _run(directory, journal, stop)
+        backend = _run(directory, journal, stop)
     except OpmeterError as error:
         journal.write("refused", reason=" ".join(str(error).split()))
         logging.error("%s", error)
         sys.exit(_REFUSED)
+    if backend == "cpu":  # a driver or msprof may have something to do when a process exits
+        end_at_once(0)
 
 
-def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> None:
+def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> str:
+    """The backend on which it ran."""
     spec = read_spec(directory)
     # Before torch: an installed torch_npu would load itself, and needs CANN.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -56,6 +60,7 @@ def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> None
 
         loop = Loop(spec, directory, journal)  # imports torch_npu, where that is the backend
     loop.run(time.perf_counter() - started, stop)
+    return spec.backend
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ A verb is a file of this room: its options, its help and its body. It imports wh
 runs, so that `opmeter --help` loads neither pandas nor boto3; what it returns is its exit code.
 """
 
-import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -17,6 +15,7 @@ import typer
 from collector import __version__
 from collector.errors import BadInput, DamagedObject, OpmeterError
 from collector.host import imports
+from collector.host.ending import end_at_once
 from jobs.cli import db
 from jobs.cli.cancel import cancel_verb
 from jobs.cli.comm import LISTS, comm_verb
@@ -153,15 +152,4 @@ def main() -> None:
     except OpmeterError as error:
         say(f"opmeter: {error}", err=True)
         code = FAILED
-    _end(code)
-
-
-def _end(code: int) -> None:
-    """End at once. Taking the interpreter down after everything is done was seen to abort, once in
-    many runs on a loaded machine ("terminate called without an active exception", pyarrow 26.0.1),
-    and then the exit code of a finished run is a lie."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
-            stream.flush()
-    os._exit(code)
+    end_at_once(code)
