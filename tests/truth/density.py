@@ -1,0 +1,141 @@
+"""How well a surface is known of which a quarter is measured, the quarter chosen as it is learnt.
+
+    python -m tests.truth.density FILE.parquet --dtype D
+
+A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. The model
+sees the latency of a row only if it asks for it, and each that it asks for counts. The rows never
+asked judge it. One JSON line.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from collector.surface.held_back import half_widths, misses
+from collector.surface.next_points import coarse, held_back, unsure
+from collector.surface.shape_features import Points
+from collector.surface.surrogate import Estimate, estimate
+
+_BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
+_LEVEL = 0.95
+# Of the budget: what is asked first, what in each round, and what is held back at the end.
+_COARSE, _ROUNDS, _HELD_BACK = 0.4, 4, 0.2
+_CORES = 132  # of an H100; the trees find the steps of a device with others
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+
+@dataclass
+class Server:
+    """Measures rows: tells the durations of those it is asked for, and remembers which they are."""
+
+    _latency_ms: Floats
+    budget: int
+    asked: Indices = field(default_factory=lambda: np.empty(0, np.intp))
+    is_judged: bool = False
+
+    def ask(self, rows: Indices) -> Floats:
+        """Their durations in us. PermissionError beyond the budget of distinct rows, and once the
+        others were looked at."""
+        if self.is_judged:
+            raise PermissionError("rows asked for after the others were looked at")
+        asked = np.union1d(self.asked, rows)
+        if len(asked) > self.budget:
+            raise PermissionError(f"{len(asked)} rows asked for, {self.budget} may be")
+        self.asked = asked
+        return self._latency_ms[rows] * 1e3
+
+    def errors(self, told: Floats) -> tuple[Indices, Floats]:
+        """The rows never asked, and what was told of each over what it takes, as a logarithm. For
+        the judge, after the last question."""
+        self.is_judged = True
+        rest = np.setdiff1d(np.arange(len(self._latency_ms)), self.asked)
+        return rest, told[rest] - np.log(self._latency_ms[rest] * 1e3)
+
+
+def table_of(path: Path, dtype: str) -> tuple[Points, Floats]:
+    """The shapes of a slice, and their latencies in ms; rows without a positive, finite latency
+    and repeated shapes are left out."""
+    rows = pd.read_parquet(path)
+    rows = rows[rows["gemm_dtype"] == dtype]
+    rows = rows[np.isfinite(rows["latency"]) & (rows["latency"] > 0)]
+    rows = rows.drop_duplicates(["m", "n", "k"])
+    m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
+    points = Points(np.stack([m, n, k], axis=1), 2 * m * n * k, m * k + n * k + m * n, _CORES)
+    return points, rows["latency"].to_numpy(float)
+
+
+def learn(
+    points: Points, server: Server, tolerance: float, seed: int = 0
+) -> tuple[Estimate, Floats]:
+    """What the model tells of every row, with half-widths of 95 %, within the server's budget: a
+    coarse start, rounds where it is unsure, and rows held back that say how wide intervals are."""
+    chance = np.random.default_rng(seed)
+    held = round(_HELD_BACK * server.budget)
+    asked = coarse(points.axes, round(_COARSE * server.budget), chance)
+    told_us = server.ask(asked)
+    step = (server.budget - len(asked) - held) // _ROUNDS
+    found = estimate(points, asked, told_us, chance)
+    for _ in range(_ROUNDS):
+        widths = half_widths(found, found.unseen, _LEVEL)
+        more = unsure(widths, asked, tolerance, step)
+        if not len(more):
+            break
+        told_us = np.concatenate([told_us, server.ask(more)])
+        asked = np.concatenate([asked, more])
+        found = estimate(points, asked, told_us, chance)
+    checks = held_back(len(points), asked, held, chance)
+    missed = misses(found, checks, server.ask(checks))
+    return found, half_widths(found, missed, _LEVEL)
+
+
+def judge(
+    points: Points, latency_ms: Floats, *, share: float, tolerance: float, seed: int = 0
+) -> dict[str, object]:
+    """How far what was learnt is off on the rows never asked, how many of its intervals hold, and
+    of how many it says itself that they are not known as well as tolerated."""
+    server = Server(latency_ms, int(share * len(points)))
+    found, widths = learn(points, server, tolerance, seed)
+    rest, error = server.errors(found.log_us)
+    p50, p95 = np.quantile(np.abs(np.expm1(error)), [0.5, 0.95])
+    asked_share = len(server.asked) / len(points)
+    held = float(np.mean(np.abs(error) <= widths[rest]))
+    return {
+        "rows": len(points),
+        "asked_share": round(asked_share, 4),
+        "p50_error": round(float(p50), 4),
+        "p95_error": round(float(p95), 4),
+        "stated": _LEVEL,
+        "held": round(held, 4),
+        "half_width": round(float(np.expm1(np.median(widths[rest]))), 4),
+        "not_learnt_share": round(float(np.mean(widths[rest] > np.log1p(tolerance))), 4),
+        "is_met": bool(
+            asked_share <= _BAR_SHARE and p95 <= _BAR_ERROR and _BAR_HELD[0] <= held <= _BAR_HELD[1]
+        ),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path, metavar="FILE.parquet")
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--share", type=float, default=_BAR_SHARE, help="rows that may be asked")
+    parser.add_argument("--tolerance", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    points, latency_ms = table_of(args.file, args.dtype)
+    settings = {"share": args.share, "tolerance": args.tolerance, "seed": args.seed}
+    found = judge(points, latency_ms, **settings)
+    print(json.dumps({"file": args.file.stem, "dtype": args.dtype, **settings, **found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""What a quarter of a real table tells of the rest, as its script judges it."""
+
+import numpy as np
+import pytest
+
+from tests.truth import density
+
+pytestmark = pytest.mark.slow
+
+
+def test_rows_never_asked_are_known_as_well_as_stated(truth):
+    path = truth / "gemm" / "h200_sxm-trtllm-1.3.0rc20.parquet"
+    found = density.judge(*density.table_of(path, "fp8"), share=0.25, tolerance=0.05)
+    assert found["is_met"], found
+
+
+def test_a_server_tells_what_it_is_asked_within_its_budget_and_before_it_is_judged():
+    server = density.Server(np.array([1.0, 2, 3, 4]), budget=2)
+    assert server.ask(np.array([2])).tolist() == [3000]
+    with pytest.raises(PermissionError):
+        server.ask(np.array([0, 1]))
+    assert server.ask(np.array([2, 0])).tolist() == [3000, 1000]
+    rest, error = server.errors(np.log([1e3, 2e3, 3e3, 8e3]))
+    assert rest.tolist() == [1, 3] and error == pytest.approx([0, np.log(2)])
+    with pytest.raises(PermissionError):
+        server.ask(np.array([2]))

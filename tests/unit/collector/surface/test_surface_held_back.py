@@ -1,0 +1,40 @@
+"""Intervals that hold what they state, whatever the errors are like."""
+
+import numpy as np
+import pytest
+
+from collector.surface.held_back import half_widths, misses
+from collector.surface.surrogate import Estimate
+
+pytestmark = pytest.mark.fast
+
+
+def _wrong_model(points: int) -> tuple[Estimate, np.ndarray]:
+    """A model that is twice too sure, off by 3 % on average, and blind to half of the noise; and
+    what the points take, in us."""
+    draw = np.random.default_rng(7)
+    log_us, error = draw.uniform(0, 8, points), draw.choice([0.01, 0.05], points)
+    noise = 2 * error * draw.standard_t(3, points) * draw.choice([1, 2], points)
+    return Estimate(log_us, error, np.empty(0)), np.exp(log_us + 0.03 + noise)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
+def test_intervals_of_a_wrong_model_hold_what_they_state(level):
+    found, duration_us = _wrong_model(40_000)
+    held = np.arange(2_000)
+    widths = half_widths(found, misses(found, held, duration_us[held]), level)
+    off = np.abs(np.log(duration_us) - found.log_us)[2_000:]
+    assert np.mean(off <= widths[2_000:]) == pytest.approx(level, abs=0.02)
+
+
+def test_an_interval_is_as_wide_as_the_error_expected():
+    found, duration_us = _wrong_model(1_000)
+    widths = half_widths(found, misses(found, np.arange(200), duration_us[:200]), 0.9)
+    assert widths / found.error == pytest.approx(widths[0] / found.error[0])
+
+
+def test_too_few_points_give_an_interval_without_end():
+    found, duration_us = _wrong_model(100)
+    missed = misses(found, np.arange(18), duration_us[:18])
+    assert np.isinf(half_widths(found, missed, 0.95)).all()
+    assert np.isfinite(half_widths(found, np.append(missed, 1.0), 0.95)).all()

@@ -1,0 +1,43 @@
+"""Which points are measured first, next and last."""
+
+import numpy as np
+import pytest
+
+from collector.surface.next_points import coarse, held_back, unsure
+
+pytestmark = pytest.mark.fast
+
+
+def _grid():
+    sides = np.meshgrid(2.0 ** np.arange(16), 2.0 ** np.arange(16))
+    return np.stack([side.ravel() for side in sides], axis=1)
+
+
+def test_a_coarse_start_has_points_in_every_corner():
+    axes = _grid()
+    chosen = coarse(axes, 32, np.random.default_rng(0))
+    assert len(np.unique(chosen)) == 32
+    corner = np.log2(axes[chosen]) // 4
+    assert (np.unique(corner, axis=0, return_counts=True)[1] == 2).all()
+
+
+def test_the_widest_intervals_are_asked_for_and_nothing_twice():
+    widths = np.array([0.5, 0.1, 0.4, 0.01, 0.3])
+    assert unsure(widths, np.array([0]), 0.05, 2).tolist() == [2, 4]
+    assert unsure(widths, np.array([0]), 0.05, 9).tolist() == [2, 4, 1]
+
+
+def test_what_is_as_sure_as_tolerated_is_not_asked_for():
+    widths = np.full(100, 0.04)
+    widths[:4] = 0.2
+    assert unsure(widths, np.array([99]), 0.05, 50).tolist() == []
+    assert len(unsure(widths, np.array([99]), 0.01, 50)) == 50
+    widths[:6] = 0.2
+    assert sorted(unsure(widths, np.array([99]), 0.05, 50)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_points_are_held_back_of_those_not_asked_by_chance_alone():
+    asked = np.arange(0, 1000, 2)
+    held = held_back(1000, asked, 100, np.random.default_rng(0))
+    assert len(np.unique(held)) == 100 and not np.isin(held, asked).any()
+    assert 400 < held.mean() < 600

@@ -1,0 +1,69 @@
+"""A surface of products is learnt from a few of them, and the model knows where it is unsure."""
+
+import numpy as np
+import pytest
+
+from collector.surface.shape_features import Points, features, roofline
+from collector.surface.surrogate import estimate
+
+_CORES = 20
+
+
+def _products() -> tuple[Points, np.ndarray]:
+    """Products on tiles of 128 x 128, dealt out to 20 cores in waves, behind a launch of 5 us. They
+    vary by 20 % where k is beyond 4096, else by 1 %. And their durations in us."""
+    sides = np.meshgrid(np.arange(64, 2113, 64), 2 ** np.arange(7, 13), 2 ** np.arange(8, 15))
+    m, n, k = (side.ravel().astype(float) for side in sides)
+    waves = np.ceil(np.ceil(m / 128) * np.ceil(n / 128) / _CORES)
+    noise = np.random.default_rng(4).normal(0, np.where(k > 4096, 0.2, 0.01))
+    points = Points(np.stack([m, n, k], axis=1), 2 * m * n * k, m * k + n * k + m * n, _CORES)
+    return points, (5 + waves * k / 100) * np.exp(noise)
+
+
+@pytest.fixture(scope="module")
+def surface():
+    return _products()
+
+
+@pytest.fixture(scope="module")
+def asked(surface):
+    points, _ = surface
+    return np.random.default_rng(3).permutation(len(points))[: len(points) // 3]
+
+
+@pytest.fixture(scope="module")
+def found(surface, asked):
+    points, duration_us = surface
+    return estimate(points, asked, duration_us[asked], np.random.default_rng(0))
+
+
+def test_waves_are_learnt_where_a_roofline_is_far_off(surface, asked, found):
+    points, duration_us = surface
+    rest = np.setdiff1d(np.flatnonzero(points.axes[:, 2] <= 4096), asked)
+    off = np.abs(found.log_us - np.log(duration_us))[rest]
+    plain = np.abs(roofline(points, asked, duration_us[asked]) - np.log(duration_us))[rest]
+    assert np.median(off) < 0.03 and np.median(off) < np.median(plain) / 5
+
+
+def test_noisy_regions_are_known_as_such(surface, found):
+    points, _ = surface
+    is_noisy = points.axes[:, 2] > 4096
+    assert np.median(found.error[is_noisy]) > 3 * np.median(found.error[~is_noisy])
+    assert len(found.unseen) == len(surface[0]) // 3 and (found.unseen >= 0).all()
+
+
+def test_too_few_points_are_refused(surface):
+    points, duration_us = surface
+    with pytest.raises(ValueError, match="99 points are no surface"):
+        estimate(points, np.arange(99), duration_us[:99], np.random.default_rng(0))
+
+
+def test_features_are_numbers_and_none_is_the_same_everywhere(surface):
+    told = features(surface[0])
+    assert np.isfinite(told).all() and (np.ptp(told, axis=0) > 0).all()
+
+
+def test_a_shape_of_one_length_has_features_too():
+    lengths = 2.0 ** np.arange(4, 12)[:, None]
+    told = features(Points(lengths, lengths[:, 0], lengths[:, 0], _CORES))
+    assert len(told) == 8 and np.isfinite(told).all()
