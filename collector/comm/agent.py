@@ -6,6 +6,7 @@ Of itself torchrun outlives its parent, and its ranks then hold their devices.
 import sys
 
 from collector.host import imports
+from collector.host.ending import end_at_once
 from collector.host.parent import die_with_parent
 
 if __name__ == "__main__":
@@ -13,3 +14,4 @@ if __name__ == "__main__":
     with imports.for_good():
         from torch.distributed.run import main as torchrun
     torchrun(sys.argv[2:])
+    end_at_once(0)  # its ranks are gone, and none of their devices was opened here

@@ -1,20 +1,23 @@
 """`hcom_allReduce_.csv` and its like: rows of collectives in a tree, changed by key."""
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collector.collective import OPERATIONS
+from collector.collective import OPERATIONS, Collective
 from collector.collective_row import (
     COLUMNS,
-    DURATION,
     KEY,
     Cells,
     CollectiveFacts,
     fact_cells,
     key_cells,
 )
-from collector.comm.measured import Measured
+from collector.comm.bench_plan import BACKENDS, BenchPlan
+from collector.comm.measured import Measured, settings_of
+from collector.comm.standing_row import Way, check_row
 from collector.errors import BadInput
 from collector.store.atomic import write_whole
 from collector.table import csv_rows, table_bytes
@@ -22,6 +25,7 @@ from collector.table import csv_rows, table_bytes
 # What a model adds to a duration; never part of it, and only there where a profile told it.
 OFFSET = "Offset(us)"
 _NEEDED = KEY[:2]  # by the consumer, too
+_SIZE = re.compile(r"[0-9]{1,18}")
 
 Key = tuple[str, ...]
 
@@ -76,7 +80,8 @@ def write_measured(folder: Path, measured: Iterable[Measured]) -> list[FileChang
 
 
 def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
-    """The same of one operation's file. BadInput where it holds rows of another backend."""
+    """The same of one operation's file. BadInput where it holds rows of another backend, or where a
+    row would be changed that was timed in another mode or environment."""
     table = read_comm_table(path)
     rows = [dict(row) for row in table.rows]
     places: dict[Key, list[int]] = {}
@@ -88,7 +93,7 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         at = places.setdefault(tuple(key.values()), [len(rows)])[0]
         if at == len(rows):
             rows.append(key)
-        _check_backend(rows[at], one, path)
+        check_row(rows[at], Way(one.backend, one.mode, one.environment), path)
         rows[at].update(fact_cells(one.collective, _facts(one)))
         if not one.collective.together:
             rows[at][OFFSET] = ""  # of a duration that is gone
@@ -97,6 +102,42 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
     return FileChange(path, len(rows) - before, changed, twice)
+
+
+def check_folder(
+    folder: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ
+) -> None:
+    """BadInput where a plan would change a row that `write_measured` refuses to change: what could
+    not be written is not measured either."""
+    by_file: dict[str, list[Collective]] = {}
+    for one in plan.collectives:
+        by_file.setdefault(OPERATIONS[one.operation].file, []).append(one)
+    for name, cases in by_file.items():
+        check_file(folder / name, replace(plan, collectives=tuple(cases)), environment)
+
+
+def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ) -> None:
+    """The same of one operation's file and plan."""
+    settings = ";".join(settings_of(environment))
+    alike: dict[Key, list[Collective]] = {}
+    for one in plan.collectives:
+        _, *others = key_cells(one).values()
+        alike.setdefault(tuple(others), []).append(one)
+    first = {_key_of(row): row for row in reversed(read_comm_table(path).rows)}
+    for (size, *others), row in first.items():
+        case = _changed(size, alike.get(tuple(others), ()), plan.jump_factor is not None)
+        if case is not None:
+            check_row(row, Way(BACKENDS[plan.backend], plan.mode_of(case), settings), path)
+
+
+def _changed(size: str, cases: Sequence[Collective], looks_between: bool) -> Collective | None:
+    """The case that changes the row of a size, or may: sizes between others are measured where
+    jumps are looked for."""
+    if not cases or not _SIZE.fullmatch(size):
+        return None
+    sizes, found = {one.message_bytes for one in cases}, int(size)
+    is_between = looks_between and min(sizes) < found < max(sizes)
+    return replace(cases[0], message_bytes=found) if found in sizes or is_between else None
 
 
 def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
@@ -122,13 +163,6 @@ def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]
 
 def _key_of(row: Mapping[str, str]) -> Key:
     return tuple(row.get(name, "").strip() for name in KEY)
-
-
-def _check_backend(row: Mapping[str, str], one: Measured, path: Path) -> None:
-    # Other producers have no such column: what they measured is of NPUs.
-    there = row.get("backend", "") or ("hccl" if row.get(DURATION) else one.backend)
-    if there != one.backend:
-        raise BadInput(f"its rows are of {there}, these are of {one.backend}", path=path)
 
 
 def _facts(one: Measured) -> CollectiveFacts:

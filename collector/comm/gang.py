@@ -2,13 +2,13 @@
 
 torchrun starts them (static rendezvous, no restarts: a bench that begins in the middle measures
 other channels). Every wait is bounded: a gang in which no rank takes a step for `patience_s` is
-asked for its stacks and ended, and the reason names the rank.
+asked for its stacks and ended, and the reason names the rank that the others wait for.
 """
 
 import contextlib
+import logging
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -18,17 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from collector.comm.rank_files import (
-    PLAN,
-    RESULTS,
-    LineCount,
-    RankState,
-    have_met,
-    rank_states,
-    stacks_name,
-)
+from collector.comm.hang import blame, stacks_kept, standings
+from collector.comm.rank_files import PLAN, RESULTS, LineCount, RankState, have_met, rank_states
 from collector.errors import BadInput, OpmeterError
 from collector.replay.process import describe_end, end_group
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
 RANK = "collector.comm.rank"
@@ -36,7 +31,6 @@ Tick = Callable[[int], None]
 _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _LOOK_S = 1.0  # between looks at files: the ranks need the cores
-_STACKS_S = 2.0  # for a rank to write where it is
 _TAIL = 3  # lines of a rank's own words
 _ROOT_CAUSE = re.compile(
     r"Root Cause.*?rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL
@@ -57,6 +51,12 @@ class Rendezvous:
     @property
     def world(self) -> int:
         return self.nproc_per_node * self.nnodes
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of this node."""
+        first = self.node_rank * self.nproc_per_node
+        return range(first, first + self.nproc_per_node)
 
     @property
     def is_first(self) -> bool:
@@ -224,7 +224,7 @@ def _watch(
         begun &= meeting.nnodes == 1 or have_met(folder)
         limit_s = work.patience_s if begun else max(work.patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
-            raise RanksHang(_hang(states, limit_s, folder))
+            raise RanksHang(_hang(meeting, limit_s, folder))
 
 
 def _reason(code: int, states: list[RankState], folder: Path) -> str:
@@ -240,26 +240,18 @@ def _reason(code: int, states: list[RankState], folder: Path) -> str:
     return f"rank {rank} {describe_end(exit_code)} in: {step}{': ' if words else ''}{words}"
 
 
-def _hang(states: list[RankState], patience_s: float, folder: Path) -> str:
-    """Who is behind, and where each rank of this node stands."""
-    for state in states:
-        if state.process is not None and state.process.is_alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(state.process.pid, signal.SIGUSR1)
-    time.sleep(_STACKS_S)
-    if not states:
+def _hang(meeting: Rendezvous, patience_s: float, folder: Path) -> str:
+    """Who is waited for; the log is told where each rank of this node stands."""
+    found = standings(folder)
+    for name, stack in stacks_kept(folder):
+        logger.warning("%s, as no rank takes a step: %s", name, stack or "nothing was answered")
+    if not found:
         return f"no rank of this node has begun within {patience_s:g} s"
-    last = min(states, key=lambda state: state.steps)
-    stacks = folder / stacks_name(last.rank)
-    where = _last_lines(stacks.read_text(errors="replace"), first=True) if stacks.exists() else ""
-    return (
-        f"no rank took a step for {patience_s:g} s; rank {last.rank} is behind, in: {last.step}; "
-        f"its stack: {where or 'not told'}"
-    )
+    return f"no rank took a step for {patience_s:g} s; {blame(found, meeting.ranks)}"
 
 
-def _last_lines(text: str, *, first: bool = False) -> str:
+def _last_lines(text: str) -> str:
     """A few lines of what somebody said, in one; of a traceback the error that it ends with."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     count = 1 if "Traceback (most recent call last):" in lines else _TAIL
-    return " | ".join(lines[:_TAIL] if first else lines[-count:])
+    return " | ".join(lines[-count:])

@@ -21,15 +21,18 @@ _LARGEST_OFFSET_US = 20.0
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """A message of a profile: how often it was sent, and what it took there."""
+    """A message of a profile: how often it was sent, what it took there, and whether the profile
+    left the tier open."""
 
     collective: Collective
     count: int
     duration_us: float
+    tier_assumed: bool = False
 
     def __str__(self) -> str:
         one, times = self.collective, "time" if self.count == 1 else "times"
         what = f"{one.operation} of {one.message_bytes} bytes over {one.group_size} ranks"
+        what += f", tier {one.tier}{' assumed' if self.tier_assumed else ''}"
         return f"{what}, {self.count} {times} in the profile: {self.duration_us:g} us"
 
 
@@ -78,7 +81,7 @@ def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
     """The messages of a profile, by operation, group and size."""
     timed = ((one, [us for us in one.durations_us if us > 0]) for one in found)
     messages = [
-        InNetwork(one.collective, one.count, trimmed_median(durations_us))
+        InNetwork(one.collective, one.count, trimmed_median(durations_us), one.tier_assumed)
         for one, durations_us in timed
         if one.collective is not None and durations_us
     ]
@@ -122,5 +125,5 @@ def offsets_by_key(operation: str, found: Iterable[Held]) -> dict[tuple[str, ...
     }
 
 
-def _order(one: Collective) -> tuple[str, int, int]:
-    return one.operation, one.group_size, one.message_bytes
+def _order(one: Collective) -> tuple[str, int, int, int]:
+    return one.operation, one.group_size, one.message_bytes, one.tier

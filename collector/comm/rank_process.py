@@ -1,13 +1,21 @@
-"""The process of a rank: `python -m collector.comm.rank_process PROGRAM WORDS...`, started by
-torchrun, is `python -m PROGRAM WORDS...` with torch imported for good before it."""
+"""The process of a rank, or one that a rank starts: `python -m collector.comm.rank_process PROGRAM
+WORDS...` is `python -m PROGRAM WORDS...` with torch imported for good before it. Where no driver
+was loaded it ends without taking torch down: a driver may have something to do at an exit."""
 
 import runpy
 import sys
+from importlib.util import find_spec
 
 from collector.host import imports
+from collector.host.ending import end_at_once
 
 if __name__ == "__main__":
-    with imports.for_good():
-        import torch.distributed  # noqa: F401
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    program = sys.argv[0]
+    if find_spec(program) is None:  # said before torch is imported
+        sys.exit(f"there is no module {program}")
+    with imports.for_good():
+        import torch.distributed
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    if "torch_npu" not in sys.modules and not torch.cuda.is_initialized():
+        end_at_once(0)

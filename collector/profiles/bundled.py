@@ -22,6 +22,7 @@ _LEADING = (
 _IO_CELLS = BASE_CELLS[2:]
 COLUMNS = (*_LEADING, *_IO_CELLS, "Context ID", *COUNTERS)
 
+_FACTS = "facts.csv"  # what makes a folder a sample
 _START_NS = 1_764_246_877_000_000_000
 _GAP_NS = 1_000
 _NO_MODEL = "4294967295"  # UINT32_MAX: how msprof spells "no model"
@@ -30,7 +31,7 @@ _NO_MODEL = "4294967295"  # UINT32_MAX: how msprof spells "no model"
 def bundled_file(name: str, file: str) -> bytes:
     """A file of a bundled sample; BadInput, with the names there are, for an unknown one."""
     samples = files("collector") / "data"
-    names = sorted(entry.name for entry in samples.iterdir() if entry.is_dir())
+    names = sorted(one.name for one in samples.iterdir() if (one / _FACTS).is_file())
     if name not in names:
         raise BadInput(f"no bundled sample {name!r}; there are: {', '.join(names)}")
     return (samples / name / file).read_bytes()
@@ -38,7 +39,7 @@ def bundled_file(name: str, file: str) -> bytes:
 
 def write_bundled_profile(name: str, folder: Path) -> Path:
     """Write the sample's profile into `folder`, and give the path of its kernel_details.csv."""
-    facts = read_table(bundled_file(name, "facts.csv"), path=f"{name}/facts.csv")
+    facts = read_table(bundled_file(name, _FACTS), path=f"{name}/{_FACTS}")
     path = folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(kernel_details(facts))

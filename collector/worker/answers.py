@@ -115,14 +115,14 @@ class ShardAnswers:
     def add(self, session: int, answers: SessionAnswers) -> None:
         """Store what a session gave: raw records first, then the part; of none, that it ended."""
         self._usage = self._usage.plus(answers.usage)
-        if answers.measurements:
-            raw = tuple(
-                stored
-                for files in answers.raw
-                for stored in self._attempt.upload_raw(
-                    session, files.summary, files.journal, files.group
-                )
+        raw = tuple(
+            stored
+            for files in answers.raw
+            for stored in self._attempt.upload_raw(
+                session, files.summary, files.journal, files.group
             )
+        )
+        if answers.measurements:
             self._upload(session, answers.measurements, raw)
         else:
             self._attempt.begin_session(session, ())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from collector import surroundings
 from collector.comm.gang import GangFailed, PeerLeft, StartRanks, start_here
+from collector.comm.hang import stacks_kept
 from collector.comm.rank_files import CaseSeen, have_met, read_results
 from collector.errors import BadInput, PeersAway
 from collector.manifest import NO_USAGE, Usage
@@ -78,7 +79,7 @@ class GangInstrument:
             raise PeersAway(reason)
         return SessionAnswers(
             measurements,
-            (_raw_records(folder, seen, session),) if measurements else (),
+            (_raw_records(folder, seen, session),) if measurements or reason else (),
             _usage(seen, measurements, surroundings.monotonic() - began_s),
             began=bool(seen) or have_met(folder),
             reason=reason,
@@ -124,7 +125,8 @@ def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: fl
 
 
 def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -> RawRecords:
-    """What the ranks saw as a table, a row a call; and what they and torchrun said."""
+    """What the ranks saw as a table, a row a call; and what they and torchrun said, with
+    the stacks of ranks that hung."""
     summary, journal = folder / "op_summary.csv", folder / "journal.jsonl"
     with summary.open("w", newline="") as out:
         rows = csv.writer(out)
@@ -136,7 +138,11 @@ def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -
                 for at, (start_us, duration_us) in enumerate(calls):
                     rows.writerow([case_id, one.round, rank.rank, at, start_us, duration_us])
     with journal.open("w") as out:
-        for path in sorted([*folder.glob("rank-*.jsonl"), folder / "torchrun.log"]):
+        said = [*folder.glob("rank-*.jsonl"), *folder.glob("torchrun.log")]
+        for path in sorted(said):
             for line in path.read_text(errors="replace").splitlines():
                 print(json.dumps({"file": path.name, "line": line}), file=out)
+        for name, stack in stacks_kept(folder):
+            for line in stack.splitlines():
+                print(json.dumps({"file": name, "line": line}), file=out)
     return RawRecords(summary, journal)

@@ -39,8 +39,8 @@ class CollectivesSource:
 
 @dataclass(frozen=True, slots=True)
 class StepCollectives:
-    """What a profile does not tell of what its ranks exchange: how they lie, the dtype of what they
-    sent, how many have the experts of its mixtures; and how to measure it."""
+    """What a profile does not tell of what its ranks exchange: how they lie, the dtype where its
+    trace tells none, how many have the experts of its mixtures; and how to measure it."""
 
     grid: Grid
     dtype: str

@@ -129,6 +129,8 @@ def comm_verb(
         *(backend, grid, meeting.world, mode, rounds, budget_s, (5, 100), tuple(cases)),
         jump_factor=jump_factor or None,
     )
+    if meeting.is_first:  # which writes; what could not be written is not measured either
+        _check_standing(plan, output_dir, output_csv)
     for line in plan_lines(plan):
         say(line)
     if not do_run:
@@ -155,6 +157,15 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
         say(line)
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
+
+
+def _check_standing(plan: BenchPlan, output_dir: Path | None, output_csv: Path | None) -> None:
+    from collector.comm.comm_table import check_file, check_folder
+
+    if output_csv is not None:
+        check_file(output_csv, plan)
+    elif output_dir is not None:
+        check_folder(output_dir, plan)
 
 
 def _run(

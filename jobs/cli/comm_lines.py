@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from collector.counting import counted
 
 if TYPE_CHECKING:
+    from collector.collective import Collective
     from collector.comm.bench_plan import BenchPlan, LeftOut
     from collector.comm.check import Point
     from collector.comm.comm_table import FileChange
     from collector.comm.measured import Found
     from collector.comm.profiled import Profiled
 
-_LISTED = 20
+_LISTED, _SIZES_LISTED = 20, 8
 
 
 def plan_lines(plan: BenchPlan) -> Iterator[str]:
@@ -51,7 +53,8 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
     from collector.comm.profiled import share
 
     for one in found:
-        what = f"about {one.collective}" if one.collective else one.reason
+        what = one.reason or f"{'about ' if one.is_derived else ''}{one.collective}"
+        what += ", tier assumed" if one.tier_assumed else ""
         times = counted(one.count, "time")
         yield f"{one.kernel_type} {times}, {one.total_us / 1e3:.3f} ms: {what}"
     total_ms = sum(one.total_us for one in found) / 1e3
@@ -97,8 +100,27 @@ def change_line(change: FileChange) -> str:
 
 
 def left_out_lines(what: str, cases: Sequence[LeftOut]) -> Iterator[str]:
-    """The first of them, each with its reason."""
-    for one in cases[:_LISTED]:
-        yield f"{what}: {one.collective}: {one.reason}"
-    if len(cases) > _LISTED:
-        yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}"
+    """Those that share a group and a reason in a line, the first lines of them."""
+    alike: dict[tuple[str, Collective], list[Collective]] = {}
+    for one in cases:
+        group = replace(one.collective, operation="", message_bytes=0)
+        alike.setdefault((one.reason, group), []).append(one.collective)
+    for (reason, _), found in list(alike.items())[:_LISTED]:
+        yield f"{what}: {_together(found)}: {reason}"
+    if rest := sum(map(len, list(alike.values())[_LISTED:])):
+        yield f"{what}: {counted(rest, 'more case')}"
+
+
+def _together(cases: Sequence[Collective]) -> str:
+    """Cases of one group in few words: each size, or the ends of many."""
+    if len(cases) == 1:
+        return str(cases[0])
+    operations = ", ".join(dict.fromkeys(one.operation for one in cases))
+    sizes = sorted({one.message_bytes for one in cases})
+    told = ", ".join(map(str, sizes))
+    if len(sizes) > _SIZES_LISTED:
+        told = f"{counted(len(sizes), 'size')} from {sizes[0]} to {sizes[-1]}"
+    one = cases[0]
+    at_once = ", all groups at once" if one.together else ""
+    where = f"over {one.group_size} ranks of tier {one.tier}{at_once}"
+    return f"{operations} of {told} bytes of {one.dtype} {where} ({len(cases)} cases)"

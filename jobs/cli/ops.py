@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collector.ops.spec import OpSpec
 
 _COLUMNS = ("kernel", "API", "takes", "environment", "state")
+_OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 
 def ops_verb(
     kernel: Annotated[str | None, typer.Argument(help="one kernel type in full  [all]")] = None,
 ) -> None:
-    """List the operators that can be replayed."""
+    """List the operators that can be replayed, and what is measured over ranks."""
     from rich.console import Console
     from rich.table import Table
 
@@ -30,13 +31,13 @@ def ops_verb(
         _show(kernel)
     elif sys.stdout.isatty():
         table = Table(*_COLUMNS)
-        for op in all_ops():
-            table.add_row(*_row(op).values())
+        for row in (*map(_row, all_ops()), *_rows_over_ranks()):
+            table.add_row(*row.values())
         Console(markup=False).print(table)
     else:
         typer.echo("\t".join(_COLUMNS))
-        for op in all_ops():
-            typer.echo("\t".join(_row(op).values()))
+        for row in (*map(_row, all_ops()), *_rows_over_ranks()):
+            typer.echo("\t".join(row.values()))
 
 
 def _row(op: OpSpec) -> Mapping[str, str]:
@@ -44,6 +45,26 @@ def _row(op: OpSpec) -> Mapping[str, str]:
     needs = ", ".join(need.name.lower() for need in sorted(op.npu.needs))
     cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op))
     return dict(zip(_COLUMNS, cells, strict=True))
+
+
+def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
+    """What no single device can replay, and the command that measures it. The first kernel of the
+    experts' has weights of INT8, the second others."""
+    from collector.collective import DTYPES, OPERATIONS
+    from collector.expert_call import KERNELS
+
+    experts = "torch.ops._C_ascend.dispatch_ffn_combine", "seven inputs of one rank, and EP Size"
+    by_dfc = f"over ranks: `opmeter comm dfc`, or {_OF_A_CAMPAIGN}; not yet on an NPU"
+    for kernel in KERNELS:
+        yield dict(zip(_COLUMNS, (kernel, *experts, "vllm_ascend", by_dfc), strict=True))
+    for one in OPERATIONS.values():
+        cells = (
+            *(one.kernel_type, f"{one.name} of torch.distributed"),
+            *(f"whole elements of {', '.join(DTYPES)}, over two ranks or more", "torch_npu"),
+            f"over ranks: `opmeter comm --ops {one.name}`, or `collectives` of a campaign; "
+            "not yet on an NPU",
+        )
+        yield dict(zip(_COLUMNS, cells, strict=True))
 
 
 def _state(op: OpSpec) -> str:
@@ -59,13 +80,16 @@ def _show(kernel: str) -> None:
     from collector.ops.registry import find
 
     op = find(kernel)
-    if op is None:
+    over_ranks = {row["kernel"]: row for row in _rows_over_ranks()}
+    if op is None and kernel not in over_ranks:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
-    for name, text in _lines(op):
+    for name, text in _lines(op) if op else over_ranks[kernel].items():
         typer.echo(f"{name:<13}{text}")
 
 
 def _lines(op: OpSpec) -> Iterator[tuple[str, str]]:
+    from collector.distribute_call import DISTRIBUTE_KERNELS
+
     yield "kernel", op.kernel
     if op.twins:
         yield "or", f"{', '.join(op.twins)}: the runtime chooses"
@@ -83,4 +107,6 @@ def _lines(op: OpSpec) -> Iterator[tuple[str, str]]:
     yield "library", op.library
     for need in sorted(op.npu.needs):
         yield "needs", need.value
+    if op.kernel in DISTRIBUTE_KERNELS:
+        yield "over ranks", _OF_A_CAMPAIGN
     yield "state", _state(op)

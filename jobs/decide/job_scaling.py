@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.decide.actions import Announce, Scale, Suspend
-from jobs.decide.job_suspension import HOLD_S, Suspension
+from jobs.decide.job_suspension import Suspension, is_held
 from jobs.decide.observed import JobView, Observed
 from jobs.decide.remaining_work import Remaining
 from jobs.objects.waves import parallelism
@@ -89,7 +89,7 @@ def _why_suspended(
         return "the campaign is paused"
     if job.suspended and not observed.store_works:
         return "the store cannot be reached"
-    if job.suspended and job.held and job.in_state_s < HOLD_S:
+    if is_held(job):
         return "none of its pods got anywhere; it is tried again later"
     if stops is None or (stops.reason == "NodesFail" and not observed.store_works):
         return ""

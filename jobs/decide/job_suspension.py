@@ -95,6 +95,11 @@ def _apart(job: JobView, pods: Sequence[PodView]) -> str:
     )
 
 
+def is_held(job: JobView) -> bool:
+    """Whether a suspended Job rests, whatever is seen now."""
+    return job.suspended and job.held and job.in_state_s < HOLD_S
+
+
 def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
     """The pods that lately waited for the store in vain; none while there are fewer than three."""
     found = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.STORE]

@@ -1,8 +1,8 @@
 """The next wave is the newest one if it lacks its Job, and a new one otherwise. Pure.
 
-A gang over several pods is a wave of its own, the first that there is room for, and no two of them
-run at once: without a scheduler of gangs each could wait for the other's half, and what they
-measure is the network that they would share.
+A gang over several pods is a wave of its own, the first that there is room for. One begins only
+when every other is whole: without a scheduler of gangs each could wait for the other's half. No two
+of them share a node.
 
 A wave is written before its Job is made, so a controller that is killed in between leaves a wave
 without a Job. Whoever comes next makes that Job, unless the wave may use a node that is quarantined
@@ -13,18 +13,28 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jobs.decide.actions import Announce
 from jobs.decide.desired import Desired
-from jobs.decide.observed import Observed
+from jobs.decide.observed import JobView, Observed
 from jobs.objects.waves import Wave, cut
+
+# Pods that come at once come within this: where one waits for longer, nodes kept for the next gang
+# would be idle as long.
+_GATHERS_S = 120.0
+
+
+def next_gang_wave(
+    desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str], free: int
+) -> Wave | None:
+    """A new wave of the first gang that is to do and for which so many workers are free, away from
+    the nodes `avoid`; None where none of them can begin."""
+    gang = next_gang(desired, observed, todo, free, avoid)
+    return gang_wave(desired, observed, gang, len(observed.waves), avoid) if gang else None
 
 
 def next_wave(
-    desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str], free: int
+    desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Wave | None:
-    """A new wave of the first of the shards that are to do, away from the nodes `avoid`: a gang for
-    which so many workers are free, or else shards of one pod. None where only gangs are left, and
-    none of them can begin."""
-    if gang := next_gang(desired, observed, todo, free, avoid):
-        return gang_wave(desired, observed, gang, len(observed.waves), avoid)
+    """A new wave of the first of the shards of one pod that are to do, away from the nodes `avoid`.
+    None where only gangs are left."""
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
@@ -40,8 +50,8 @@ def next_gang(
     avoid: Collection[str] = (),
 ) -> str:
     """The first gang over several pods for which so many workers are free, and nodes enough; empty
-    where there is none, or one runs."""
-    if gang_at_work(observed):
+    where there is none, or one is not whole."""
+    if gathering(observed):
         return ""
     room = min(free, gang_room(desired, observed, avoid, free=not desired.kueue))
     return next((shard for shard in todo if 1 < desired.wide.get(shard, 1) <= room), "")
@@ -64,18 +74,88 @@ def gang_room(
     if not observed.nodes:
         return desired.workers
     least = desired.per_index if free else 0
+    taken = _nodes_of_gangs(observed) if free else frozenset[str]()
     return sum(
         node.ready
         and node.schedulable
         and node.name not in avoid
+        and node.name not in taken
         and (not free or node.free_devices >= least)
         for node in observed.nodes
     )
 
 
-def gang_at_work(observed: Observed) -> bool:
-    """Whether a gang over several pods has them, or waits for them."""
-    return any(job.gang and job.is_live and not job.suspended for job in observed.jobs)
+def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[str]:
+    """The nodes where pods of gangs are: what another measures there would be their traffic too.
+    `at_work`: only of gangs that have not committed yet."""
+    waves = observed.by_hash
+    gangs = [
+        job
+        for job in observed.jobs
+        if job.gang
+        and not (at_work and job.wave in waves and waves[job.wave].shards <= observed.committed)
+    ]
+    pods = (pod for job in gangs for pod in observed.pods_of(job))
+    return frozenset(pod.node for pod in pods if pod.node and not pod.has_ended)
+
+
+def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> int:
+    """The nodes that have room for a pod, or will once pods of ours end; not those of others."""
+    ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
+    gangs = _nodes_of_gangs(observed, at_work=True)
+    if not observed.nodes:
+        return desired.workers
+    return sum(
+        node.ready
+        and node.schedulable
+        and node.name not in avoid
+        and node.name not in gangs
+        and (node.name in ours or node.free_devices >= desired.per_index)
+        for node in observed.nodes
+    )
+
+
+def gathering(observed: Observed) -> list[JobView]:
+    """The gangs over several pods that hold some of them, and wait for others; the oldest first.
+
+    Example: of a gang of two, pod 0 runs and pod 1 has no node: it gathers. Once both run it is
+    whole, and still is when pod 1 has ended well, or its shard is committed.
+    """
+    found = [job for job in observed.jobs if job.gang and job.is_live and not job.suspended]
+    waves = observed.by_hash
+    half = [job for job in found if not _is_whole(job, waves.get(job.wave), observed)]
+    return sorted(half, key=lambda job: waves[job.wave].serial if job.wave in waves else -1)
+
+
+def _is_whole(job: JobView, wave: Wave | None, observed: Observed) -> bool:
+    if wave is not None and wave.shards <= observed.committed:
+        return True
+    begun = {
+        pod.index
+        for pod in observed.pods_of(job)
+        if pod.phase == "Succeeded" or (pod.phase == "Running" and not pod.deleting)
+    }
+    return len(begun | job.succeeded) >= job.completions
+
+
+def reserved(
+    desired: Desired,
+    observed: Observed,
+    todo: Sequence[str],
+    at_work: int,
+    avoid: Collection[str],
+) -> int:
+    """How many workers shards of one pod leave to the next gang, where gangs have `at_work` pods.
+    None where another gang must end first: a device would be idle for as long as that takes. Nor
+    where one gathers for long: nobody knows for how long.
+
+    Example: of 8 workers a gang has 6, and the next one takes 6 as well: the other shards have 2.
+    The first ends, and the next one has its 6 at once: nobody has taken them meanwhile.
+    """
+    most = min(desired.workers, _soon_free(desired, observed, avoid))
+    pods = next((p for s in todo if 1 < (p := desired.wide.get(s, 1)) <= most), 0)
+    late = any(job.in_state_s > _GATHERS_S for job in gathering(observed))
+    return 0 if late or at_work + pods > desired.workers else pods
 
 
 def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:

@@ -206,19 +206,22 @@ def _worker_pod(
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
     place(pod, site, wave.avoid)
     if wave.is_gang:
-        _gather(pod, LABEL + "wave", wave.wave_hash, site.super_pod_label)
+        _gather(pod, wave.wave_hash, site.super_pod_label)
     return pod
 
 
-def _gather(pod: Manifest, label: str, value: str, super_pod: str) -> None:
-    """Have each pod that bears a label on a node of its own, all of them on nodes that say the same
-    of `super_pod`, and know its own address: the others of its gang come to it."""
+def _gather(pod: Manifest, wave: str, super_pod: str) -> None:
+    """Have each pod of a gang on a node where no pod of any gang is, all of a wave on nodes that
+    say the same of `super_pod`, and know its own address: the others of its gang come to it."""
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     pod["containers"][0]["env"].append(address)
-    alike = {"labelSelector": {"matchLabels": {label: value}}}
     affinity = pod.setdefault("affinity", {})
-    for kind, by in (("podAntiAffinity", _NODE), ("podAffinity", super_pod)):
+    for kind, label, by in (
+        ("podAntiAffinity", {KIND: GANG}, _NODE),
+        ("podAffinity", {LABEL + "wave": wave}, super_pod),
+    ):
         if by:
+            alike = {"labelSelector": {"matchLabels": label}}
             affinity[kind] = {_REQUIRED: [{**alike, "topologyKey": by}]}
 
 

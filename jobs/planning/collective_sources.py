@@ -64,16 +64,23 @@ def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
 def step_records(
     profile: Path, step: StepCollectives, backend: str
 ) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
-    """The collectives that the ranks of a profile have sent, each once, and its rows that are none.
+    """The collectives that the ranks of a profile have sent, each once, and all of its rows.
     What a profile says of their durations holds the waiting for other ranks: it stays there."""
     transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
     found = profiled(transfers, step.grid, step.dtype)
     records = tuple(
-        _case(one.collective, step, step.grid.size, backend).record()
+        collective_record(one.collective, step, step.grid.size, backend)
         for one in found
         if one.collective is not None
     )
-    return records, tuple(one for one in found if one.collective is None)
+    return records, found
+
+
+def collective_record(
+    one: Collective, said: StepCollectives, world: int, backend: str
+) -> CaseRecord:
+    """The record of a collective that a step sends among so many ranks."""
+    return _case(one, said, world, backend).record()
 
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:

@@ -85,6 +85,7 @@ def calls_of(rank: int) -> Counter[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.EVENT, Mode.KERNEL])
 def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
     fake: FakeCann, tmp_path: Path, mode: Mode

@@ -54,7 +54,8 @@ class ProberProcess:
     """One rank's. `patience_s` is what its own part of a try may take."""
 
     def __init__(self, program: str, folder: Path, patience_s: float) -> None:
-        self._command = [sys.executable, "-P", "-m", program, str(folder)]
+        process = (sys.executable, "-P", "-m", "collector.comm.rank_process")
+        self._command = [*process, program, str(folder)]
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""

@@ -93,7 +93,7 @@ if "RANK" in os.environ:
         call = made(self)
         if self._what.message_bytes < 1500:
             return call
-        return lambda: (time.sleep(0.05), call())
+        return lambda: (time.sleep(0.2), call())
     Buffers._call = slow
 """
 
@@ -113,6 +113,36 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
     assert first_slow < 1.1 * max(size for size in found if size < 1500)
 
 
+# Rank 1 comes 50 ms after the others to every call.
+COMES_LATE = """
+import os, time
+if os.environ.get("RANK") == "1":
+    from collector.comm.clock import Clock
+    made = Clock.begin_together
+    def late(self, after_us):
+        made(self, after_us)
+        time.sleep(0.05)
+    Clock.begin_together = late
+"""
+
+
+def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
+    tmp_path, monkeypatch
+):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(COMES_LATE)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    plan = replace(plan_of(["all_reduce"], [1024], [2], 2), iterations=(9, 9))
+    (one,) = measured(plan, folder)
+    ((timing,),) = one.timings
+    assert timing.skew_us > 45_000
+    assert timing.rank_max_us > 40_000  # of rank 0, which waited in the call
+    assert one.duration_us < 25_000
+
+
 def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     disturb(tmp_path, 1, signal.SIGKILL)
     with pytest.raises(GangFailed, match=r"rank 1 killed by SIGKILL .* in: all_reduce of 1024"):
@@ -120,11 +150,50 @@ def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     assert nobody_is_left(tmp_path)
 
 
-def test_a_rank_that_hangs_ends_the_gang_within_its_patience(tmp_path):
+def hang_of(plan, folder, patience_s=2.0):
+    """Why a gang that hangs was ended."""
+    with pytest.raises(GangFailed) as error:
+        run_gang(GangWork(plan, patience_s=patience_s), Rendezvous(plan.world), folder)
+    assert nobody_is_left(folder)
+    return str(error.value)
+
+
+def test_a_stopped_rank_is_named_alone_and_the_log_has_where_the_others_stood(tmp_path, caplog):
     disturb(tmp_path, 1, signal.SIGSTOP)
-    with pytest.raises(GangFailed, match=r"no rank took a step for 4 s; rank \d is behind, in: "):
-        run_gang(GangWork(endless(2), patience_s=4.0), Rendezvous(2), tmp_path)
-    assert nobody_is_left(tmp_path)
+    said = hang_of(endless(2), tmp_path)
+    told = "no rank took a step for 2 s; rank 1 does not answer, in: all_reduce of 1024 bytes"
+    assert said.startswith(told)
+    logged = {record.getMessage().split(",")[0]: record.getMessage() for record in caplog.records}
+    assert "torch/distributed" in logged["rank-0.stacks"]
+    assert "nothing was answered" in logged["rank-1.stacks"]
+
+
+# Rank 1 comes to its first call, and then does something else for an hour.
+NEVER_CALLS = """
+import os
+if os.environ.get("RANK") == "1":
+    from collector.comm.buffers import Buffers
+    def never():
+        {wait}
+    Buffers._call = lambda self: never
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["import time; time.sleep(3600)", "import ctypes; ctypes.PyDLL(None).sleep(3600)"],
+    ids=["python", "native"],
+)
+def test_a_rank_that_never_calls_is_named_by_those_that_wait(tmp_path, monkeypatch, wait):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(NEVER_CALLS.format(wait=wait))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    said = hang_of(plan_of(["all_reduce"], [1024], [2], 2), folder)
+    assert "; rank 1 keeps the others waiting, in: all_reduce of 1024 bytes" in said
+    assert "in never" in said
 
 
 def on_two_nodes(plans, folder):

@@ -43,7 +43,7 @@ def test_a_profiles_rows_become_messages_with_their_middle():
     sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (10.0, 12.0, 900.0)]
     lost = Transfer("hcom_allReduce_", "g", None, 0, 5.0)
     (one,) = in_network(profiled([*sent, lost], GRID, "bfloat16"))
-    assert one == InNetwork(Collective("all_gather", 1024, "bfloat16", 16, 1), 3, 12.0)
+    assert one == InNetwork(Collective("all_gather", 1024, "bfloat16", 16, 1), 3, 12.0, True)
 
 
 def test_a_row_of_the_size_is_compared_by_itself():
@@ -120,6 +120,16 @@ def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
         assert one.is_exact and not one.is_own
         assert one.ratio == pytest.approx(10.0 / 12.0)
         assert one.offset_us is None
+
+
+def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
+    sent = Transfer("hcom_allReduce_", "g", 8, 28_647_232, 45.0, (), 4_097_000, "FP32")
+    (message,) = in_network(profiled([sent], GRID, "bfloat16"))
+    of = ("all_reduce", 8)
+    rows = [row(16_369_846, 39.0, *of), row(16_388_000, 40.0, *of, dtype="DT_FLOAT")]
+    one = held(message, rows)
+    assert one.is_exact and one.is_own
+    assert one.offset_us == pytest.approx(5.0)
 
 
 def test_times_of_nothing_are_no_messages():

@@ -6,10 +6,13 @@ import pytest
 
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.production import in_network
 from collector.comm.profiled import profiled, share
 from collector.errors import BadInput
+from collector.profiles.group_ranks import group_number
 from collector.profiles.transfers import Transfer, find_transfers, read_transfers
 from collector.topology import Grid
+from jobs.cli.comm_lines import profile_lines
 
 GRID = Grid((48, 8, 2))
 
@@ -83,6 +86,135 @@ def test_what_was_sent_tells_the_message(run):
     }
     assert [one.total_us for one in found] == sorted((o.total_us for o in found), reverse=True)
     assert share(found) == pytest.approx(9.5 / 10.5)
+
+
+def of_two(run, ranks, name="group_name_19"):
+    """The cases and reasons of an all_reduce of a named group whose links join two ranks."""
+    group = group_number(name)
+    times = {"step": {"collective": {f"hcom_allReduce__1_1_1@{group}": told(1.0, 3.0)}}}
+    matrix = {"step": {"collective": {f"allreduce-top1@{group}": {"0-1": {}}}}}
+    (run / "communication.json").write_text(json.dumps(times))
+    (run / "communication_matrix.json").write_text(json.dumps(matrix))
+    groups = {"group_name_19": {"group_name": "pp", "global_ranks": ranks}}
+    (run.parent / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups}))
+    (found,) = profiled(read_transfers(run), GRID, "bfloat16")
+    return found
+
+
+def test_a_groups_number_is_made_of_its_name():
+    assert group_number("group_name_0") == str(1364917516 << 32 | 257924876)  # of a real profile
+
+
+def test_the_tier_is_that_of_the_ranks_a_profile_names(run):
+    near, far = of_two(run, [1, 0]).collective, of_two(run, [0, 16]).collective
+    assert (near.tier, near.group_size) == (2, 2)
+    assert (far.tier, far.group_size) == (0, 2)
+    assert of_two(run, [2, 0]).collective.tier == 1
+    assert not of_two(run, [0, 2]).tier_assumed
+
+
+@pytest.mark.parametrize(("ranks", "name"), [([0, 2], "group_name_7"), ([0], "group_name_19")])
+def test_ranks_that_are_not_told_or_too_few_are_assumed_to_be_near(run, ranks, name):
+    found = of_two(run, ranks, name)
+    assert found.collective.tier == 2
+    assert found.tier_assumed
+    assert next(profile_lines([found])).endswith(", tier assumed")
+    assert "tier 2 assumed" in str(in_network([found])[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "grid", "tier"), [(17, GRID, 0), (2, Grid((1, 2)), 1), (4, Grid((8,)), 0)]
+)
+def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
+    (found,) = profiled([Transfer("hcom_allReduce_", "g", size, 1 << 20, 5.0)], grid, "bfloat16")
+    assert found.collective.tier == tier
+    assert not found.tier_assumed
+
+
+def test_ranks_for_which_the_grid_has_no_group_are_no_case(run):
+    assert "rank 768, and the grid 48 8 2 has 768" in of_two(run, [0, 768]).reason
+    uneven = Transfer("hcom_allReduce_", "g", 4, 1 << 20, 5.0, (0, 1, 8, 9))
+    (found,) = profiled([uneven], Grid((2, 8)), "bfloat16")
+    assert found.collective is None
+    assert "4 ranks of tier 0 lie unevenly in the grid 2 8" in found.reason
+
+
+@pytest.mark.parametrize("ranks", [None, "0", ["0"], [True], [-1], [0, 0], [1 << 40]])
+def test_ranks_that_cannot_be_are_refused(run, ranks):
+    with pytest.raises(BadInput, match=r"profiler_metadata\.json.*global_ranks"):
+        of_two(run, ranks)
+
+
+def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20):
+    """The row of a collective that HCCL was called with."""
+    one = Transfer(kernel, "g", size, sent, 5.0, (), elements, dtype)
+    (found,) = profiled([one], GRID, "bfloat16")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message_bytes"),
+    [
+        ("hcom_allReduce_", 4 * 1_000_000),
+        ("hcom_allGather_", 4 * 1_000_000),
+        ("hcom_reduceScatter_", 4 * 1_000_000),
+        ("hcom_broadcast_", 4 * 1_000_000),
+        ("hcom_alltoall_", 4 * 4 * 1_000_000),  # HCCL counts what goes to one of four ranks
+        ("hcom_alltoallv_", 4 * 1_000_000),
+    ],
+)
+def test_a_case_is_what_hccl_was_called_with(kernel, message_bytes):
+    found = asked(1_000_000, kernel=kernel)
+    assert (found.collective.message_bytes, found.collective.dtype) == (message_bytes, "float32")
+    assert not found.is_derived
+    assert asked(1_000_000, kernel=kernel, sent=0).collective == found.collective  # an AIV kernel
+    assert not any("about" in line for line in profile_lines([found]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ours"), [("BFP16", "bfloat16"), ("FP16", "float16"), ("INT8", "int8")]
+)
+def test_dtypes_are_hccls(dtype, ours):
+    assert asked(1000, dtype).collective.dtype == ours
+
+
+def test_what_a_call_does_not_tell_whole_is_derived():
+    sent = asked(10, kernel="hcom_batchSendRecv_")  # of its parts one is counted
+    assert (sent.collective.message_bytes, sent.collective.dtype) == (7 << 20, "float32")
+    assert sent.is_derived
+    assert next(profile_lines([sent])).split(": ")[1].startswith("about send_recv of")
+    uneven = asked(1_000_001, kernel="hcom_alltoallv_")  # no whole element for each of four
+    assert uneven.collective.message_bytes == 4 * 1_000_000
+    assert uneven.is_derived
+    lost = asked(10, kernel="hcom_batchSendRecv_", sent=0)
+    assert lost.reason == "the profile does not tell what was sent"
+
+
+def test_a_dtype_that_cannot_be_measured_is_no_case():
+    found = asked(1000, "INT64")
+    assert found.collective is None
+    assert found.reason == "of INT64, and this bench sends bfloat16, float16, float32, int8"
+
+
+def test_a_size_that_was_told_once_is_not_derived():
+    told = Transfer("hcom_allReduce_", "g", 4, 7 << 20, 5.0, (), 1 << 20, "BFP16")
+    derived = Transfer("hcom_allReduce_", "g", 4, 3 << 20, 6.0)
+    (found,) = profiled([derived, told], GRID, "bfloat16")
+    assert (found.count, found.is_derived) == (2, False)
+
+
+def test_a_runs_trace_tells_what_its_collectives_were_called_with(run):
+    args = {"count": 500_001, "data_type": "FP32", "rank_size": 8}
+    events = [
+        {"name": "hcom_allReduce__9_2_1", "args": args},
+        {"name": "hcom_allReduce__8_3_1", "args": args},
+    ]
+    (run / "trace_view.json").write_text(json.dumps(events))
+    by_group = {one.group: one for one in read_transfers(run) if one.elements}
+    assert by_group == {
+        "44": Transfer("hcom_allReduce_", "44", 4, 3_000_000, 1000.0, (), 500_001, "FP32"),
+        "0": Transfer("hcom_allReduce_", "0", 8, 0, 250.0, (), 500_001, "FP32"),
+    }
 
 
 def test_a_profiles_cases_are_a_plan(run):
@@ -163,6 +295,28 @@ def test_real_profiles_become_cases(real_profiles):
     for found in by_run.values():
         assert 0.2 < share(found) <= 1.0
     sizes = {
-        one.collective.message_bytes for found in by_run.values() for one in found if one.collective
+        (one.collective.message_bytes, one.collective.dtype)
+        for one in by_run["resnet_2025_rank0_ascend_pt"]
+        if one.collective and not one.is_derived
     }
-    assert 64 << 20 in sizes  # a gradient bucket of exactly so much
+    assert sizes == {
+        (4 * elements, "float32") for elements in (2469696, 4097000, 16781312, 37752832)
+    }
+    derived = [one for found in by_run.values() for one in found if one.is_derived]
+    assert {one.collective.dtype for one in derived} == {"bfloat16"}  # as was asked for
+
+
+def test_what_was_sent_of_a_real_profile_comes_near_what_was_asked_for(real_profiles):
+    (resnet,) = real_profiles.glob("resnet*/ASCEND_PROFILER_OUTPUT")
+    for one in read_transfers(resnet):
+        exact_bytes = 4 * one.elements
+        assert 0.998 < one.sent_bytes / (1.75 * exact_bytes) <= 1
+
+
+def test_groups_of_a_real_profile_are_of_the_ranks_it_names(real_profiles):
+    (train,) = (one for one in find_transfers(real_profiles) if one.parent.name.startswith("train"))
+    transfers = read_transfers(train)
+    assert {one.ranks for one in transfers} == {(0, 1), (0, 2), (0, 1, 2, 3)}
+    cases = [one for one in profiled(transfers, GRID, "bfloat16") if one.collective is not None]
+    assert {one.collective.tier for one in cases if one.collective.group_size == 2} == {1, 2}
+    assert not any(one.tier_assumed for one in cases)

@@ -10,6 +10,8 @@ from collector.collective import Collective
 from collector.collective_row import COLUMNS
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.comm_table import (
+    check_file,
+    check_folder,
     read_comm_table,
     write_file,
     write_measured,
@@ -114,6 +116,78 @@ def test_rows_of_another_backend_are_not_mixed_in(tmp_path):
     write_measured(tmp_path, found(ALONE).measured)
     with pytest.raises(BadInput, match="its rows are of gloo, these are of hccl"):
         write_measured(tmp_path, found(ALONE, backend="npu").measured)
+
+
+def plan_of(mode, *cases, jump_factor=None):
+    of = (mode, 1, 0.1, (5, 9), cases)
+    return BenchPlan("cpu", Grid((48, 8, 2)), 4, *of, jump_factor=jump_factor)
+
+
+def test_a_row_of_another_mode_is_refused_before_it_is_measured_again(tmp_path):
+    (change,) = write_measured(tmp_path, found(ALONE).measured)
+    before = change.path.read_bytes()
+    again, other = plan_of(Mode.EVENT, ALONE), plan_of(Mode.ALTERNATING, ALONE)
+    check_folder(tmp_path, again, {})
+    words = (
+        r"4096 bytes over 2 ranks is of mode event, this run's would be of alternating: .*folder"
+    )
+    with pytest.raises(BadInput, match=r"hcom_allReduce_\.csv: .*" + words):
+        check_folder(tmp_path, other, {})
+    with pytest.raises(BadInput, match=words):
+        check_file(change.path, other, {})
+    with pytest.raises(BadInput, match=words):
+        write_measured(
+            tmp_path, [replace(one, mode="alternating") for one in found(ALONE).measured]
+        )
+    assert change.path.read_bytes() == before
+
+
+def test_rows_that_a_run_does_not_touch_may_be_of_any_mode(tmp_path):
+    write_measured(tmp_path, found(ALONE).measured)
+    others = [replace(ALONE, message_bytes=size) for size in (1024, 8192)]
+    for other in (*others, replace(ALONE, tier=1), replace(ALONE, operation="all_gather")):
+        check_folder(tmp_path, plan_of(Mode.ALTERNATING, other), {})
+    check_folder(tmp_path, plan_of(Mode.ALTERNATING, *others), {})
+    with pytest.raises(BadInput, match="4096 bytes"):  # a size that may be looked at for a jump
+        check_folder(tmp_path, plan_of(Mode.ALTERNATING, *others, jump_factor=1.1), {})
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        ({"HCCL_ALGO": "level0:NA;level1:ring"}, {}, "HCCL_ALGO level0:NA;level1:ring, .* unset"),
+        ({}, {"HCCL_ALGO": "ring", "HCCL_BUFFSIZE": "1"}, "HCCL_ALGO unset, this run has it ring:"),
+        ({"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}, "NCCL_ALGO Ring, this run has it Tree: set"),
+    ],
+)
+def test_a_row_of_another_environment_is_refused(tmp_path, then, now, words):
+    write_measured(tmp_path, found(ALONE, environment=then).measured)
+    check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), then)
+    with pytest.raises(BadInput, match="4096 bytes over 2 ranks was measured with " + words):
+        check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), now)
+
+
+def test_a_campaigns_environment_is_read_as_it_is_written(tmp_path):
+    now = {"HCCL_ALGO": "ring", "HCCL_OP_EXPANSION_MODE": "AIV"}
+    (measured,) = found(ALONE).measured
+    said = " ".join(f"{name}={value}" for name, value in now.items())
+    write_measured(tmp_path, [replace(measured, environment=said)])
+    check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), now)
+    with pytest.raises(BadInput, match="HCCL_OP_EXPANSION_MODE AIV, this run has it unset"):
+        check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), {"HCCL_ALGO": "ring"})
+
+
+def test_where_ranks_meet_is_no_other_environment(tmp_path):
+    write_measured(tmp_path, found(ALONE, environment={"HCCL_IF_IP": "10.0.0.1"}).measured)
+    there = {"HCCL_IF_IP": "10.0.0.2", "GLOO_SOCKET_IFNAME": "eth1", "NCCL_DEBUG": "INFO"}
+    check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), there)
+
+
+def test_rows_of_others_tell_no_mode_and_may_be_measured_again(tmp_path):
+    path = tmp_path / "hcom_allReduce_.csv"
+    rows = "7" * 5_000 + ",2,DT_BF16,2\n4096,2,DT_BF16,2\n"
+    path.write_text("message_bytes,num_devices,dtype,topology_tier\n" + rows)
+    check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), {"HCCL_ALGO": "ring"})
 
 
 def test_a_row_with_too_many_cells_is_named(tmp_path):

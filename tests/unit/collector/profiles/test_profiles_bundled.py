@@ -32,6 +32,7 @@ def test_the_sample_has_the_case_ids_of_the_profile_it_comes_from(tmp_path, real
     }
 
 
-def test_an_unknown_sample_names_those_there_are():
-    with pytest.raises(BadInput, match="no bundled sample 'x'; there are: quickstart"):
-        bundled_file("x", "facts.csv")
+@pytest.mark.parametrize("name", ["x", "models", "."])  # other data lies beside the samples
+def test_an_unknown_sample_names_those_there_are(name):
+    with pytest.raises(BadInput, match=rf"no bundled sample '{name}'; there are: quickstart$"):
+        bundled_file(name, "facts.csv")

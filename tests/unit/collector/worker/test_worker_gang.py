@@ -182,6 +182,29 @@ def test_what_a_session_left_in_the_middle_is_measured_again(tmp_path, monkeypat
     assert heard[-1] == (1, other.record().case.describe())
 
 
+@pytest.mark.fast
+def test_where_ranks_hung_is_kept_although_nothing_was_measured(tmp_path, monkeypatch) -> None:
+    class Hung:
+        groups, facts = (((0, 1),),), ((),)
+
+        def run(self, start, folder, patience_s, tick):
+            (folder / "rank-1.jsonl").write_text('{"step": "first"}\n')
+            (folder / "rank-0.stacks").write_text("in all_reduce\nin main\n")
+            (folder / "rank-1.stacks").write_text("")
+            raise GangFailed("rank 1 does not answer")
+
+    monkeypatch.setattr("collector.worker.gang_instrument.bench_of", lambda *_: Hung())
+    found, _ = measure(tmp_path, [asked()], threading.Event())
+    assert (found.measurements, found.reason) == ((), "rank 1 does not answer")
+    (raw,) = found.raw
+    told = [json.loads(line) for line in raw.journal.read_text().splitlines()]
+    assert told == [
+        {"file": "rank-1.jsonl", "line": '{"step": "first"}'},
+        {"file": "rank-0.stacks", "line": "in all_reduce"},
+        {"file": "rank-0.stacks", "line": "in main"},
+    ]
+
+
 def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
     return measure_records(tmp_path, [case.record() for case in cases], stop)
 

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+import zstandard
 
 from collector import keys
 from collector.database.committed import read_commit
@@ -444,6 +445,20 @@ def test_every_pass_keeps_its_raw_records(tmp_path):
         "op_summary-1.csv.zst",
     ]
     assert len(second.raw) == 2
+
+
+def test_a_session_without_an_answer_may_leave_what_tells_of_its_end(tmp_path):
+    class Hung(Pretender):
+        def measure(self, batch, provenance):
+            told = super().measure(batch, provenance)
+            told.raw[0].journal.write_text("a stack")
+            return told
+
+    store = MemoryStore()
+    assert run(store, cases(1), Hung(tmp_path, lambda case, session: None))
+    (kept,) = (info.key for info in store.list("") if info.key.endswith("journal-1.jsonl.zst"))
+    assert zstandard.decompress(store.get(kept)) == b"a stack"
+    assert not any(part.raw for part in committed(store).parts)
 
 
 def test_answers_that_took_no_device_are_of_the_plans_runtime():

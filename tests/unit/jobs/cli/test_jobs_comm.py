@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from collector.collective import Collective
+from collector.comm.bench_plan import LeftOut
+from jobs.cli.comm_lines import left_out_lines
 from tests.unit.jobs.cli.test_jobs_command import opmeter
 
 
@@ -34,6 +37,31 @@ def test_the_plan_says_how_each_size_is_timed():
     assert "23 sizes, 128 to 536870912 bytes, mode alternating" in done.stdout
     # 46 cases of 0.2 s, and 13 windows of 10 s, in 3 rounds
     assert "about 418 s of 2 ranks, 835 s of device time" in done.stdout
+
+
+def test_cases_left_out_for_one_reason_are_one_line():
+    every = [
+        LeftOut(Collective(name, size, "bfloat16", 24, 0), "uneven")
+        for name in ("all_to_all", "all_to_allv")
+        for size in (256, 128, 512)
+    ]
+    other = LeftOut(Collective("broadcast", 3, "int8", 2, 2), "too small")
+    assert list(left_out_lines("not measured", [every[0], other, *every[1:]])) == [
+        "not measured: all_to_all, all_to_allv of 128, 256, 512 bytes of bfloat16 over 24 ranks of "
+        "tier 0 (6 cases): uneven",
+        "not measured: broadcast of 3 bytes of int8 over 2 ranks of tier 2: too small",
+    ]
+    many = [
+        LeftOut(Collective("all_reduce", 1 << at, "int8", 4, 1, together=True), "lost")
+        for at in range(20)
+    ]
+    assert list(left_out_lines("wrong", many)) == [
+        "wrong: all_reduce of 20 sizes from 1 to 524288 bytes of int8 over 4 ranks of tier 1, all "
+        "groups at once (20 cases): lost"
+    ]
+    each = [LeftOut(other.collective, str(at)) for at in range(25)]
+    *_, last = left_out_lines("not measured", each)
+    assert last == "not measured: 5 more cases"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +93,20 @@ def test_the_collectives_of_real_steps_are_a_plan_with_its_device_time(real_prof
     cost = re.search(r"(\d+) cases, .* of 8 ranks, (\d+) s of device time", done.stdout)
     assert total and float(total[1]) > 20.0, done.stdout
     assert cost and int(cost[1]) == int(total[2]) > 0 and int(cost[2]) > 0
+
+
+def test_a_row_of_another_mode_is_refused_before_anything_is_measured(tmp_path):
+    table = tmp_path / "hcom_allReduce_.csv"
+    table.write_text(
+        "message_bytes,num_devices,dtype,topology_tier,Duration(us),mode,backend,environment\n"
+        "4096,2,DT_BF16,2,60,alternating,gloo,\n"
+    )
+    words = "--backend cpu --num-devices 2 --ops all_reduce --bytes-grid 4096 --do-run"
+    for where in ("--output-dir", "."), ("--output-csv", "hcom_allReduce_.csv"):
+        done = comm(*words.split(), *where, cwd=tmp_path)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "is of mode alternating, this run's would be of event: ask for its mode" in line
 
 
 @pytest.mark.slow
@@ -141,9 +183,8 @@ def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
     done = comm(*["validate", ".", "--profiling-path", ".", "--write-offsets"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "PASS 0.88 x all_reduce of 8192 bytes over 2 ranks, 1 time in the profile: 68 us; " in (
-        done.stdout
-    )
+    message = "all_reduce of 8192 bytes over 2 ranks, tier 2 assumed, 1 time in the profile: 68 us"
+    assert f"PASS 0.88 x {message}; " in done.stdout
     assert any("alone 70 us (on the line between 8192 and 16384 bytes)" in line for line in lines)
     assert any(line.startswith("not compared: all_reduce of 65536 bytes") for line in lines)
     assert "8192,2,DT_BF16,2,60,8.00" in table.read_text().splitlines()

@@ -57,16 +57,6 @@ def test_the_wave_of_a_gang_is_read_back_and_waves_without_one_keep_their_bytes(
     assert b'"pods": 2' in wave_to_json(gang) and b"pods" not in wave_to_json(other)
 
 
-def test_one_gang_comes_after_the_other():
-    cluster = PlayedCluster(desired(gangs=3, shards=0, workers=8), nodes=FOUR)
-    for _ in range(30):
-        cluster.look()
-        assert sum(job.gang and job.is_live for job in cluster.jobs.values()) <= 1
-        cluster.step()
-    cluster.play()
-    assert len(cluster.committed) == 3
-
-
 def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
     cluster = PlayedCluster(desired(pods=5, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
@@ -271,40 +261,6 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     assert words in told and "What helps: the network policy opmeter-gang" in told
     cluster.play()
     assert cluster.committed == {"g0": Outcome.OK}
-
-
-class TimedCluster(PlayedCluster):
-    """Pods of eight devices whose shards take as long as the plan says, a shard a device. A shard
-    that is done holds its device until those beside it are; so does a gang that waits for a pod."""
-
-    def __init__(self, wanted, nodes):
-        super().__init__(wanted, nodes=nodes)
-        self.took_s = {shard.shard_id: shard.predicted_s for shard in wanted.plan.shards}
-        self.began_s, self.busy_s, self.ended_s = {}, 0.0, 0.0
-
-    def _ended(self, pod):
-        job = self.jobs[pod.job]
-        shards = [s for s in self.waves[job.wave].indexes[pod.index] if s not in self.committed]
-        if pod.phase != "Running" or (job.gang and not self._is_whole(job)) or not shards:
-            return super()._ended(pod)
-        began_s = self.began_s.setdefault(pod.uid, self.now - 60.0)
-        self.busy_s += 60.0 * (8 if job.gang else len(shards))
-        if self.now - began_s < max(self.took_s[shard] for shard in shards):
-            return pod
-        self.ended_s = self.now
-        return super()._ended(pod)
-
-
-def test_devices_are_busy_where_gangs_and_single_shards_share_them():
-    """64 devices on 8 nodes: 4 gangs of all of them, ten minutes each, and 20 shards."""
-    of_gangs = [PlannedShard(f"g{i}", 1, 600.0, "0" * 64, ranks=64) for i in range(4)]
-    single = [PlannedShard(f"s{i}", 1, 600.0, "0" * 64) for i in range(20)]
-    plan = plan_of((*of_gangs, *single))
-    wide = {shard.shard_id: 8 for shard in of_gangs}
-    nodes = tuple(f"n{i}" for i in range(8))
-    cluster = TimedCluster(Desired(plan, 8, per_index=8, wide=wide, at_once=8), nodes).play()
-    assert set(cluster.committed.values()) == {Outcome.OK} and len(cluster.committed) == 24
-    assert cluster.busy_s / (64 * cluster.ended_s) >= 0.8, cluster.ended_s
 
 
 @pytest.mark.parametrize("code", [1, 44, 46, 48])

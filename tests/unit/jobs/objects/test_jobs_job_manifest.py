@@ -244,13 +244,13 @@ def test_a_gang_runs_all_of_its_pods_at_once_and_fails_with_one_of_them():
     assert worker_of()["metadata"]["labels"]["opmeter.io/kind"] == "single"
 
 
-def test_each_pod_of_a_gang_has_a_node_of_its_own_and_knows_its_address():
+def test_each_pod_of_a_gang_has_a_node_without_another_of_any_gang_and_knows_its_address():
     job = gang_job(avoid=("n7",))
     affinity = pod_of(job)["affinity"]
     (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
-    ((label, value),) = apart["labelSelector"]["matchLabels"].items()
-    assert job["spec"]["template"]["metadata"]["labels"][label] == value
+    assert apart["labelSelector"]["matchLabels"] == {"opmeter.io/kind": "gang"}
+    assert job["spec"]["template"]["metadata"]["labels"]["opmeter.io/kind"] == "gang"
     assert "nodeAffinity" in affinity
     addresses = [e for e in container_of(job)["env"] if e["name"] == "POD_IP"]
     assert addresses == [
@@ -261,10 +261,13 @@ def test_each_pod_of_a_gang_has_a_node_of_its_own_and_knows_its_address():
 
 
 def test_a_gang_stays_in_the_super_pod_of_its_first_pod():
-    affinity = pod_of(gang_job(replace(A3, super_pod_label="example.com/sp")))["affinity"]
+    job = gang_job(replace(A3, super_pod_label="example.com/sp"))
+    affinity = pod_of(job)["affinity"]
     (near,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert near == {**apart, "topologyKey": "example.com/sp"}
+    assert near["topologyKey"] == "example.com/sp"
+    ((label, value),) = near["labelSelector"]["matchLabels"].items()
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert label == "opmeter.io/wave" and labels[label] == value
     assert "podAffinity" not in pod_of(gang_job(A3))["affinity"]
     single = pod_of(worker_of(replace(A3, super_pod_label="example.com/sp")))
     assert "podAffinity" not in single.get("affinity", {})

@@ -218,13 +218,13 @@ def test_the_images_of_a_campaign_follow_kustomize(tmp_path):
 
 
 def test_everything_moves_to_another_namespace(tmp_path):
-    parts = [f"components/{name}" for name in ("nodes", "pvc-store", "jobset", "prometheus")]
+    parts = [f"components/{name}" for name in ("nodes", "pvc-store", "prometheus")]
     objects = composed(tmp_path, [*parts, "components/kueue"], namespace="elsewhere")
     assert [found["metadata"]["name"] for found in of_kind(objects, "Namespace")] == ["elsewhere"]
     namespaces = {found["metadata"].get("namespace") for found in objects}
     assert namespaces == {None, "elsewhere"}  # None: what belongs to the cluster
     bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
-    assert len(bindings) == 4
+    assert len(bindings) == 3
     assert {s["namespace"] for binding in bindings for s in binding["subjects"]} == {"elsewhere"}
 
 
@@ -386,7 +386,7 @@ def permissions_of(roles, name):
 
 
 def test_no_role_is_wider_than_its_use(tmp_path):
-    objects = composed(tmp_path, [f"components/{name}" for name in ("nodes", "jobset")])
+    objects = composed(tmp_path, ["components/nodes"])
     roles = of_kind(objects, "Role") + of_kind(objects, "ClusterRole")
     allowed = {
         (role["metadata"]["name"], group, resource, verb)
@@ -416,7 +416,7 @@ def test_no_role_is_wider_than_its_use(tmp_path):
     named = {v: rule.get("resourceNames") for rule in merge["rules"] for v in rule["verbs"]}
     assert named == {"create": None, "get": [MERGE_LEASE], "update": [MERGE_LEASE]}
     written = {r for _, _, r, v in allowed if v not in ("get", "list", "watch")}
-    assert written == {"jobs", "jobsets", "configmaps", "events", "leases"}
+    assert written == {"jobs", "configmaps", "events", "leases"}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

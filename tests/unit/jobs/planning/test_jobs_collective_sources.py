@@ -208,12 +208,21 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
 
     plain, whole = loaded(""), loaded(", collectives: {grid: [1, 2], dtype: float16, mode: event}")
     assert plain.planned.name == "profile"
-    name = "profile with 1 collective (1 row: no operation of this bench)"
+    derived = "1 row: size derived from what was sent"
+    name = f"profile with 1 collective (1 row: no operation of this bench; {derived})"
     assert whole.planned.name == name
     assert whole.records[: len(plain.records)] == plain.records
     told = collective_case(whole.records[-1].case)
     assert str(told.collective) == "all_gather of 8000000 bytes of float16 over 2 ranks of tier 1"
     assert (told.ranks, told.mode) == (2, "event")
+    args = {"count": 4000001, "data_type": "FP32"}
+    (details.parent / "trace_view.json").write_text(
+        json.dumps([{"name": "hcom_allGather__1_0_1", "args": args}])
+    )
+    exact = loaded(", collectives: {grid: [1, 2]}")
+    assert exact.planned.name == "profile with 1 collective (1 row: no operation of this bench)"
+    told = collective_case(exact.records[-1].case)
+    assert str(told.collective) == "all_gather of 16000004 bytes of float32 over 2 ranks of tier 1"
 
 
 def test_experts_over_ranks_are_a_gang_of_them() -> None:

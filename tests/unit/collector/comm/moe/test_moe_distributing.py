@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.comm.gang import Rendezvous
-from collector.comm.moe.benching import bench, found_in
-from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.routing import skewed
 from collector.distribute_call import (
-    COMBINE,
     DISPATCH,
-    EXPAND_SCALES,
     MASK,
     TP_COUNTS,
     WEIGHTS,
@@ -23,26 +18,6 @@ torch = pytest.importorskip("torch")
 
 CALL = DistributeCall(DISPATCH, 33, 64, 12, 3, 4, 33)
 WHOLE = replace(CALL, capacity=40, dtype="FLOAT16", optional=(WEIGHTS, MASK, TP_COUNTS))
-
-
-@pytest.mark.slow
-def test_four_ranks_exchange_what_one_process_expects(tmp_path):
-    """Every routing, to the last bit."""
-    back = replace(WHOLE, kernel=COMBINE, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
-    calls = (CALL, replace(WHOLE, is_int8=True), replace(CALL, kernel=COMBINE), back)
-    counts = (0, 90, 3, 3, 0, 0, 7, 50, 1, 1, 1, 20)  # some experts get nothing
-    cases = tuple(
-        case
-        for call in calls
-        for case in (MoeCase(call, 7, imbalance=0.9), MoeCase(call, 8, counts=counts))
-    )
-    plan = MoePlan("cpu", 4, 1, 0.001, cases)
-    assert MoePlan.from_json(plan.to_json()) == plan
-    bench(plan, Rendezvous(4), tmp_path)
-    found = found_in(tmp_path, plan)
-    assert found.failed == ()
-    assert [one.case for one in found.measured] == list(cases)
-    assert all(one.mean_us > 0 for one in found.measured)
 
 
 def dispatch_of(call, rank, routing):

@@ -1,39 +1,81 @@
-"""DispatchFFNCombine over ranks that really run, held against one process; over gloo."""
+"""Experts over ranks that really run, held against one process; over gloo, and by one start."""
+
+from dataclasses import replace
 
 import pytest
 
 from collector.comm.gang import Rendezvous
 from collector.comm.moe.benching import bench, found_in
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.distribute_call import (
+    COMBINE,
+    DISPATCH,
+    EXPAND_SCALES,
+    MASK,
+    TP_COUNTS,
+    WEIGHTS,
+    DistributeCall,
+)
 from collector.expert_call import ExpertCall
 
 pytestmark = pytest.mark.slow
 
+COUNTS = (0, 90, 3, 3, 0, 0, 7, 50, 1, 1, 1, 20)  # some experts get nothing
+ROUNDS = 2
 
-def test_four_ranks_compute_what_one_process_computes(tmp_path):
-    """Every routing, and INT8 to the last bit."""
+
+def fused():
+    """Every routing of a fused call."""
     int8 = ExpertCall(33, 96, 80, 12, 3, 4)
-    floating = ExpertCall(33, 96, 80, 12, 3, 4, is_int8=False)
-    counts = (0, 90, 3, 3, 0, 0, 7, 50, 1, 1, 1, 20)  # some experts get nothing
-    cases = tuple(
+    return tuple(
         case
-        for call in (int8, floating)
+        for call in (int8, replace(int8, is_int8=False))
         for case in (
             MoeCase(call, 7),
             MoeCase(call, 7, imbalance=0.9),
-            MoeCase(call, 8, counts=counts),
+            MoeCase(call, 8, counts=COUNTS),
         )
     )
-    plan = MoePlan("cpu", 4, 2, 0.001, cases)
-    bench(plan, Rendezvous(4), tmp_path)
-    found = found_in(tmp_path, plan)
+
+
+def exchanges():
+    """Every routing of a dispatch and of a combine, with and without what they may be given."""
+    call = DistributeCall(DISPATCH, 33, 64, 12, 3, 4, 33)
+    whole = replace(call, capacity=40, dtype="FLOAT16", optional=(WEIGHTS, MASK, TP_COUNTS))
+    back = replace(whole, kernel=COMBINE, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
+    calls = (call, replace(whole, is_int8=True), replace(call, kernel=COMBINE), back)
+    return tuple(
+        case
+        for call in calls
+        for case in (MoeCase(call, 7, imbalance=0.9), MoeCase(call, 8, counts=COUNTS))
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """case -> what four ranks found of it; none of them was wrong."""
+    folder = tmp_path_factory.mktemp("ranks")
+    plan = MoePlan("cpu", 4, ROUNDS, 0.001, (*fused(), *exchanges()))
+    assert MoePlan.from_json(plan.to_json()) == plan
+    bench(plan, Rendezvous(4), folder)
+    found = found_in(folder, plan)
     assert found.failed == ()
-    assert [one.case for one in found.measured] == list(cases)
-    for one in found.measured:
-        assert len(one.timings) == 2
+    assert [one.case for one in found.measured] == list(plan.cases)
+    return {one.case: one for one in found.measured}
+
+
+def test_four_ranks_compute_what_one_process_computes(measured):
+    """Every routing, and INT8 to the last bit."""
+    for one in (measured[case] for case in fused()):
+        assert len(one.timings) == ROUNDS
         assert all(timing.iterations >= 5 for timing in one.timings)
         assert one.mean_us > 0
-    imbalances = [one.imbalance for one in found.measured]
+    imbalances = [measured[case].imbalance for case in fused()]
     assert imbalances[0] == pytest.approx(0.0, abs=0.05)
     assert imbalances[1] == pytest.approx(0.9, abs=0.02)
     assert imbalances[2] > 1.0
+
+
+def test_four_ranks_exchange_what_one_process_expects(measured):
+    """Every routing, to the last bit."""
+    assert all(measured[case].mean_us > 0 for case in exchanges())

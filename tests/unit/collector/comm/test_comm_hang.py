@@ -1,0 +1,56 @@
+"""Whom the others wait for, by where each rank of a gang stands."""
+
+import pytest
+
+from collector.comm.hang import Standing, blame, stacks_kept
+from collector.comm.rank_files import RankState
+
+pytestmark = pytest.mark.fast
+
+FRAME = '  File "/x/{}", line 7 in {}\n'
+OF_RANK = FRAME.format("collector/comm/rank.py", "<module>")
+OTHER_THREAD = "Thread 0x00007f01 (most recent call first):\n" + FRAME.format("t.py", "run") + "\n"
+HEAD = "Current thread 0x00007f00 (most recent call first):\n"
+WAITS = OTHER_THREAD + HEAD + FRAME.format("torch/distributed/c10d.py", "all_reduce") + OF_RANK
+ON_DEVICE = HEAD + FRAME.format("torch_npu/npu/utils.py", "synchronize") + OF_RANK
+EXCHANGES = HEAD + FRAME.format("collector/comm/buffers.py", "_exchange") + OF_RANK
+SLEEPS = HEAD + FRAME.format("sleep.py", "nap") + OF_RANK
+
+
+def rank(number, steps, stack):
+    return Standing(RankState(number, None, steps, f"step {steps}"), stack)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        ([(5, WAITS), (5, "")], "rank 1 does not answer, in: step 5"),
+        ([(5, WAITS), (6, "")], "rank 1 does not answer, in: step 6"),  # behind, since it waits
+        ([(5, WAITS), (5, SLEEPS)], "rank 1 keeps the others waiting, in: step 5; its stack: "),
+        ([(5, ON_DEVICE), (5, SLEEPS)], "rank 1 keeps the others waiting"),
+        ([(5, EXCHANGES), (5, SLEEPS)], "rank 1 keeps the others waiting"),
+        ([(5, WAITS), (4, SLEEPS), (5, SLEEPS)], "ranks 1, 2 keep the others waiting"),
+        ([(5, WAITS), (4, WAITS)], "rank 1 is behind, in: step 4"),
+        ([(5, WAITS), (5, ON_DEVICE)], "ranks 0, 1 wait for each other, or for another node"),
+        ([(5, WAITS)], "rank 0 waits for another node"),
+        ([(5, SLEEPS), (5, SLEEPS)], "ranks 0, 1 do not go on, in: step 5; the stack of rank 0: "),
+    ],
+)
+def test_the_rank_is_named_that_the_others_wait_for(stacks, words):
+    found = [rank(at, *told) for at, told in enumerate(stacks)]
+    assert blame(found, range(len(found))).startswith(words)
+
+
+def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_for_it():
+    assert blame([rank(4, 1, WAITS)], range(4, 7)) == "ranks 5, 6 have not begun"
+
+
+def test_the_innermost_frames_of_the_programs_thread_are_told():
+    told = rank(0, 1, WAITS).where()
+    assert told.startswith('File "/x/torch/distributed/c10d.py", line 7 in all_reduce | ')
+
+
+def test_what_is_kept_of_a_stack_is_bounded(tmp_path):
+    (tmp_path / "rank-3.stacks").write_text("x" * 100_000)
+    ((name, kept),) = stacks_kept(tmp_path)
+    assert (name, len(kept)) == ("rank-3.stacks", 16 << 10)

@@ -1,0 +1,122 @@
+"""What a run's trace tells of its collectives, however long it is and whatever stands in it."""
+
+import json
+import os
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.trace_view import Asked, asked_of_collectives, trace_events
+
+NAME = "hcom_allReduce__586_0_1"
+
+
+def event(name=NAME, **args):
+    return {"ph": "X", "name": name, "ts": "17.5", "args": args}
+
+
+@pytest.fixture
+def told(tmp_path):
+    """What a trace of some events, or of a text, tells."""
+
+    def written(content):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / "trace_view.json").write_text(text)
+        return asked_of_collectives(tmp_path)
+
+    return written
+
+
+def test_a_run_without_a_trace_tells_nothing(tmp_path):
+    assert asked_of_collectives(tmp_path) == {}
+
+
+def test_collectives_among_other_events_are_found(told):
+    call = event("aten::empty", **{"Call stack": "a;\r\n[b], {c} é"})
+    asked = event(data_type="FP32", count=4097000, alg_type="MESH-RING")
+    newer = event("hcom_allGather__12_3_1", data_type="BFP16", count=7, rank_size=16)
+    launched = event("AscendCL@hcom_allReduce_", id="hcom_allReduce_")
+    assert told([call, launched, asked, newer]) == {
+        NAME: Asked(4097000, "FP32"),
+        "hcom_allGather__12_3_1": Asked(7, "BFP16", 16),
+    }
+    assert told(json.dumps([asked], indent=2) + "\n") == {NAME: Asked(4097000, "FP32")}
+    assert told(" [ ] ") == {}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"count": "N/A", "data_type": "N/A"},
+        {"count": 0, "data_type": "FP32"},
+        {"count": (1 << 64) - 1, "data_type": "FP32"},
+        {"count": 5, "data_type": "RESERVED"},
+    ],
+)
+def test_a_call_of_which_the_profiler_knew_too_little_tells_nothing(told, args):
+    assert told([event(**args)]) == {}
+
+
+def test_a_name_that_stands_for_two_things_tells_nothing(told):
+    one, other = event(data_type="FP32", count=4), event(data_type="FP32", count=8)
+    assert told([one, one]) == {NAME: Asked(4, "FP32")}
+    assert told([one, other]) == {}
+
+
+def test_a_trace_of_many_pieces_is_read_event_by_event(tmp_path):
+    filler = "é" * 700_000  # characters of two bytes, across the ends of pieces of one MiB
+    events = [
+        event(f"hcom_allReduce__1_{at}_1", x=filler, count=at + 1, data_type="FP16")
+        for at in range(4)
+    ]
+    (tmp_path / "trace_view.json").write_text(json.dumps(events, ensure_ascii=False))
+    assert [asked.elements for asked in asked_of_collectives(tmp_path).values()] == [1, 2, 3, 4]
+
+
+ONE = json.dumps(event())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", r"a list of events is wanted"),
+        ("{}", r"a list of events is wanted"),
+        (f"[{ONE}, 3]", r"event 2: an object is wanted"),
+        (f"[{ONE},]", r"event 2: an object is wanted"),
+        (f"[{ONE}, {ONE[:-5]}", r"event 2: this is no JSON"),
+        (f"[{ONE}, {{'a'}}]", r"event 2: this is no JSON"),
+        (f"[{ONE}", r"event 1: a list of events is wanted, and no \] comes"),
+        (f"[{ONE}] x", r"event 1: something follows the list"),
+        ('[{"a": ' + "[" * 100_000 + "]", r"event 1: it is nested too deeply"),
+        ('[{"a": ' + "7" * 5_000 + "}]", r"event 1: this is no JSON"),
+        ([{"name": NAME, "args": [1]}], rf"event 1, {NAME}: an object 'args' is wanted"),
+        ([event(), event(count="4", data_type="FP32")], r"event 2, .*whole number 'count'"),
+        ([event(count=True, data_type="FP32")], r"a whole number 'count' is wanted"),
+        ([event(count=-1, data_type="FP32")], r"a whole number 'count' is wanted"),
+        ([event(count=4, data_type=4)], r"a text 'data_type' is wanted"),
+        ([event(count=4, data_type="FP32", rank_size=1.5)], r"a whole number 'rank_size'"),
+    ],
+)
+def test_a_trace_of_another_kind_is_named_with_its_event(told, content, words):
+    with pytest.raises(BadInput, match=r"trace_view\.json: .*" + words):
+        told(content)
+
+
+def test_a_trace_that_is_no_text_or_no_file_is_named(tmp_path):
+    path = tmp_path / "trace_view.json"
+    path.write_bytes(b"[" + ONE.encode() + b', {"name": "\xff"}]')
+    with pytest.raises(BadInput, match=r"trace_view\.json: this is not UTF-8"):
+        list(trace_events(path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match=r"trace_view\.json: cannot be read: .* is no file"):
+        list(trace_events(path))
+
+
+def test_an_event_without_an_end_is_not_gathered_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("collector.profiles.trace_view._LONGEST_EVENT", 1 << 16)
+    path = tmp_path / "trace_view.json"
+    path.write_text('[{"a": "' + "x" * (5 << 20))
+    with pytest.raises(BadInput, match="event 1: this is no JSON"):
+        list(trace_events(path))
