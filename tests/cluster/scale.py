@@ -56,6 +56,7 @@ shards: {{target_s: 0.001, session_s: 1}}
 quality: {{repeat_share: 0}}
 """
 _LOOK_S = 1.0
+_OWN = re.compile("batch.kubernetes.io/|controller-uid$|job-name$")  # labels that Kubernetes adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class _Fleet:
             "backoffLimitPerIndex": 3,
             "maxFailedIndexes": self._count,
             "podReplacementPolicy": "Failed",
-            "template": {"metadata": {}, "spec": self._template},
+            "template": self._template,
         }
         metadata = {"name": _BARE, "labels": {COMPONENT_LABEL: _BARE}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
@@ -197,9 +198,11 @@ class _Fleet:
 
 
 def _own_pod(job: Any) -> dict[str, Any]:
-    """The pod of a Job, for another Job."""
-    spec: dict[str, Any] = json.loads(json.dumps(job["spec"]["template"]["spec"]))
-    return spec
+    """The pod of a Job, for another Job: all of it but what tells whose it is."""
+    pod: dict[str, Any] = json.loads(json.dumps(job["spec"]["template"]))
+    labels = pod["metadata"]["labels"].items()
+    pod["metadata"]["labels"] = {name: text for name, text in labels if not _OWN.match(name)}
+    return pod
 
 
 def _commit(shard: str) -> bytes:
