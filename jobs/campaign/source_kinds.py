@@ -1,9 +1,10 @@
-"""`sources` of a campaign file: where its cases come from, by five kinds."""
+"""`sources` of a campaign file: where its cases come from, by six kinds."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.printable import in_one_line
 from jobs.campaign.collectives import (
     CollectivesSource,
     StepCollectives,
@@ -11,10 +12,14 @@ from jobs.campaign.collectives import (
     read_step_collectives,
 )
 from jobs.campaign.document import Entry
+from jobs.campaign.model_source import KEYS as OF_MODELS
+from jobs.campaign.model_source import ModelSource, read_model
 
-_KINDS = ("profile", "tree", "bundled", "cases", "collectives")
-_KEYS = (*_KINDS, "stack", "communication_us")
-_BESIDE_A_PROFILE = "collectives"  # what it says there is no source of its own
+_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model")
+_UNNAMED = "cases"
+_OF_CASES = ("communication_us", "name")
+_KEYS = (*_KINDS, "stack", *_OF_CASES, *OF_MODELS)
+_OF_STEPS = ("profile", "model")  # beside them `collectives` is no source of its own
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -46,15 +51,17 @@ class BundledSource:
 
 @dataclass(frozen=True, slots=True)
 class CasesSource:
-    """A table of cases that lies in the store, by its hash: what was parsed elsewhere, and what
-    the profile spent in communication, which makes no cases."""
+    """A table of cases that lies in the store, by its hash: what was parsed elsewhere. `name` says
+    what it was there, and what could not be made a case of it; `communication_us` is what the
+    profile spent in communication, which makes no cases."""
 
     sha256: str
     same_stack: bool
     communication_us: float = 0.0
+    name: str = _UNNAMED
 
 
-Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesSource
+Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesSource | ModelSource
 
 
 def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
@@ -71,7 +78,8 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
 
 def _source(entry: Entry, base: Path) -> Source:
     found = entry.fields(_KEYS)
-    of_profile = found.pop(_BESIDE_A_PROFILE, None) if "profile" in found else None
+    is_step = any(kind in found for kind in _OF_STEPS)
+    of_step = found.pop("collectives", None) if is_step else None
     kinds = [kind for kind in _KINDS if kind in found]
     if len(kinds) != 1:
         came = " and ".join(kinds) or "none of them"
@@ -79,18 +87,29 @@ def _source(entry: Entry, base: Path) -> Source:
     (kind,) = kinds
     if "stack" in found and kind not in ("profile", "cases"):
         raise found["stack"].refusal("only a profile says on which stack it was taken")
-    if "communication_us" in found and kind != "cases":
-        raise found["communication_us"].refusal("only of cases that were parsed elsewhere")
+    for key in _OF_CASES:
+        if key in found and kind != "cases":
+            raise found[key].refusal("only of cases that were parsed elsewhere")
+    for key in OF_MODELS:
+        if key in found and kind != "model":
+            raise found[key].refusal("only of a model")
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
-        step = read_step_collectives(of_profile) if of_profile is not None else None
+        step = read_step_collectives(of_step) if of_step is not None else None
         return ProfileSource(base / found[kind].text(), same_stack, step)
     if kind == "cases":
         sha256 = found[kind].text()
         if not _SHA256.fullmatch(sha256):
             raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
-        told = found.get("communication_us")
-        return CasesSource(sha256, same_stack, told.positive() if told else 0.0)
+        took, parsed = (found.get(key) for key in _OF_CASES)
+        return CasesSource(
+            sha256,
+            same_stack,
+            took.positive() if took else 0.0,
+            in_one_line(parsed.text()) if parsed else _UNNAMED,
+        )
+    if kind == "model":
+        return read_model(found if of_step is None else {**found, "collectives": of_step}, base)
     if kind == "collectives":
         return read_collectives(found[kind])
     if kind == "tree":

@@ -16,15 +16,17 @@ from collector import __version__
 from collector.errors import BadInput, DamagedObject, OpmeterError
 from collector.host import imports
 from collector.host.ending import end_at_once
-from jobs.cli import db
+from jobs.cli import db, model
 from jobs.cli.cancel import cancel_verb
 from jobs.cli.comm import LISTS, comm_verb
 from jobs.cli.comm_dfc import DFC_LISTS, dfc_verb
 from jobs.cli.comm_probe_dfc import PROBE_LISTS, probe_dfc_verb
 from jobs.cli.comm_validate import validate_verb
 from jobs.cli.controller import controller_verb
+from jobs.cli.coverage import coverage_verb
 from jobs.cli.doctor import doctor_verb
 from jobs.cli.fia_backfill import fia_backfill_verb
+from jobs.cli.grid import grid_verb
 from jobs.cli.launch import launch_verb
 from jobs.cli.logs import logs_verb
 from jobs.cli.merge import merge_verb
@@ -53,6 +55,8 @@ VERBS: dict[str, Verb] = {
     "microbench": microbench_verb,
     "fia-backfill": fia_backfill_verb,
     "ops": ops_verb,
+    "coverage": coverage_verb,
+    "grid": grid_verb,
     "doctor": doctor_verb,
     "launch": launch_verb,
     "controller": controller_verb,
@@ -65,10 +69,14 @@ VERBS: dict[str, Verb] = {
 # Verbs of several words, with the one that stands alone, if any.
 GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
     "db": (None, db.VERBS),
+    "model": (None, model.VERBS),
     "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
 }
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
-_OF_DATABASE = "Look at the versions of the database."
+_OF_GROUPS = {  # that do nothing by themselves
+    "db": "Look at the versions of the database.",
+    "model": "Look at what a model's forward pass launches.",
+}
 
 app = typer.Typer(
     name="opmeter",
@@ -119,7 +127,7 @@ def _standing_alone(verb: Verb) -> Callable[..., None]:
 
 for _name, (_alone, _verbs) in GROUPS.items():
     _group = typer.Typer(
-        help=_alone.__doc__ if _alone else _OF_DATABASE,
+        help=_alone.__doc__ if _alone else _OF_GROUPS[_name],
         no_args_is_help=_alone is None,
         rich_markup_mode=None,
     )

@@ -7,20 +7,20 @@ only regular files are read: a pipe would hold the controller up for ever.
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collector.errors import BadInput
 from collector.profiles.discovery import run_folder
 from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.model_source import ModelSource
 from jobs.campaign.source_kinds import ProfileSource, TreeSource
 
 
 def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
     """Raise BadInput where a source or the op_mapping is a file that lies in none of the folders
     from which campaigns may be read here."""
-    paths = [s.path for s in campaign.sources if isinstance(s, ProfileSource | TreeSource)]
-    for path in (*paths, *([campaign.op_mapping] if campaign.op_mapping else ())):
+    for path in (*_paths(campaign), *([campaign.op_mapping] if campaign.op_mapping else ())):
         try:
             check_mounted(path, folders)
         except BadInput as error:
@@ -28,6 +28,15 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
                 f"campaign {campaign.name}: {error}; from where its files lie, "
                 "opmeter launch CAMPAIGN uploads their cases"
             ) from error
+
+
+def _paths(campaign: Campaign) -> Iterator[Path]:
+    """The files and folders that its sources are read from."""
+    for source in campaign.sources:
+        if isinstance(source, ProfileSource | TreeSource):
+            yield source.path
+        elif isinstance(source, ModelSource) and isinstance(source.model, Path):
+            yield source.model
 
 
 def check_mounted(path: Path, folders: Sequence[Path]) -> None:

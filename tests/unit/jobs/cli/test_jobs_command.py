@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from collector import keys
+from collector.collective import OPERATIONS
 from collector.database.merge import CREATE, merge
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
@@ -140,6 +141,20 @@ def test_ops_lists_what_can_be_replayed(tmp_path):
     assert all(row["takes"] and row["state"] for row in found.values())
     one = opmeter("ops", "RmsNorm", cwd=tmp_path)
     assert one.returncode == 0 and "slot 1       gamma" in one.stdout
+
+
+def test_ops_names_what_is_measured_over_ranks_and_by_what(tmp_path):
+    done = opmeter("ops", cwd=tmp_path)
+    states = {line.split("\t")[0]: line.split("\t")[-1] for line in done.stdout.splitlines()}
+    assert "`opmeter comm dfc`" in states["DispatchFFNCombine"]
+    assert "`opmeter comm dfc`" in states["DispatchFFNCombineBF16"]
+    for name, one in OPERATIONS.items():
+        assert f"`opmeter comm --ops {name}`" in states[one.kernel_type]
+    one = opmeter("ops", "hcom_alltoallv_", cwd=tmp_path)
+    assert one.returncode == 0
+    assert "state        over ranks: `opmeter comm --ops all_to_allv`" in one.stdout
+    sent = opmeter("ops", "MoeDistributeDispatchV2", cwd=tmp_path)
+    assert "over ranks   rows with `EP Size` of a campaign" in sent.stdout
 
 
 def test_doctor_checks_this_machine_and_the_store(tmp_path):

@@ -23,6 +23,7 @@ from tests.unit.jobs.fake_cluster import FakeCluster
 pytestmark = pytest.mark.fast
 
 SECRET = "eyJhbGciOiJSUzI1NiIs"
+SERVED = "layout: {tp: 1}, serving: {concurrency: [1], input: 8, output: 2}"
 DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "memory:")
 
 
@@ -247,6 +248,33 @@ def test_no_word_of_what_lies_beside_a_profile_is_told(folder, caplog):
     for name in ("operator_details.csv", "profiler_info.json", "opmeter-tree.json"):
         (folder / name).write_text(f'{{"runtime": "{SECRET}", "{SECRET}": {SECRET}')
     assert SECRET not in Said(folder, caplog, f"sources: [{{profile: {folder}}}]").words
+
+
+MODELS = (
+    f'"{SECRET}"',
+    f'["{SECRET}"]',
+    f"{SECRET}",
+    f'{{"model_type": "{SECRET}"}}',
+    f'{{"model_type": "llama", "hidden_size": "{SECRET}"}}',
+    f'{{"model_type": "llama", "sliding_window": "{SECRET}"}}',
+    f'{{"{SECRET}": 1}}',
+)
+
+
+@pytest.mark.parametrize("text", MODELS)
+def test_no_word_of_a_model_is_told(folder, caplog, text):
+    (folder / "config.json").write_text(text)
+    found = Said(folder, caplog, f"sources: [{{model: {folder}/config.json, {SERVED}}}]")
+    assert found.reasons == ["BadInput"], found.words
+    assert "config.json" in found.words and SECRET not in found.words
+
+
+def test_a_model_outside_of_the_folders_is_not_looked_for(folder, caplog):
+    (folder.parent / "config.json").write_text(f'"{SECRET}"')
+    for name in ("config.json", "nowhere.json"):
+        path = folder.parent / name
+        found = Said(folder, caplog, f"sources: [{{model: {path}, {SERVED}}}]")
+        assert "outside the folders" in found.words
 
 
 @pytest.mark.parametrize("column", TREE)

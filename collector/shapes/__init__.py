@@ -1,0 +1,1 @@
+"""Cases from a model's name: what its step launches, with which shapes, how often."""

@@ -1,0 +1,127 @@
+"""The small language in which patterns of shapes are written: whole numbers, names, `+ - * // %`,
+comparisons, `and or not`, and the functions min, max, align and ceil_div. Nothing else is there to
+call, so that a text that somebody sends can do no more than compute."""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from collector.errors import BadInput
+
+_LONGEST = 200  # characters
+_LARGEST = 1 << 62
+_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def ceil_div(number: int, by: int) -> int:
+    """How many parts of that size hold a number of things."""
+    return -(-number // by)
+
+
+def align(number: int, to: int) -> int:
+    """The next multiple that is not smaller."""
+    return ceil_div(number, to) * to
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "min": min,
+    "max": max,
+    "align": align,
+    "ceil_div": ceil_div,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A text of the language, known to be one."""
+
+    text: str
+
+    def value(self, names: Mapping[str, int]) -> int:
+        """Its number with these names; truth is 1 or 0. BadInput for a name that is not there, a
+        division by zero, and a number beyond any tensor."""
+        try:
+            found = _value(_parsed(self.text), names)
+        except (ZeroDivisionError, TypeError) as error:
+            raise BadInput(f"{self.text!r}: {error}") from error
+        if abs(found) > _LARGEST:
+            raise BadInput(f"{self.text!r}: the number is beyond any tensor")
+        return int(found)
+
+
+def expression(text: str) -> Expression:
+    """The expression of a text. BadInput for one that the language does not have."""
+    _check(_parsed(text), text)
+    return Expression(text)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise BadInput(f"an expression of at most {_LONGEST} characters is wanted")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadInput(f"{text!r} is no expression") from error
+
+
+def _check(node: ast.expr, text: str) -> None:
+    for one in ast.walk(node):
+        known = isinstance(one, (ast.Name, ast.Load, ast.BinOp, ast.Compare, ast.BoolOp)) or (
+            isinstance(one, (ast.UnaryOp, ast.And, ast.Or, ast.Not, ast.USub))
+            or type(one) in (*_OPERATORS, *_COMPARISONS)
+            or (isinstance(one, ast.Constant) and type(one.value) is int)
+            or (isinstance(one, ast.Call) and _is_function(one))
+        )
+        if not known:
+            raise BadInput(
+                f"{text!r}: whole numbers, names, + - * // %, comparisons, and, or, not, "
+                f"{', '.join(_FUNCTIONS)} are wanted"
+            )
+
+
+def _is_function(node: ast.Call) -> bool:
+    named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+    return named and bool(node.args) and not node.keywords
+
+
+def _value(node: ast.expr, names: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            if name not in names:
+                raise BadInput(f"nothing is called {name!r} here; {', '.join(sorted(names))} are")
+            return names[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return int(not _value(operand, names))
+        case ast.UnaryOp(operand=operand):
+            return -_value(operand, names)
+        case ast.BoolOp(op=op, values=values):
+            held = all if isinstance(op, ast.And) else any
+            return int(held(_value(value, names) for value in values))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            numbers = [_value(one, names) for one in (left, *others)]
+            pairs = zip(ops, numbers, numbers[1:], strict=False)
+            return int(all(_COMPARISONS[type(op)](low, high) for op, low, high in pairs))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return int(_FUNCTIONS[name](*(_value(argument, names) for argument in args)))
+    raise BadInput("an expression is wanted")

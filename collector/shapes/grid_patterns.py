@@ -1,0 +1,106 @@
+"""Patterns of shapes for kernels, read from data: axes with their values, what they must keep, and
+the ways in which a case's slots may be made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from collector.errors import BadInput
+from collector.shapes.expression import Expression, expression
+
+PRODUCTS = "products"  # pairs (n, k) of weights: of models, or of all values
+_ABSENT = "-"
+
+Dims = tuple[Expression, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Templates of inputs and outputs; None for a slot that is absent."""
+
+    inputs: tuple[Dims, ...]
+    outputs: tuple[Dims, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GridPattern:
+    """`axes` are names with their values, in order; `products` where one more axis is that of
+    pairs (n, k). Of points that do not `keep` a rule there is no case."""
+
+    name: str
+    axes: Mapping[str, tuple[int, ...]]
+    has_products: bool
+    keep: tuple[Expression, ...]
+    ways: tuple[Way, ...]
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GridPatterns:
+    """`sizes` are those of which weights are made where no model says."""
+
+    sizes: tuple[int, ...]
+    patterns: tuple[GridPattern, ...]
+
+    def of(self, kernel_type: str) -> GridPattern | None:
+        return next((one for one in self.patterns if kernel_type in one.kernels), None)
+
+
+@cache
+def bundled_patterns() -> GridPatterns:
+    """The patterns that come with the package."""
+    text = (files("collector") / "data" / "grid_patterns.yaml").read_text(encoding="utf-8")
+    return read_patterns(yaml.safe_load(text))
+
+
+def read_patterns(told: Any) -> GridPatterns:
+    """The patterns of a document. BadInput, with the pattern's name, for one that is none."""
+    values = {name: tuple(map(int, of)) for name, of in told["values"].items()}
+    found = []
+    for name, said in told["patterns"].items():
+        try:
+            found.append(_pattern(name, said, values))
+        except (BadInput, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"pattern {name}: {error!r}") from error
+    return GridPatterns(values["nk"], tuple(found))
+
+
+def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> GridPattern:
+    axes = {
+        axis: values[of] if isinstance(of, str) else tuple(map(int, of))
+        for axis, of in said["axes"].items()
+        if of != PRODUCTS
+    }
+    return GridPattern(
+        name,
+        axes,
+        PRODUCTS in said["axes"].values(),
+        tuple(expression(text) for text in said.get("keep", ())),
+        tuple(
+            Way(*(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs")))
+            for way in said["ways"]
+        ),
+        tuple(said["kernels"]),
+    )
+
+
+def _dims(text: str | int) -> Dims:
+    if text == _ABSENT:
+        return None
+    return tuple(expression(part) for part in split_dims(str(text)))
+
+
+def split_dims(text: str) -> list[str]:
+    """The parts between commas that stand in no parentheses."""
+    found, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [part for part in found if part.strip()]

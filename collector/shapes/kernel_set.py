@@ -1,0 +1,175 @@
+"""What a release of a serving stack launches in a step: its patterns, read from data.
+
+A pattern is a kernel type with templates of its slots (`DT_BF16 (tokens, hidden)`, `-` for an
+absent one), how many times a step launches it and when; or a matrix product, whose kernels follow
+from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells tell the blocks in
+which it lies, `INT8 FRACTAL_NZ (E, R, C)` one whose cells tell its shape and that format.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from collector.collective import OPERATIONS
+from collector.errors import BadInput
+from collector.shapes.expression import Expression, expression
+from collector.vocabulary import FRACTAL_NZ, dtype_of
+
+_SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
+_ABSENT = "-"
+SCHEMES = ("bf16", "static", "dynamic")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPattern:
+    """One tensor; `dims` is None where it is absent. `in_blocks`: the last two are a matrix whose
+    blocks the row tells."""
+
+    dtype: str
+    format: str
+    in_blocks: bool
+    dims: tuple[Expression, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPattern:
+    """`runtime` has the values of `Runtime ...` columns, each an expression, a quoted word, or
+    `each(x, n)` and `cumulative(x, n)` for n numbers."""
+
+    kernel: str
+    inputs: tuple[SlotPattern, ...]
+    outputs: tuple[SlotPattern, ...]
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPattern:
+    """A weight of `width` x `depth` on so many rows: one of SCHEMES says how it is quantised where
+    the model is."""
+
+    rows: Expression
+    width: Expression
+    depth: Expression
+    scheme: str
+    may_be_nz: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePattern:
+    """`message` in bytes, as `collector.collective` counts them; over the ranks of tp or of ep."""
+
+    operation: str
+    message: Expression
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepPattern:
+    """One line of a set: where in the model it stands, what it launches, and how often."""
+
+    layer: str
+    what: KernelPattern | ProductPattern | CollectivePattern
+    times: Expression
+    when: Expression
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    release: str
+    patterns: tuple[StepPattern, ...]
+
+
+def bundled_releases() -> tuple[str, ...]:
+    """The releases whose sets come with the package."""
+    folder = files("collector") / "data" / "kernel_sets"
+    return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir()))
+
+
+@cache
+def find_kernel_set(release: str) -> KernelSet:
+    """The set of a release. BadInput for one that does not come with the package."""
+    if release not in bundled_releases():
+        known = ", ".join(bundled_releases())
+        raise BadInput(f"no set of kernels for {release!r}: {known} is wanted")
+    file = files("collector") / "data" / "kernel_sets" / f"{release}.yaml"
+    return read_kernel_set(yaml.safe_load(file.read_text(encoding="utf-8")), release)
+
+
+def read_kernel_set(told: Any, release: str) -> KernelSet:
+    """The set of a document's lines. BadInput, with the line's number, for one that is none."""
+    found = []
+    for number, line in enumerate(told["step"], start=1):
+        try:
+            found.append(_pattern(dict(line)))
+        except (BadInput, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"kernel set {release}, line {number} of its step: {error}") from error
+    return KernelSet(release, tuple(found))
+
+
+def _pattern(line: dict[str, Any]) -> StepPattern:
+    layer, times = str(line.pop("layer")), expression(str(line.pop("times")))
+    when, source = expression(str(line.pop("when", 1))), str(line.pop("source"))
+    if "product" in line:
+        what: KernelPattern | ProductPattern | CollectivePattern = _product(line)
+    elif "collective" in line:
+        what = _collective(line)
+    else:
+        what = _kernel(line)
+    if line:
+        raise BadInput(f"nobody reads {', '.join(line)}")
+    return StepPattern(layer, what, times, when, source)
+
+
+def _product(line: dict[str, Any]) -> ProductPattern:
+    rows, width, depth = (expression(str(part)) for part in line.pop("product"))
+    scheme, weight = line.pop("scheme"), line.pop("weight", "NZ")
+    if scheme not in SCHEMES or weight not in ("NZ", "ND"):
+        raise BadInput(f"scheme: {', '.join(SCHEMES)}, and weight: NZ or ND, are wanted")
+    return ProductPattern(rows, width, depth, scheme, weight == "NZ")
+
+
+def _collective(line: dict[str, Any]) -> CollectivePattern:
+    operation, group = line.pop("collective"), line.pop("over")
+    if operation not in OPERATIONS or group not in ("tp", "ep"):
+        raise BadInput("a collective of collector.collective over tp or ep is wanted")
+    return CollectivePattern(operation, expression(str(line.pop("bytes"))), group)
+
+
+def _kernel(line: dict[str, Any]) -> KernelPattern:
+    columns = line.pop("columns", {})
+    return KernelPattern(
+        line.pop("kernel"),
+        tuple(_slot(text) for text in line.pop("inputs")),
+        tuple(_slot(text) for text in line.pop("outputs")),
+        {str(name): str(text) for name, text in columns.items()},
+    )
+
+
+def _slot(text: str) -> SlotPattern:
+    if text == _ABSENT:
+        return SlotPattern("DT_UNDEFINED", "NULL", False, None)
+    found = _SLOT.fullmatch(text)
+    if found is None or dtype_of(found["dtype"]) is None:
+        raise BadInput(f"{text!r}: a slot such as DT_BF16 (tokens, hidden), or -, is wanted")
+    dims = tuple(expression(part) for part in _parts(found["dims"]))
+    return SlotPattern(
+        found["dtype"], FRACTAL_NZ if found["form"] else "ND", found["form"] == " NZ", dims
+    )
+
+
+def _parts(text: str) -> list[str]:
+    """The parts between commas that stand in no parentheses."""
+    found, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [part for part in found if part.strip()]

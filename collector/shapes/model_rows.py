@@ -1,0 +1,84 @@
+"""What models ask of a kernel: rows of fused attention and the like, and the sizes of weights."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
+
+from collector.errors import BadInput
+from collector.record import CaseRecord
+from collector.shapes.decoder import Decoder
+from collector.shapes.kernel_set import KernelSet, ProductPattern
+from collector.shapes.layout import (
+    Batch,
+    Layout,
+    Phase,
+    Quantisation,
+    check_layout,
+    names_of,
+)
+from collector.shapes.step import derive_step
+
+_TP = (1, 2, 4, 8, 16)
+_LEAST_RANKS = 16  # of experts
+_PREFILL = ((1, 2, 4, 8), (256, 512, 1024, 2048, 3072, 4096, 4099, 4608, 5120, 6144, 8192))
+_DECODE = (
+    (1, 2, 4, 8, 12, 16, 24, 32),
+    (512, 1024, 2048, 3072, 4096, 4100, 4224, 4352, 4608, 4864, 5120, 5376, 5632, 8192),
+)
+
+
+def layouts_of(decoder: Decoder) -> tuple[Layout, ...]:
+    """The layouts over tensor parallel ranks that a model takes."""
+    found = []
+    for tp in _TP:
+        ranks = max(tp, _LEAST_RANKS) if decoder.is_moe else tp
+        layout = Layout(
+            tp=tp,
+            dp=ranks // tp,
+            ep=ranks if decoder.is_moe else 1,
+            sequence_split=decoder.is_moe and tp > 1,
+            quantisation=Quantisation.W8A8 if decoder.is_moe else Quantisation.BF16,
+        )
+        try:
+            check_layout(decoder, layout)
+        except BadInput:
+            continue
+        found.append(layout)
+    return tuple(found)
+
+
+def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[int, int], ...]:
+    """The pairs (n, k) of the weights of models in all their layouts, each once, in order."""
+    found = {
+        (one.width.value(names), one.depth.value(names))
+        for decoder in decoders
+        for layout in layouts_of(decoder)
+        for names in [names_of(decoder, layout, batch) for batch in _passes((1,), (1,), (1,), (1,))]
+        for pattern in kernels.patterns
+        if isinstance(one := pattern.what, ProductPattern)
+        and pattern.when.value(names)
+        and pattern.times.value(names) > 0
+    }
+    return tuple(sorted(found))
+
+
+def rows_of(
+    decoders: Iterable[Decoder], kernels: KernelSet, wanted: Collection[str]
+) -> dict[str, list[CaseRecord]]:
+    """Rows of these kernel types: of prefills and decodes of many lengths, each once."""
+    found: dict[str, dict[str, CaseRecord]] = {name: {} for name in wanted}
+    for decoder in decoders:
+        for layout, batch in product(layouts_of(decoder), _passes(*_PREFILL, *_DECODE)):
+            for one in derive_step(decoder, layout, batch, kernels).kernels:
+                rows = found.get(one.record.kernel_type)
+                if rows is not None:
+                    rows.setdefault(one.record.case_id, one.record)
+    return {name: list(rows.values()) for name, rows in found.items()}
+
+
+def _passes(
+    prompts: Sequence[int], lengths: Sequence[int], requests: Sequence[int], keys: Sequence[int]
+) -> Iterator[Batch]:
+    for count, length in product(prompts, lengths):
+        yield Batch(Phase.PREFILL, count, length, length)
+    for count, length in product(requests, keys):
+        yield Batch(Phase.DECODE, count, 1, length)

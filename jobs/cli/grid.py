@@ -1,0 +1,82 @@
+"""`opmeter grid`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.counting import counted
+from collector.errors import BadInput
+from jobs.cli.terminal import say
+from jobs.cli.tree_options import (
+    DatabasePathOption,
+    DeviceOption,
+    VersionOption,
+    VllmOption,
+    version_folder,
+)
+
+if TYPE_CHECKING:
+    from collector.singlehost.grow import Grown
+
+
+def grid_verb(
+    *,
+    target_models: Annotated[
+        str | None,
+        typer.Option(help="models, by commas: `opmeter model list`, or a config.json  [any size]"),
+    ] = None,
+    database_path: DatabasePathOption = None,
+    device: DeviceOption = None,
+    vllm_version: VllmOption = "",
+    torch_version: VersionOption = "",
+    cann_version: VersionOption = "",
+    rows: Annotated[
+        int, typer.Option(help="at most for each kernel type; 0 for all", min=0)
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="of the choice among all cases")] = 0,
+    max_hbm_gb: Annotated[
+        float, typer.Option(help="GiB that the tensors of a case may take; 0 for any", min=0)
+    ] = 32.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would be added, and write nothing")
+    ] = False,
+) -> int:
+    """Add rows without durations to a tree: shapes on the grid of each of its kernels."""
+    from collector.shapes.decoder import find_decoder
+    from collector.shapes.kernel_set import bundled_releases
+    from collector.singlehost.grow import GridOptions, grow
+
+    folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
+    names = [name.strip() for name in (target_models or "").split(",") if name.strip()]
+    if target_models is not None and not names:
+        raise BadInput("--target-models: at least one model is wanted")
+    options = GridOptions(
+        rows=rows or None,
+        seed=seed,
+        largest_gib=max_hbm_gb or None,
+        decoders=tuple(map(find_decoder, names)),
+        release=bundled_releases()[-1],
+    )
+    grown = grow(folder, options, write=not dry_run)
+    for one in grown:
+        say(_line(one))
+    added = sum(len(one.chosen.records) for one in grown if one.chosen)
+    verb = "would be added" if dry_run else "added"
+    say(f"{counted(added, 'row')} {verb} to {folder}")
+    return 0 if added else 1
+
+
+def _line(one: Grown) -> str:
+    if one.chosen is None:
+        return f"{one.kernel_type:<32} left as it is: {one.reason}"
+    chosen = one.chosen
+    left_out = (
+        (chosen.known, "are there"),
+        (chosen.refused, "are no cases"),
+        (chosen.too_large, "are too large"),
+    )
+    told = "; ".join(f"{number:,} {what}" for number, what in left_out if number)
+    seen = f"{len(chosen.records):,} of {chosen.looked_at:,} looked at, of {chosen.points:,} points"
+    return f"{one.kernel_type:<32} {seen}{f'; {told}' if told else ''}"

@@ -1,0 +1,149 @@
+"""`opmeter model`: the models that are known by name, and the step of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.errors import BadInput
+
+if TYPE_CHECKING:
+    from collector.shapes.layout import Batch
+    from collector.shapes.step import Step
+
+_SHOWN = (0, 1, 2, 3, 6, 7)  # what a terminal has room for
+_COLUMNS = (
+    *("layer", "kernel", "times", "input shapes", "input dtypes", "input formats"),
+    *("output shapes", "known by"),
+)
+_KEYS_OF_DECODE = 4096
+
+
+def list_verb() -> None:
+    """List the models that come along, and their releases of serving stacks."""
+    from collector.shapes.decoder import bundled_names
+    from collector.shapes.kernel_set import bundled_releases
+
+    for name in bundled_names():
+        typer.echo(name)
+    typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
+
+
+def show_verb(
+    model: Annotated[str, typer.Argument(help="a name of `opmeter model list`, or a config.json")],
+    *,
+    layout: Annotated[
+        str, typer.Option(help="tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    ] = "",
+    phase: Annotated[str, typer.Option(help="decode or prefill")] = "decode",
+    tokens: Annotated[int, typer.Option(help="new tokens of the pass", min=1)] = 16,
+    requests: Annotated[
+        int | None,
+        typer.Option(help="of how many requests  [one a token, or one in prefill]", min=1),
+    ] = None,
+    keys: Annotated[
+        int | None,
+        typer.Option(help="tokens that each has in all  [4096, or its own in prefill]", min=1),
+    ] = None,
+    release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="with every cell, as JSON")] = False,
+) -> None:
+    """Show what one forward pass of a model launches on one rank."""
+    from collector.shapes.decoder import find_decoder
+    from collector.shapes.kernel_set import bundled_releases, find_kernel_set
+    from collector.shapes.layout import layout_of
+    from collector.shapes.step import derive_step
+
+    decoder, said = find_decoder(model), layout_of(layout)
+    batch = _batch(phase, tokens, requests, keys)
+    kernels = find_kernel_set(release or bundled_releases()[-1])
+    step = derive_step(decoder, said, batch, kernels)
+    title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"
+    if as_json:
+        _print_json(title, batch, step)
+    else:
+        _print_table(title, step)
+
+
+VERBS: dict[str, Callable[..., int | None]] = {"show": show_verb, "list": list_verb}
+
+
+def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:
+    from collector.shapes.layout import Batch, Phase
+
+    if phase not in tuple(Phase):
+        raise BadInput(f"--phase {phase!r}: {' or '.join(Phase)} is wanted")
+    is_decode = phase == Phase.DECODE
+    count = requests or (tokens if is_decode else 1)
+    if tokens % count:
+        raise BadInput(f"--tokens {tokens} are not as many for each of {count} requests")
+    queries = tokens // count
+    return Batch(Phase(phase), count, queries, keys or (_KEYS_OF_DECODE if is_decode else queries))
+
+
+def _print_table(title: str, step: Step) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = _rows(step)
+    if not sys.stdout.isatty():
+        typer.echo("\t".join(_COLUMNS))
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    table = Table(title=title)
+    for at in _SHOWN:
+        table.add_column(_COLUMNS[at], overflow="fold", no_wrap=_COLUMNS[at] == "kernel")
+    for row in rows:
+        table.add_row(*(row[at] for at in _SHOWN))
+    Console(markup=False).print(table)
+
+
+def _rows(step: Step) -> list[tuple[str, ...]]:
+    from collector.collective import OPERATIONS
+    from collector.vocabulary import INPUT_CELLS, OUTPUT_SHAPES
+
+    kernels = [
+        (
+            *(one.layer, one.record.kernel_type, str(one.times)),
+            *(one.record.cells[name].strip('"') for name in (*INPUT_CELLS, OUTPUT_SHAPES)),
+            one.source,
+        )
+        for one in step.kernels
+    ]
+    collectives = [
+        (
+            *(one.layer, OPERATIONS[one.operation].kernel_type, str(one.times)),
+            *(f"{one.message_bytes} bytes over {one.group_size} ranks", "DT_BF16", "", ""),
+            one.source,
+        )
+        for one in step.collectives
+    ]
+    return [*kernels, *collectives]
+
+
+def _print_json(title: str, batch: Batch, step: Step) -> None:
+    import json
+    from dataclasses import asdict
+
+    from jobs.planning.sources import completed_records
+
+    records = completed_records(one.record for one in step.kernels)
+    kernels = [
+        {
+            "layer": one.layer,
+            "phase": batch.phase,
+            "times": one.times,
+            "source": one.source,
+            "case_id": record.case_id,
+            "Kernel Type": record.kernel_type,
+            **record.cells,
+            **record.extra,
+        }
+        for one, record in zip(step.kernels, records, strict=True)
+    ]
+    messages = [{"phase": batch.phase, **asdict(one)} for one in step.collectives]
+    typer.echo(json.dumps({"step": title, "kernels": kernels, "collectives": messages}, indent=1))

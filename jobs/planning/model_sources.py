@@ -1,0 +1,56 @@
+"""The steps that a model makes of what it serves, as records of cases."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collector.collective import Collective, check
+from collector.record import CaseRecord
+from collector.shapes.decoder import Decoder, read_decoder
+from collector.shapes.kernel_set import find_kernel_set
+from collector.shapes.layout import Batch
+from collector.shapes.serving import batches
+from collector.shapes.step import Step, derive_step
+from jobs.campaign.model_source import ModelSource
+from jobs.planning.collective_sources import collective_record
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCases:
+    """The model, the forward passes, and the cases of all of them, each once, with how many times
+    the passes launch it."""
+
+    decoder: Decoder
+    batches: tuple[Batch, ...]
+    records: tuple[CaseRecord, ...]
+    launches: tuple[int, ...]
+
+
+def model_records(source: ModelSource, backend: str) -> ModelCases:
+    """The cases of a source, in the order of its passes. BadInput for a model whose step no set of
+    kernels tells."""
+    kernels = find_kernel_set(source.release)
+    decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
+    passes = batches(source.serving)
+    steps = [derive_step(decoder, source.layout, batch, kernels) for batch in passes]
+    found: dict[str, CaseRecord] = {}
+    launches: Counter[str] = Counter()
+    kernels_of = ((kernel.record, kernel.times) for step in steps for kernel in step.kernels)
+    for record, times in (*kernels_of, *_collectives(steps, source, backend)):
+        found.setdefault(record.case_id, record)
+        launches[record.case_id] += times
+    return ModelCases(decoder, passes, tuple(found.values()), tuple(launches[one] for one in found))
+
+
+def _collectives(
+    steps: list[Step], source: ModelSource, backend: str
+) -> Iterator[tuple[CaseRecord, int]]:
+    """What the ranks of a step send, over the nearest ranks, where that is asked for."""
+    said = source.collectives
+    if said is None:
+        return
+    for one in (message for step in steps for message in step.collectives):
+        tier = said.grid.natural_tier(one.group_size)
+        message = Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
+        check(message)
+        yield collective_record(message, said, said.grid.size, backend), one.times

@@ -1,0 +1,63 @@
+"""How fast rows of a grid are chosen among a million points, against making all of them first.
+
+    PYTHONPATH=. python tests/bench/bench_grid.py
+
+Prints seconds, memory and the ratio of choosing 1,000 rows to filtering every point of as large a
+grid before a choice (its time for a part of the points, carried on). Exits 1 above a limit.
+"""
+
+import resource
+import sys
+import time
+
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from collector.shapes.grid import Chosen, Template, Wish, choose
+from collector.shapes.grid_patterns import bundled_patterns
+
+_ROWS, _PART = 1000, 10_000
+_LIMIT_S, _LIMIT_MB, _LIMIT_RATIO = 60.0, 1000.0, 0.1
+_BLOCKS = ("FRACTAL_NZ", "ND")
+
+
+def main() -> int:
+    sizes = bundled_patterns().sizes
+    products = [(n, k) for n in sizes for k in sizes]
+    like = [
+        Template("MatMulV2", ((dtype, "ND"), (dtype, layout)), ((dtype, "ND"),), state, ())
+        for dtype in ("DT_BF16", "FLOAT16", "FLOAT")
+        for layout in _BLOCKS
+        for state in ("dynamic", "static", "")
+    ]
+    chosen, took_s = _timed(like, products, _ROWS)
+    part = products[: _PART // 37 + 1]
+    every, part_s = _timed(like[:1], part, None)
+    all_s = part_s / every.looked_at * chosen.points
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    ratio = took_s / all_s
+    print(
+        f"grid: {len(chosen.records):,} rows of {chosen.points:,} points in {took_s:.2f} s, "
+        f"{peak_mb:.0f} MB; all points first: {all_s:.0f} s; ratio {ratio:.4f}"
+    )
+    return int(took_s > _LIMIT_S or peak_mb > _LIMIT_MB or ratio > _LIMIT_RATIO)
+
+
+def _timed(
+    like: list[Template], products: list[tuple[int, int]], rows: int | None
+) -> tuple[Chosen, float]:
+    pattern = bundled_patterns().of("MatMulV2")
+    assert pattern is not None
+    began = time.perf_counter()
+    found = choose(
+        pattern,
+        like,
+        products,
+        frozenset(),
+        lambda case: refusal(case, find, "npu") is None,
+        Wish(rows, 0, 32 << 30),
+    )
+    return found, time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The forward passes of bundled models, in their real sizes, through the stock torch_npu."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector.database.commits import find_head
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.measurement import Outcome
+from collector.ops.registry import find
+from collector.store import open_store
+from jobs.campaign.campaign_file import load_campaign
+from jobs.planning.sources import load_sources
+from tests.npu.fakecann.build import environment
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu]
+
+_ROOT = Path(__file__).parents[2]
+_CAMPAIGN = """\
+campaign: models
+sources:
+- model: qwen3-32b
+  layout: {tp: 16, nz: 2}
+  serving: {concurrency: [16], input: 512, output: 64, max_batched_tokens: 1024}
+- model: llama-3-70b
+  layout: {tp: 8, sequence_split: true}
+  serving: {concurrency: [4], input: 512, output: 64}
+- model: deepseek-v3
+  layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8}
+  serving: {concurrency: [5], input: 512, output: 64}
+target: here
+backend: npu
+measure: {repeats: 3}
+quality: {repeat_share: 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(fake, tmp_path_factory):
+    """kernel type -> the outcomes of its cases."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "campaign.yaml").write_text(_CAMPAIGN)
+    cann = folder / "cann"
+    cann.mkdir()
+    (cann / "version.info").write_text("version=8.5.0\n")
+    env = environment(fake) | {
+        "ASCEND_TOOLKIT_HOME": str(cann),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        "OPMETER_LOCKS": str(folder / "locks"),
+        "TMPDIR": str(folder),
+    }
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    program = "import sys; from jobs.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "run", "campaign.yaml", "--root", "data"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    print(done.stdout, done.stderr)
+    store = open_store(str(folder / "data"))
+    state = load_state(store, find_head(store))
+    (version,) = state.versions
+    found, seen = answers(state, version), {}
+    for source in load_sources(load_campaign(folder / "campaign.yaml"), store):
+        for record in source.records:
+            seen.setdefault(record.kernel_type, []).append(found[record.case_id].outcome)
+    return seen
+
+
+def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
+    """But what needs vLLM-Ascend, and experts without their ranks. A fake that knows no physics may
+    say that a large product takes less time than it can."""
+    alone = {kernel for kernel in outcomes if (op := find(kernel)) and op.library != "vllm-ascend"}
+    wrong = {
+        (kernel, outcome)
+        for kernel in alone
+        for outcome in outcomes[kernel]
+        if outcome not in (Outcome.OK, Outcome.IMPLAUSIBLE)
+    }
+    assert not wrong
+    assert all(Outcome.OK in outcomes[kernel] for kernel in alone)
+    assert {"MatMulV2", "QuantBatchMatmulV3", "FusedInferAttentionScore", "Sort"} <= alone
+
+
+def test_what_is_not_launched_here_says_that_it_is_not_supported(outcomes):
+    elsewhere = {kernel for kernel in outcomes if set(outcomes[kernel]) == {Outcome.UNSUPPORTED}}
+    assert elsewhere == {
+        *("AddRmsNormBias", "DispatchFFNCombine", "_triton_rope"),
+        "split_qkv_rmsnorm_rope_kernel",
+    }

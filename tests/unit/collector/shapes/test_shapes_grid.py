@@ -1,0 +1,143 @@
+"""Cases on the grid of a kernel."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.case import case_from_cells
+from collector.errors import BadInput
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from collector.shapes.decoder import bundled_names, find_decoder
+from collector.shapes.grid import Wish, choose, templates
+from collector.shapes.grid_patterns import bundled_patterns, read_patterns
+from collector.shapes.kernel_set import find_kernel_set
+from collector.shapes.model_rows import layouts_of, products_of, rows_of
+from tests.fixtures.op_rows import rows_of as fixture_rows
+
+pytestmark = pytest.mark.fast
+
+PATTERNS = bundled_patterns()
+KERNELS = [kernel for pattern in PATTERNS.patterns for kernel in pattern.kernels]
+PRODUCTS = [(64, 32), (96, 64), (320, 128)]
+ANY = 1 << 40
+
+
+def accepted(case):
+    return refusal(case, find, "npu") is None
+
+
+def chosen(kernel, *, rows=20, seed=0, like=None, products=PRODUCTS, largest=ANY, known=()):
+    pattern = PATTERNS.of(kernel)
+    like = templates(row.case for row in like or fixture_rows(kernel))
+    return choose(pattern, like, products, known, accepted, Wish(rows, seed, largest))
+
+
+def test_no_kernel_is_of_two_patterns():
+    assert max(Counter(KERNELS).values()) == 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_pattern_makes_cases_that_its_operator_takes_of_rows_that_are_there(kernel):
+    op = find(kernel)
+    family = [row for name in (kernel, *op.family) for row in fixture_rows(name)]
+    rows = [type(row)(kernel, row.cells, row.extra) for row in family]
+    found = chosen(kernel, rows=3, like=rows).records
+    assert found
+    for record in found:
+        assert record.kernel_type == kernel and accepted(record.case)
+
+
+def row(shapes, dtypes, formats, out, kernel="MatMulV2", state="dynamic"):
+    cells = {
+        "OP State": state,
+        "Accelerator Core": "MIX_AIC",
+        "Input Shapes": f'"{shapes}"',
+        "Input Data Types": dtypes,
+        "Input Formats": formats,
+        "Output Shapes": f'"{out}"',
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    }
+    return fixture_rows("MatMulV2")[0].__class__(kernel, cells, {})
+
+
+PLAIN = row("4,8;16,8", "DT_BF16;DT_BF16", "ND;ND", "4,16")
+BLOCKS = row("4,32;2,4,16,16", "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", "4,64")
+
+
+def test_every_dtype_and_format_that_is_there_is_asked_for():
+    found = chosen("MatMulV2", rows=None, like=[PLAIN, BLOCKS, PLAIN])
+    assert found.points == 2 * 37 * 3 == len(found.records)
+    formats = Counter(record.cells["Input Formats"] for record in found.records)
+    assert formats == {"ND;ND": 111, "ND;FRACTAL_NZ": 111}
+
+
+def test_a_weight_in_blocks_is_told_by_its_blocks():
+    shapes = {
+        record.cells["Input Shapes"]
+        for record in chosen("MatMulV2", rows=None, like=[BLOCKS], products=[(768, 5120)]).records
+    }
+    assert '"1,5120;320,48,16,16"' in shapes  # (768, 5120), as a profile writes it
+
+
+def test_no_point_is_chosen_that_is_there_or_too_large():
+    every = chosen("MatMulV2", rows=None, like=[PLAIN]).records
+    known = {record.case_id for record in every[:10]}
+    rest = chosen("MatMulV2", rows=None, like=[PLAIN], known=known)
+    assert rest.known == 10 and len(rest.records) == len(every) - 10
+    small = chosen("MatMulV2", rows=None, like=[PLAIN], largest=100_000)
+    assert small.too_large and len(small.records) == len(every) - small.too_large
+    assert all(sum(s.size_bytes for s in r.case.inputs) <= 100_000 for r in small.records)
+
+
+@given(seed=st.integers(0, 1 << 30), rows=st.integers(1, 60))
+@settings(max_examples=20)
+def test_a_sample_is_of_the_cases_that_would_run_and_its_seed_decides_it(seed, rows):
+    every = {record.case_id for record in chosen("PadV3", rows=None).records}
+    found = chosen("PadV3", rows=rows, seed=seed)
+    ids = [record.case_id for record in found.records]
+    assert len(set(ids)) == len(ids) == min(rows, len(every))
+    assert set(ids) <= every
+    assert found == chosen("PadV3", rows=rows, seed=seed)
+
+
+def test_rows_that_say_nothing_of_tensors_are_no_templates():
+    unknown = case_from_cells("Add", {"Input Shapes": "N/A"})
+    slow = case_from_cells("Add", {**fixture_rows("Add")[0].cells, "Accelerator Core": "AI_CPU"})
+    assert templates([unknown, slow]) == ()
+
+
+@pytest.mark.parametrize("model", bundled_names())
+def test_models_have_layouts_weights_and_attention(model):
+    decoder, kernels = find_decoder(model), find_kernel_set("vllm-ascend-0.18")
+    assert [layout.tp for layout in layouts_of(decoder)] == [1, 2, 4, 8, 16]
+    products = products_of([decoder], kernels)
+    assert len(set(products)) == len(products) > 10
+    rows = rows_of([decoder], kernels, ["FusedInferAttentionScore", "Identity"])
+    assert len(rows["FusedInferAttentionScore"]) > 500 and rows["Identity"] == []
+
+
+def test_the_weights_of_a_model_are_those_of_its_fused_projections():
+    qwen = products_of([find_decoder("qwen3-32b")], find_kernel_set("vllm-ascend-0.18"))
+    assert {(768, 5120), (5120, 512), (3200, 5120), (5120, 1600), (9496, 5120)} <= set(
+        qwen
+    )  # tp=16
+    assert (2560, 5120) in qwen  # tp=4: queries, and two heads of keys and of values
+    latent = products_of([find_decoder("deepseek-v3")], find_kernel_set("vllm-ascend-0.18"))
+    assert {(2112, 7168), (3072, 1536), (7168, 2048), (256, 7168), (16160, 7168)} <= set(latent)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"axes": {"t": "nothing"}, "ways": [], "kernels": []},
+        {"axes": {"t": [1]}, "ways": [{"inputs": ["t ** 2"], "outputs": []}], "kernels": []},
+        {"axes": {"t": [1]}, "kernels": []},
+    ],
+)
+def test_a_pattern_that_is_none_is_refused_by_its_name(said):
+    with pytest.raises(BadInput, match="pattern p"):
+        read_patterns({"values": {"nk": [1]}, "patterns": {"p": said}})

@@ -1,0 +1,265 @@
+"""What describes a model, how it is spread, and what it serves."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.errors import BadInput
+from collector.shapes.decoder import bundled_names, find_decoder, read_config
+from collector.shapes.kernel_set import find_kernel_set, read_kernel_set
+from collector.shapes.layout import Batch, Layout, Phase, Quantisation, check_layout, layout_of
+from collector.shapes.serving import Serving, batches
+from collector.shapes.step import derive_step
+
+pytestmark = pytest.mark.fast
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+}
+
+
+def decoder(**changes):
+    return read_config(json.dumps(CONFIG | changes).encode(), name="m", path="config.json")
+
+
+def test_a_bundled_model_is_found_by_its_name_and_by_its_owners(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_decoder("Qwen/Qwen3-32B") == find_decoder("qwen3-32b")
+    (tmp_path / "qwen3-32b").mkdir()  # a folder of that name does not stand before it
+    assert find_decoder("qwen3-32b").layers == 64
+    assert bundled_names()
+
+
+def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    found = find_decoder(str(folder))
+    assert found == find_decoder(str(folder / "config.json"))
+    assert (found.name, found.head_size, found.dense_layers) == ("tiny", 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mamba"}, "model_type"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "64"}, "hidden_size: a whole number"),
+        ({"hidden_size": True}, "hidden_size: a whole number"),
+        ({"hidden_size": -1}, "hidden_size: a whole number"),
+        ({"num_attention_heads": 0}, "num_attention_heads: a whole number"),
+        ({"index_topk": 2048}, "sparse attention"),
+        ({"sliding_window": 4096}, "sliding window"),
+        ({"attention_bias": True}, "bias"),
+        ({"partial_rotary_factor": 0.5}, "rotation of a part"),
+        ({"mlp_only_layers": [3]}, "some of the layers"),
+        ({"decoder_sparse_step": 2}, "some of the layers"),
+        ({"attention_bias": 1}, "bias"),
+        ({"index_topk": 1}, "sparse attention"),
+        ({"mlp_bias": True}, "bias"),
+        ({"num_local_experts": 8}, "another family"),
+        ({"model_type": "qwen3_moe"}, "experts are wanted"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8}, "not wanted"),
+        ({"num_attention_heads": 128, "num_key_value_heads": 1}, "heads that share"),
+        ({"num_key_value_heads": 3}, "heads that share"),
+        ({"kv_lora_rank": 512}, "latent attention without"),
+    ],
+)
+def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes, said):
+    with pytest.raises(BadInput, match=rf"config.json.*{said}"):
+        decoder(**changes)
+
+
+def test_what_a_config_says_is_off_is_off():
+    off = {"sliding_window": 4096, "use_sliding_window": False, "mlp_only_layers": []}
+    assert decoder(**off, attention_bias=False, partial_rotary_factor=1.0) == decoder()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": ["llama"]}'])
+def test_what_is_no_config_is_refused(text):
+    with pytest.raises(BadInput, match="config.json"):
+        read_config(text.encode(), name="m", path="config.json")
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path):
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    os.mkfifo(tmp_path / "pipe.json")  # which nobody waits for
+    (tmp_path / "large.json").write_bytes(b" " * (2 << 20))
+    for word in ("config.json", "nowhere.json", "no-such-model", "pipe.json", "large.json"):
+        with pytest.raises(BadInput):
+            find_decoder(str(tmp_path / word))
+
+
+@given(st.dictionaries(st.sampled_from([*CONFIG, "kv_lora_rank"]), st.none() | st.integers()))
+def test_any_sizes_make_a_decoder_or_are_refused(changes):
+    try:
+        found = decoder(**changes)
+        step = derive_step(
+            found,
+            Layout(),
+            Batch(Phase.DECODE, 2, 1, 9),
+            find_kernel_set("vllm-ascend-0.18"),
+        )
+    except BadInput:
+        return
+    assert all(one.times > 0 and one.record.case.case_id for one in step.kernels)
+
+
+def test_a_layout_is_read_from_its_words_and_written_back():
+    layout = layout_of("tp=8, dp=2,ep=16,sequence_split,quantisation=w8a8,nz=2")
+    assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2)
+    assert layout_of(str(layout)) == layout
+    assert layout_of("") == Layout()
+
+
+@pytest.mark.parametrize(
+    "text", ["tp", "tp=0", "tp=x", "pp=2", "tp=2,tp=4", "nz=3", "tp=-1", "é=1"]
+)
+def test_a_layout_that_cannot_be_meant_is_refused(text):
+    with pytest.raises(BadInput, match="layout"):
+        layout_of(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("qwen3-32b", "tp=3"),
+        ("qwen3-32b", "ep=2"),
+        ("deepseek-v3", "tp=8,dp=2,ep=8,quantisation=w8a8"),
+        ("deepseek-v3", "tp=3,ep=3,quantisation=w8a8"),
+    ],
+)
+def test_a_model_that_cannot_be_spread_so_is_refused(model, layout):
+    with pytest.raises(BadInput, match="layout"):
+        check_layout(find_decoder(model), layout_of(layout))
+
+
+def test_key_heads_are_shared_or_repeated():
+    for tp in (1, 2, 4):
+        check_layout(decoder(), Layout(tp))
+    with pytest.raises(BadInput, match="key heads"):
+        check_layout(decoder(num_attention_heads=12, num_key_value_heads=6), Layout(4))
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("tp=8,dp=2,ep=16,sequence_split", "w8a8"),
+        ("tp=8,dp=2,ep=16,quantisation=w8a8", "sequence_split"),
+    ],
+)
+def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
+    batch = Batch(Phase.DECODE, 4, 1, 10)
+    with pytest.raises(BadInput, match=said):
+        derive_step(
+            *(find_decoder("deepseek-v3"), layout_of(layout), batch),
+            find_kernel_set("vllm-ascend-0.18"),
+        )
+
+
+def test_serving_makes_the_passes_of_its_range():
+    found = batches(Serving((1, 5), 100, 50, 300, graph_sizes=(1, 8)))
+    assert found == (
+        Batch(Phase.PREFILL, 1, 100, 100),
+        *(Batch(Phase.DECODE, 1, 1, keys) for keys in (101, 125, 150)),
+        Batch(Phase.PREFILL, 3, 100, 100),  # as many whole prompts as fit into 300 tokens
+        *(Batch(Phase.DECODE, 8, 1, keys) for keys in (101, 125, 150)),
+    )
+
+
+def test_a_prompt_longer_than_a_pass_is_cut_into_chunks():
+    chunks = [b for b in batches(Serving((2,), 700, 1, 300)) if b.phase is Phase.PREFILL]
+    assert [(b.requests, b.queries, b.keys) for b in chunks] == [
+        (1, 300, 300),
+        (1, 300, 600),
+        (1, 100, 700),
+    ]
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    st.integers(1, 5000),
+    st.integers(1, 2000),
+    st.integers(100, 9000),
+    st.lists(st.integers(1, 256), max_size=5),
+)
+def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, sizes):
+    found = batches(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes)))
+    assert len(set(found)) == len(found)
+    for batch in found:
+        assert batch.queries <= batch.keys <= prompt + answer
+        if batch.phase is Phase.PREFILL:
+            assert batch.requests * batch.queries <= most
+        else:
+            assert batch.requests >= min(concurrency)
+
+
+def test_a_chunk_behind_latent_attention_is_refused():
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    with pytest.raises(BadInput, match="chunks of a prompt"):
+        derive_step(
+            *(find_decoder("deepseek-v3"), layout, Batch(Phase.PREFILL, 1, 512, 2048)),
+            find_kernel_set("vllm-ascend-0.18"),
+        )
+
+
+def test_int8_of_a_dense_model_is_known_by_code():
+    batch, release = Batch(Phase.DECODE, 4, 1, 10), find_kernel_set("vllm-ascend-0.18")
+    found = derive_step(find_decoder("qwen3-32b"), layout_of("quantisation=w8a8"), batch, release)
+    products = {k.source for k in found.kernels if k.record.kernel_type == "QuantBatchMatmulV3"}
+    assert products == {"code"}
+
+
+def test_a_path_with_a_nul_is_refused():
+    with pytest.raises(BadInput, match="no file has such a name"):
+        find_decoder("a\0b.json")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(Phase.DECODE, 0, 1, 1),
+        Batch(Phase.PREFILL, 1, 5, 4),
+        Batch(Phase.DECODE, 1 << 17, 1, 9),
+        Batch(Phase.DECODE, 1, 1, 1 << 30),
+    ],
+)
+def test_a_pass_that_nobody_could_make_is_refused(batch):
+    with pytest.raises(BadInput):
+        derive_step(decoder(), Layout(), batch, find_kernel_set("vllm-ascend-0.18"))
+
+
+def test_a_prompt_of_endless_chunks_is_refused():
+    with pytest.raises(BadInput, match="chunks"):
+        batches(Serving((1,), 1 << 40, 1, 1))
+
+
+def test_a_set_of_kernels_names_the_line_that_is_none():
+    line = {"layer": "x", "kernel": "Add", "times": "1", "source": "code"}
+    for wrong in (
+        {"inputs": ["FLOT (1)"], "outputs": []},
+        {"inputs": []},
+        {"outputs": [], "in": 1},
+    ):
+        with pytest.raises(BadInput, match="line 1 of its step"):
+            read_kernel_set({"step": [line | wrong]}, "test")
+
+
+def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs():
+    from collector.expert_call import KERNELS
+    from collector.ops.registry import find
+    from collector.shapes.kernel_set import KernelPattern
+
+    for pattern in find_kernel_set("vllm-ascend-0.18").patterns:
+        if isinstance(pattern.what, KernelPattern):
+            assert find(pattern.what.kernel) or pattern.what.kernel in KERNELS
+        assert pattern.source in ("profile", "code")

@@ -1,0 +1,106 @@
+"""`opmeter coverage` as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.database.merge import CREATE, merge
+from collector.errors import BadInput
+from collector.store import open_store
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.cli.app import app
+from jobs.planning.sources import load_sources
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+_CAMPAIGN = """\
+campaign: small
+sources:
+- model: config.json
+  layout: {nz: 0}
+  serving: {concurrency: [1, 4], input: 32, output: 8}
+backend: cpu
+"""
+_SERVING = ("--layout", "nz=0", "--input", "32", "--output", "8")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a campaign and a database that has all of its cases but those of Sort."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(_CONFIG))
+    (tmp_path / "campaign.yaml").write_text(_CAMPAIGN)
+    campaign = campaign_from_text(_CAMPAIGN, path="c.yaml", base=tmp_path)
+    (source,) = load_sources(campaign, MemoryStore())
+    records = [record for record in source.records if record.kernel_type != "Sort"]
+    made = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
+    store = open_store(str(tmp_path / "data"))
+    write_campaign(store, made)
+    merge(store, [made.name], guard=CREATE, author="test")
+    return tmp_path
+
+
+def coverage(*words):
+    return CliRunner().invoke(app, ["coverage", *words, "--root", "data"])
+
+
+def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
+    lines = coverage("campaign.yaml").stdout.splitlines()
+    assert lines[0].split() == ["version", PATH]
+    assert "Sort" in "".join(line for line in lines if line.endswith("100% missing"))
+    (first,) = (at for at, line in enumerate(lines) if line.startswith("largest gaps"))
+    gaps = lines[first + 1 :]
+    assert sorted(line.split("Sort ")[1] for line in gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
+
+
+def test_the_options_of_a_model_are_those_of_a_source(folder):
+    of_campaign = json.loads(coverage("campaign.yaml", "--json").stdout)
+    words = ("--concurrency", "1", "--concurrency", "4", *_SERVING)
+    of_options = json.loads(coverage("--model", "config.json", "--json", *words).stdout)
+    assert of_options == of_campaign
+    assert of_campaign["metrics"]["m2"] < 1 and of_campaign["version"] == PATH
+    norms = [one for one in of_campaign["cases"] if one["inputs"] == ["4,64", "4,64", "64"]]
+    assert [one["launches"] for one in norms] == [3 * 4]  # of three decodes, four each
+
+
+def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
+    standings = {}
+    for requests in ("2", "9"):
+        words = ("--concurrency", requests, *_SERVING, "--json")
+        told = json.loads(coverage("--model", "config.json", *words).stdout)
+        standings[requests] = {
+            one["standing"] for one in told["cases"] if one["kernel_type"] == "SoftmaxV2"
+        }
+    assert standings == {"2": {"between"}, "9": {"outside"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "one of CAMPAIGN, --profile and --model"),
+        (["campaign.yaml", "--model", "qwen3-32b"], "one of CAMPAIGN"),
+        (["--model", "no-such"], "no model is called"),
+        (["campaign.yaml", "--directory", "elsewhere"], f"--directory: one of {PATH}"),
+        (["--profile", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_looked_up_is_refused(folder, words, said):
+    error = coverage(*words).exception
+    assert isinstance(error, BadInput) and said in str(error)

@@ -1,0 +1,65 @@
+"""`opmeter grid` as a user types it."""
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.errors import BadInput
+from jobs.cli.app import app
+
+pytestmark = pytest.mark.fast
+
+_ROW = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats\n"
+    'dynamic,MIX_AIC,"""4,8;16,8""",DT_BF16;DT_BF16,ND;ND,"""4,16""",DT_BF16,ND\n'
+)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "MatMulV2.csv").write_text(_ROW)
+    (tmp_path / "NonZero.csv").write_text(_ROW)
+    return tmp_path
+
+
+def grid(tree, *words):
+    return CliRunner().invoke(app, ["grid", "--database-path", str(tree), *words])
+
+
+def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
+    said = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
+    first, second, last = said.splitlines()
+    assert first.startswith("MatMulV2") and "10 of 10 looked at, of 2,146 points" in first
+    assert second.split(maxsplit=1) == [
+        "NonZero",
+        "left as it is: no pattern of shapes is known for it",
+    ]
+    assert last == f"10 rows added to {tree}"
+    assert len((tree / "MatMulV2.csv").read_text().splitlines()) == 12
+
+
+def test_a_dry_run_writes_nothing(tree):
+    said = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
+    assert "925 rows would be added" in said.stdout
+    assert (tree / "MatMulV2.csv").read_text() == _ROW
+
+
+def test_nothing_to_add_ends_with_1(tree):
+    (tree / "MatMulV2.csv").unlink()
+    assert grid(tree).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target-models", "dsv3"], "no model is called 'dsv3'"),
+        (["--target-models", ","], "at least one model"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tree, words, said):
+    error = grid(tree, *words).exception
+    assert isinstance(error, BadInput) and said in str(error)
+
+
+def test_a_tree_must_be_named():
+    assert isinstance(CliRunner().invoke(app, ["grid"]).exception, BadInput)

@@ -1,0 +1,54 @@
+"""`opmeter model` as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.errors import BadInput
+from jobs.cli.app import app
+
+pytestmark = pytest.mark.fast
+
+
+def model(*words):
+    return CliRunner().invoke(app, ["model", *words])
+
+
+def test_the_models_that_come_along_are_listed():
+    names = ["deepseek-v3", "llama-3-70b", "qwen3-235b-a22b", "qwen3-32b"]
+    assert model("list").stdout.split() == names
+
+
+def test_a_pass_is_shown_as_lines_of_cells():
+    said = model("show", "qwen3-32b", "--layout", "tp=16,nz=2", "--tokens", "16").stdout
+    header, *rows = (line.split("\t") for line in said.splitlines())
+    assert header[:3] == ["layer", "kernel", "times"]
+    assert all(len(row) == len(header) for row in rows)
+    assert ["qkv", "MatMulV2", "64", "16,5120;320,48,16,16"] in [row[:4] for row in rows]
+    assert ["hcom_allReduce_", "64", "163840 bytes over 16 ranks"] in [row[1:4] for row in rows]
+
+
+def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
+    words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
+    told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
+    assert "prefill of 2 x 512 tokens with 512 keys each" in told["step"]
+    (attention,) = (one for one in told["kernels"] if one["layer"] == "attention")
+    assert (attention["phase"], attention["times"]) == ("prefill", 80)
+    assert attention["Runtime avg_seq_len"] == "512.000000"  # which planning fills in
+    assert {one["operation"] for one in told["collectives"]} == {"all_reduce", "all_gather"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "no model is called"),
+        (["qwen3-32b", "--phase", "training"], "prefill or decode"),
+        (["qwen3-32b", "--layout", "tp=5"], "tp=5 does not divide"),
+        (["qwen3-32b", "--tokens", "7", "--requests", "2"], "as many for each"),
+        (["deepseek-v3"], "w8a8"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(words, said):
+    error = model("show", *words).exception
+    assert isinstance(error, BadInput) and said in str(error)

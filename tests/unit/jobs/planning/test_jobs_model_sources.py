@@ -1,0 +1,121 @@
+"""A model as a source of a campaign: its cases, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collector.collective_case import collective_case, is_collective
+from collector.errors import BadInput
+from collector.expert_call import KERNEL
+from collector.gang_case import is_of_gangs, ranks_of
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.sources import load_sources
+
+pytestmark = pytest.mark.fast
+
+_QWEN = (
+    "model: qwen3-32b, layout: {tp: 16, nz: 2}, "
+    "serving: {concurrency: [3, 16], input: 500, output: 20, graph_sizes: [4, 16]}"
+)
+_DSV3 = (
+    "model: deepseek-ai/DeepSeek-V3, "
+    "layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8}, "
+    "serving: {concurrency: [5], input: 500, output: 20}"
+)
+
+
+def campaign(told, *, devices=16, base=Path()):
+    text = f"campaign: c\nsources: [{{{told}}}]\nbackend: npu\ndevices: {devices}\n"
+    return campaign_from_text(text, path="c.yaml", base=base)
+
+
+def loaded(told, **more):
+    (source,) = load_sources(campaign(told, **more), MemoryStore())
+    return source
+
+
+def test_the_passes_of_a_model_are_cases_each_once():
+    source = loaded(_QWEN)
+    assert source.planned.name == (
+        "model qwen3-32b (tp=16,dp=1,ep=1,quantisation=bf16,nz=2; 8 passes of vllm-ascend-0.18)"
+    )
+    ids = [record.case_id for record in source.records]
+    assert len(set(ids)) == len(ids)
+    shapes = [record.cells["Input Shapes"] for record in source.records]
+    assert '"4,5120;320,48,16,16"' in shapes  # three requests are padded to four
+    assert not any(is_of_gangs(record.case) for record in source.records)
+
+
+def test_lengths_of_attention_are_told_by_its_columns():
+    """So that a long context is another case than a short one, though no shape tells it."""
+    lengths = {
+        record.extra["Runtime actual_seq_lengths_kv_values"].split(",")[0]
+        for record in loaded(_QWEN).records
+        if record.kernel_type == "FusedInferAttentionScore"
+    }
+    assert lengths == {"500", "501", "510", "520"}
+
+
+def test_experts_are_cases_of_all_their_ranks():
+    (experts,) = {
+        ranks_of(record.case) for record in loaded(_DSV3).records if record.kernel_type == KERNEL
+    }
+    assert experts == 16
+
+
+def test_messages_are_cases_where_they_are_asked_for():
+    source = loaded(f"{_QWEN}, collectives: {{grid: [48, 8, 2]}}")
+    found = [
+        collective_case(record.case)
+        for record in source.records
+        if is_collective(record.kernel_type)
+    ]
+    assert {(one.collective.operation, one.collective.message_bytes) for one in found} == {
+        *(("all_reduce", requests * 5120 * 2) for requests in (4, 16)),  # decode
+        *(("all_gather", requests * 9496 * 2) for requests in (4, 16, 3)),  # logits
+        *(("all_reduce", requests * 500 * 5120 * 2) for requests in (3, 16)),  # prefill
+    }
+    assert {one.collective.tier for one in found} == {1}  # 16 dies of one server
+
+
+def test_messages_over_more_ranks_than_devices_are_refused():
+    with pytest.raises(BadInput, match="over 16 ranks"):
+        loaded(f"{_QWEN}, collectives: {{grid: [1, 8, 2]}}", devices=8)
+
+
+def test_a_file_beside_the_campaign_is_a_model(tmp_path):
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+    }
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.json").write_text(json.dumps(config))
+    told = "layout: {}, serving: {concurrency: [1], input: 8, output: 2}"
+    source = loaded(f"model: small/config.json, {told}", base=tmp_path)
+    assert source.planned.name.startswith("model small (tp=1")
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("model: qwen3-32b", "sources.0..model: a model wants layout beside it"),
+        ("model: gpt-5, layout: {}, serving: {}", "no model is called 'gpt-5'"),
+        (_QWEN.replace("tp: 16", "tp: 3"), "tp=3 does not divide"),
+        (_QWEN.replace("tp: 16", "pp: 2"), "unknown key 'pp'"),
+        (_QWEN.replace("nz: 2", "nz: 7"), "nz: 1, 0 or 2 is wanted"),
+        (_QWEN.replace("input: 500, ", ""), "the key 'input' is missing"),
+        (f"{_QWEN}, release: vllm-9", "no set of kernels for 'vllm-9'"),
+        (f"{_QWEN}, stack: target", "only a profile says"),
+        ("bundled: quickstart, layout: {}", "layout: only of a model"),
+        ("profile: x, serving: {}", "serving: only of a model"),
+    ],
+)
+def test_a_source_that_cannot_be_meant_is_refused_with_its_line(told, said):
+    with pytest.raises(BadInput, match=rf"^c.yaml:2: .*{said}"):
+        campaign(told)
