@@ -110,7 +110,9 @@ class PlannedShard:
 class Forecast:
     """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices;
     `repeats` of the cases stand in a second shard, which shows how far sessions differ; `narrowed`
-    ones are answered, and measured again for their intervals."""
+    ones are answered, and measured again for their intervals. Of surfaces that are learnt from some
+    of their cases, `left_out` are not planned, `unsure` of them not known to the tolerance; another
+    round follows where `learning` cases are asked for, which is 0 in the last that is tried."""
 
     cases: int
     unsupported: int
@@ -120,6 +122,9 @@ class Forecast:
     floor_s: float
     repeats: int = 0
     narrowed: int = 0
+    left_out: int = 0
+    unsure: int = 0
+    learning: int = 0
 
 
 @dataclass(frozen=True)  # without slots: its sha256 is kept beside it
@@ -157,6 +162,16 @@ class Plan:
         """The shards that need several ranks at once."""
         return frozenset(shard.shard_id for shard in self.shards if shard.is_gang)
 
+    @property
+    def repeats(self) -> tuple[PlannedShard, ...]:
+        """The shards whose cases stand in another one too: the last, as many as the forecast says
+        are measured a second time."""
+        left, count = self.forecast.repeats, 0
+        while left > 0 and count < len(self.shards):
+            count += 1
+            left -= self.shards[-count].cases
+        return self.shards[len(self.shards) - count :] if left == 0 else ()
+
     def beyond(self, known: Container[str]) -> tuple[PlannedShard, ...]:
         """The shards that are not among those, in order: what is left to measure beyond the
         committed ones, and to merge beyond those of a database."""
@@ -175,7 +190,7 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
-    for name in ("repeats", "narrowed"):
+    for name in ("repeats", "narrowed", "left_out", "unsure", "learning"):
         if not value["forecast"][name]:  # as before there were any
             del value["forecast"][name]
     return readable_json(value)

@@ -153,8 +153,8 @@ def _means(rows: pa.Table) -> SessionMeans:
 
 
 def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
-    """The relative standard deviation of single repeats, which their interval is made of; NaN for
-    a single one."""
+    """The relative standard deviation of single repeats, as their interval tells it: that of as
+    many which know nothing of each other. NaN for a single one."""
     half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
     counts = set(repeats.tolist())
     factors = {n: student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts}

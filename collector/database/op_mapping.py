@@ -34,6 +34,7 @@ _NAME_KEYS = frozenset(
     }
 )
 _NAME_LIST_KEYS = frozenset({"alternate_kernel_types", "sub_kernels"})
+_OF_PROFILE = "profiling."  # what a profile shows and no operator of the model explains
 _NAME_LISTS_BY_RANK = "kernel_types_by_input_rank"
 
 Fields = Mapping[str, Value]
@@ -53,6 +54,21 @@ def check_op_mapping(text: str, *, path: Path | str) -> None:
         raise top["operator_mappings"].refusal("at least one operator is wanted, none came")
     for name, entry in operators.items():
         _check_operator(Value(name, entry.node, path))
+
+
+def zero_cost_kernels(text: str) -> frozenset[str]:
+    """The kernel types of the operators that a checked op_mapping counts as free."""
+    operators = read_values(text, "op_mapping.yaml").fields()["operator_mappings"].fields()
+    found = set()
+    for name, entry in operators.items():
+        fields = entry.fields()
+        if not _is_set(fields, "zero_cost"):
+            continue
+        if "kernel_type" in fields:
+            found.add(fields["kernel_type"].text())
+        elif name.startswith(_OF_PROFILE):
+            found.add(name.removeprefix(_OF_PROFILE))
+    return frozenset(found)
 
 
 def _check_operator(entry: Value) -> None:

@@ -4,12 +4,13 @@ measures again where it tells most. The rows are read a file at a time, not the 
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 from pathlib import PurePosixPath
 
 from collector.case import case_from_cells
-from collector.database.columns import SESSIONS, STACK_INTERVAL
+from collector.database.columns import AVERAGE_DURATION, SESSIONS, STACK_INTERVAL
 from collector.database.layout import is_kernel_file_name
 from collector.database.published import Published
 from collector.database.snapshot import read_file
@@ -25,12 +26,13 @@ class KnownInterval:
     sessions: int
 
 
-def published_intervals(published: Published, version_path: str) -> dict[str, KnownInterval]:
-    """The intervals that a version directory shows, by case id; none of what has no duration there,
-    and none of collectives. Raises DamagedObject for rows that say something else."""
+def published_intervals(published: Published, version_path: str) -> dict[str, KnownInterval | None]:
+    """What a version directory shows a duration of, by case id, without collectives: the interval
+    of each, None where an earlier edition showed none. Raises DamagedObject for rows that say
+    something else."""
     if published.manifest is None or published.commit is None:
         return {}
-    found: dict[str, KnownInterval] = {}
+    found: dict[str, KnownInterval | None] = {}
     for path, entry in published.manifest.tree.items():
         name = path.removeprefix(f"{version_path}/")
         if name == path or not is_kernel_file_name(name):
@@ -38,17 +40,20 @@ def published_intervals(published: Published, version_path: str) -> dict[str, Kn
         data = read_file(published.store, published.commit, path, entry)
         try:
             found |= _intervals(data, PurePosixPath(path).stem)
-        except (BadInput, KeyError, ValueError) as error:
+        except (ArithmeticError, BadInput, KeyError, ValueError) as error:
             raise DamagedObject(f"rows with intervals are wanted: {error}", path=path) from error
     return found
 
 
-def _intervals(data: bytes, kernel_type: str) -> dict[str, KnownInterval]:
-    found = {}
-    for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")):
-        low, high = (row.get(name) or "" for name in STACK_INTERVAL)
-        if low and high:
-            reach = log(float(high) / float(low)) / 2
-            case = case_from_cells(kernel_type, row)
-            found[case.case_id] = KnownInterval(reach, int(row[SESSIONS]))
-    return found
+def _intervals(data: bytes, kernel_type: str) -> dict[str, KnownInterval | None]:
+    rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+    shown = (row for row in rows if row.get(AVERAGE_DURATION))
+    return {case_from_cells(kernel_type, row).case_id: _interval(row) for row in shown}
+
+
+def _interval(row: Mapping[str, str]) -> KnownInterval | None:
+    low, high = (row.get(name) or "" for name in STACK_INTERVAL)
+    if not (low and high):
+        return None
+    # The first rows with intervals said of no number of sessions: it was the last one's.
+    return KnownInterval(log(float(high) / float(low)) / 2, int(row.get(SESSIONS) or 1))

@@ -1,6 +1,7 @@
 """The records of a plan's cases as rows of a state, each with the rank of the plan."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -20,6 +21,14 @@ def case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
         "extra": [canonical_json(dict(r.extra)).decode() if r.extra else "" for r in records],
     }
     return pa.table(columns, schema=CASE_SCHEMA)
+
+
+def case_records(rows: pa.Table) -> Iterator[tuple[str, CaseRecord]]:
+    """The cases of such rows again: id and record."""
+    for row in rows.to_pylist():
+        cells = {name: row[name] or "" for name in BASE_CELLS}
+        extra = json.loads(row["extra"]) if row["extra"] else {}
+        yield row["case"], CaseRecord(row["kernel_type"], cells, extra)
 
 
 def profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:

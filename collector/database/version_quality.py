@@ -44,36 +44,52 @@ class VersionQuality:
     canaries: tuple[DeviceFactor, ...]  # how fast each device was, the slowest first
 
 
-def quality_of(state: State, path: str, *, cache: str | None = None) -> VersionQuality:
-    """How good one version directory is, which the state has; with `cache` what was measured in
-    that state of the caches."""
-    told = evidence_of_versions(state)[path]
-    intervals = version_intervals(told)
-    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
-    return _quality(path, told, best, intervals)
+@dataclass(frozen=True, slots=True)
+class ShownVersion:
+    """What is shown of a version directory: of each case the measurement that counts, with a column
+    `good`, and the intervals of the good ones."""
+
+    path: str
+    best: pa.Table
+    intervals: VersionIntervals
+    told: VersionEvidence
+
+    def mean_us(self, measurement: str, own_us: str) -> float:
+        """The duration that is shown with a good measurement, whose own one is `own_us`: the mean
+        over its case's sessions, where it has that."""
+        known = self.intervals.of.get(measurement)
+        return float(own_us) if known is None else known.mean_us
+
+
+def shown_version(state: State, path: str, *, cache: str | None = None) -> ShownVersion:
+    """What is shown of one version directory, which the state has; with `cache` of what was
+    measured in that state of the caches."""
+    return _shown(state, path, evidence_of_versions(state)[path], cache)
 
 
 def version_qualities(state: State) -> list[VersionQuality]:
     """How good each version directory is, in their order; without collectives, which have no
     interval over sessions."""
-    found = []
-    for path, told in sorted(evidence_of_versions(state).items()):
-        intervals = version_intervals(told)
-        best = best_rows(state, path, doubts=intervals.doubts)
-        found.append(_quality(path, told, best, intervals))
-    return found
+    found = sorted(evidence_of_versions(state).items())
+    return [quality_of(_shown(state, path, told, None)) for path, told in found]
 
 
-def _quality(
-    path: str, told: VersionEvidence, best: pa.Table, intervals: VersionIntervals
-) -> VersionQuality:
+def _shown(state: State, path: str, told: VersionEvidence, cache: str | None) -> ShownVersion:
+    intervals = version_intervals(told)
+    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
+    return ShownVersion(path, best, intervals, told)
+
+
+def quality_of(version: ShownVersion) -> VersionQuality:
+    """How good one version directory is."""
+    best, intervals, told = version.best, version.intervals, version.told
     good = best.filter(best["good"])
     known = (intervals.of.get(measurement) for measurement in good["measurement"].to_pylist())
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs = told.evidence.pairs
     return VersionQuality(
-        version_path=path,
+        version_path=version.path,
         durations=len(shown),
         of_several_sessions=sum(one.sessions > 1 for one in shown),
         sessions=apart(pairs.only(pairs.is_same_device)),

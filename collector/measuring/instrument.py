@@ -100,7 +100,7 @@ class ReplayInstrument:
             usage = usage.plus(taken)
         return SessionAnswers(
             measurements,
-            tuple(raw),
+            tuple(raw) if measurements else (),
             usage,
             began=result.began,
             reason=why_it_ended(report, began=result.began),

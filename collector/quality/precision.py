@@ -7,14 +7,13 @@ are alike tell less than as many that are not; their correlation widens what is 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from math import sqrt
-from statistics import fmean, pvariance
+from statistics import fmean, pvariance, stdev
 
-from collector.quality.statistics import summarise
+from collector.quality.statistics import accept, alike
+from collector.quality.student import student_factor
 
 _STEADY = 1.5  # of two looks in a row, the larger noise over the smaller
-_MOST_ALIKE = 0.9  # what neighbours are taken for, were they the same
 
 
 def _looks() -> Iterator[int]:
@@ -49,17 +48,10 @@ def is_precise(times_us: Sequence[float], precision: float) -> bool:
 
 def _reach(times_us: Sequence[float]) -> float:
     """How far the interval of the mean reaches to one side, as a share of it."""
-    timing = summarise(times_us).timing
-    alike = _alike(times_us)
-    return (timing.ci_high_us / timing.mean_us - 1) * sqrt((1 + alike) / (1 - alike))
-
-
-def _alike(times_us: Sequence[float]) -> float:
-    """The correlation of neighbours, none where it is below zero."""
-    mean = fmean(times_us)
-    spread = pvariance(times_us, mean) * len(times_us)
-    together = sum((a - mean) * (b - mean) for a, b in pairwise(times_us))
-    return min(_MOST_ALIKE, max(0.0, together / spread)) if spread else 0.0
+    accepted = accept(times_us)
+    error = stdev(accepted) / sqrt(len(accepted)) / fmean(accepted)
+    correlation = alike(times_us)  # believed of few repeats too, where it may be chance
+    return student_factor(len(accepted) - 1) * error * sqrt((1 + correlation) / (1 - correlation))
 
 
 def _noise(times_us: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ is the interval: what differs from session to session is not in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
 
@@ -15,6 +16,10 @@ from collector.quality.student import student_factor
 _LIMIT = 3.5
 _LEAST_SCALE = 0.01
 _MAD_TO_SIGMA = 1.4826
+_LEAST_SERIES = 20  # repeats; with fewer, how alike neighbours are is not told from chance
+_NO_CHANCE = 1.645  # standard errors of their correlation: by chance 1 in 20
+_MOST_ALIKE = 0.9  # what neighbours are taken for, were they the same
+_LEAST_TELLING = 4.0  # repeats that a series is worth at least: of fewer nothing could be said
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,32 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
+def alike(times_us: Sequence[float]) -> float:
+    """The correlation of neighbours, none where it is below zero."""
+    mean = fmean(times_us)
+    spread = sum((us - mean) ** 2 for us in times_us)
+    together = sum((a - mean) * (b - mean) for a, b in pairwise(times_us))
+    return min(_MOST_ALIKE, max(0.0, together / spread)) if spread else 0.0
+
+
 def _half_interval(accepted: Sequence[float], step_us: float) -> float:
     n = len(accepted)
     noise = stdev(accepted) if n > 1 else 0.0
-    half = student_factor(n - 1) * noise / sqrt(n) if n > 1 else 0.0
+    telling = _telling(accepted)
+    half = student_factor(int(telling) - 1) * noise / sqrt(telling) if n > 1 else 0.0
     # Noise above a step makes the mean finer than the clock; below, all may round to one side.
     return max(half, step_us / 2) if noise < step_us else half
+
+
+def _telling(accepted: Sequence[float]) -> float:
+    """How many repeats that know nothing of each other would tell the mean as well: fewer than
+    there are where neighbours, in the order they were launched, are more alike than by chance."""
+    n = len(accepted)
+    if n < _LEAST_SERIES or (seen := alike(accepted)) <= _NO_CHANCE / sqrt(n):
+        return n
+    # A series measured from its own mean seems less alike than it is.
+    correlation = min(_MOST_ALIKE, seen + (1 + 3 * seen) / n)
+    return max(_LEAST_TELLING, n * (1 - correlation) / (1 + correlation))
 
 
 def _spread(ordered: Sequence[float]) -> float:

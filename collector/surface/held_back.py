@@ -1,8 +1,10 @@
 """How wide an interval must be to hold what it states, by points held back.
 
-Points held back are drawn by chance from those that nobody will ask, after all others were chosen:
-what the model is off by there, it is off by anywhere among them (split conformal prediction). No
-shape of the errors is assumed, and a model that is wrong has wide intervals, not false ones.
+Points held back are drawn by chance beforehand, and teach nothing: what the model is off by there,
+over what it expects, it is off by anywhere (split conformal prediction). The points that nobody
+asks are those of which less is expected to be wrong; of errors over expected ones that makes no
+difference on real tables. No shape of the errors is assumed, and a model that is wrong has wide
+intervals, not false ones.
 """
 
 from math import ceil, inf
@@ -25,9 +27,7 @@ def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:
 
 def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
     """Of every point the half-width of its interval of this level, as a logarithm: the estimate
-    times or over its exponential. Errors too few for the level give an interval without end. Those
-    of the points asked (`unseen`) serve until points are held back; they are of points that were
-    chosen for their large errors."""
+    times or over its exponential. Errors too few for the level give an interval without end."""
     rank = ceil(level * (len(missed) + 1))
     factor = inf if rank > len(missed) else np.sort(missed)[rank - 1]
     widths: Floats = factor * found.error

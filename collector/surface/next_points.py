@@ -1,5 +1,4 @@
-"""Which points of a surface to measure: a coarse start, then where its model is unsure, and last
-some that are held back."""
+"""Which points of a surface to measure: a coarse start, then where its model is unsure."""
 
 from math import log1p
 
@@ -31,19 +30,14 @@ def unsure(half_widths: Floats, asked: Indices, tolerance: float, count: int) ->
     return wide[np.argsort(-half_widths[wide], kind="stable")[:count]]
 
 
-def held_back(points: int, asked: Indices, count: int, chance: np.random.Generator) -> Indices:
-    """So many of the points not asked, each as likely as any other."""
-    left = np.setdiff1d(np.arange(points), asked)
-    return np.sort(chance.permutation(left)[:count])
-
-
 def _place_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
     """Where each point lies on a Z-order curve over the ranks of its values along each axis."""
     width = axes.shape[1]
     place = np.zeros(len(axes), np.int64)
-    for number, axis in enumerate(axes.T):
+    bits = min(10, max(1, 62 // width))  # of each axis, so that all of them fit into a place
+    for number, axis in enumerate(axes.T[:62]):
         distinct, rank = np.unique(axis, return_inverse=True)
-        steps = rank * 1024 // max(len(distinct), 1)
-        for bit in range(10):
+        steps = (rank << bits) // max(len(distinct), 1)
+        for bit in range(bits):
             place |= ((steps >> bit) & 1) << (bit * width + number)
     return place

@@ -31,12 +31,10 @@ LEAST_POINTS = 100  # fewer tell nothing that trees could learn
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Of every point of a surface the logarithm of its duration in us, and the size of the error to
-    expect of it, in the same unit but for a factor that points not seen tell: `unseen` are errors
-    over those expected, of the points asked, each told by trees that have not seen it."""
+    expect of it, in the same unit but for a factor that points held back tell."""
 
     log_us: Floats
     error: Floats
-    unseen: Floats
 
 
 def estimate(
@@ -52,9 +50,7 @@ def estimate(
     base, left = base + left.mean(), left - left.mean()
     told, unseen = _folds(bins, asked, left, chance)
     log_us: Floats = base + told.mean(axis=0)
-    size = np.abs(left - unseen)
-    error = _errors(bins, told.std(axis=0), asked, size, chance)
-    return Estimate(log_us, error, size / error[asked])
+    return Estimate(log_us, _errors(bins, told.std(axis=0), asked, np.abs(left - unseen), chance))
 
 
 def _folds(

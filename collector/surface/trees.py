@@ -18,12 +18,13 @@ Indices = npt.NDArray[np.intp]
 
 _BINS = 64
 _POINTS_DRAWN, _COLUMNS_DRAWN = 0.7, 0.6
+_LEAST_AT_END = 5  # points, were all ends of a tree alike
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How trees grow: how many, how deep, and how much of what is left each takes (`rate`). A leaf
-    is drawn towards nothing as by `shrink` points more, and has at least `least` of them."""
+    """How trees grow: how many, how deep at most, and how much of what is left each takes (`rate`).
+    A leaf is drawn towards nothing as by `shrink` points more, and has at least `least` of them."""
 
     trees: int
     depth: int
@@ -94,12 +95,14 @@ def _tree(bins: Indices, columns: Indices, left: Floats, growth: Growth) -> Tree
     place = np.zeros(len(left), np.intp)  # of each point, among the nodes of its level
     chosen: list[Indices] = []
     edges: list[Indices] = []
-    for level in range(growth.depth):
+    # Where points are few, ends with next to none of them would only take time.
+    depth = max(1, min(growth.depth, int(np.log2(len(left) / _LEAST_AT_END))))
+    for level in range(depth):
         column, edge = _splits(bins, place, left, 1 << level, growth)
         chosen.append(columns[column])
         edges.append(edge)
         place = 2 * place + (bins[points, column[place]] > edge[place])
-    ends = 1 << growth.depth
+    ends = 1 << depth
     total = np.bincount(place, left, ends)
     leaves = growth.rate * total / (np.bincount(place, minlength=ends) + growth.shrink)
     return Tree(np.concatenate(chosen), np.concatenate(edges), leaves)
@@ -125,11 +128,15 @@ def _splits(
 def _gain(sums: Floats, counts: npt.NDArray[Any], growth: Growth) -> Floats:
     """By how much the square left shrinks if a node is split behind each bin of each column."""
     all_sums, all_counts = sums[:, :, -1:], counts[:, :, -1:]
-    behind = all_counts - counts
-    gain: Floats = (
-        sums**2 / (counts + growth.shrink)
-        + (all_sums - sums) ** 2 / (behind + growth.shrink)
-        - all_sums**2 / (all_counts + growth.shrink)
-    )
-    gain[(counts < growth.least) | (behind < growth.least)] = -1
-    return gain
+    whole = all_sums**2 / (all_counts + growth.shrink)
+    behind, rest = all_counts - counts, all_sums - sums
+    few = (counts < growth.least) | (behind < growth.least)
+    # In place: this is where the time of all trees goes.
+    np.multiply(sums, sums, out=sums)
+    sums /= counts + growth.shrink
+    np.multiply(rest, rest, out=rest)
+    rest /= behind + growth.shrink
+    sums += rest
+    sums -= whole
+    sums[few] = -1
+    return sums

@@ -17,6 +17,7 @@ from collector.plan import Limits, MeasureSettings, ShardSettings
 from collector.stack import BACKENDS
 from collector.store.opening import checked_address
 from jobs.campaign.collectives import CollectivesSource
+from jobs.campaign.density import DensitySettings, read_density
 from jobs.campaign.document import Entry, read_document
 from jobs.campaign.measure import read_measure
 from jobs.campaign.quality import QualitySettings, read_quality
@@ -36,6 +37,7 @@ _KEYS = (
     "shards",
     "limits",
     "quality",
+    "density",
     "op_mapping",
     "store",
 )
@@ -73,6 +75,7 @@ class Campaign:
     shards: ShardSettings
     limits: Limits
     quality: QualitySettings
+    density: DensitySettings | None
     op_mapping: Path | None
     store: str | None
 
@@ -112,6 +115,11 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         raise found.get("update", document).refusal(
             "`update: precision` and `quality: {budget_device_h: HOURS}` are wanted together"
         )
+    density = read("density", read_density, None)
+    if density is not None and update != "missing-only":
+        raise found["density"].refusal(
+            f"`density` measures what is missing, in rounds: `update: {update}` is not for it"
+        )
     return Campaign(
         name=_name(found["campaign"]),
         sources=read_sources(found["sources"], base),
@@ -124,6 +132,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
         quality=quality,
+        density=density,
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )

@@ -70,6 +70,9 @@ def run_verb(
             err=True,
         )
         return _NOT_COMMITTED
+    if result.goes_on:
+        say(f"stopped between two rounds; `opmeter run {campaign}` continues", err=True)
+        return _NOT_COMMITTED
     state = load_state(store, result.head)
     sources = [source.records for source in result.situation.sources]
     usage = plan_usage(store, result.plan)
@@ -80,7 +83,7 @@ def run_verb(
         say(line, err=True)
     if result.told.needed:
         return _NOT_COMMITTED if any(d.shard for d in result.told.needed) else _FAILED
-    return int(strict and summary.measured_cases < summary.cases)
+    return int(strict and summary.lacking(result.plan.forecast.left_out) > 0)
 
 
 def stop_on_signals(view: View) -> threading.Event:

@@ -6,7 +6,7 @@ from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.target import resolve_stack_of
 from jobs.decide.desired import Desired
 from jobs.decide.observed import Observed
-from jobs.decide.wave_choice import next_wave
+from jobs.decide.wave_choice import next_gang_wave, next_wave
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.job_manifest import SPEC_HASH, probe_job, worker_job
@@ -41,7 +41,9 @@ def first_objects(
     desired = Desired(
         plan, workers, site.devices_per_worker, wide=wide_gangs(plan, site), at_once=site.at_once
     )
-    wave = next_wave(desired, Observed(frozenset(), ()), todo, (), workers)
+    nothing = Observed(frozenset(), ())
+    wave = next_gang_wave(desired, nothing, todo, (), workers)
+    wave = wave or next_wave(desired, nothing, todo, ())
     if wave is None:
         return []
     # Its plan and its wave are not written yet: a pod that came first would find neither, and fail

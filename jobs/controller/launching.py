@@ -45,7 +45,8 @@ def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ..
         stack = {"stack": "target"} if found.planned.same_stack else {}
         took_us = found.planned.communication_us
         communication = {"communication_us": took_us} if took_us else {}
-        sources.append({"cases": found.planned.sha256, **stack, **communication})
+        known = {"cases": found.planned.sha256, "name": found.planned.name}
+        sources.append({**known, **stack, **communication})
     document["sources"] = sources
     for of_this_machine in ("store", "op_mapping"):
         document.pop(of_this_machine, None)

@@ -15,6 +15,7 @@ Labels = tuple[tuple[str, str], ...]
 _HELP = {
     "opmeter_shards": "Shards of the newest plan by state.",
     "opmeter_cases": "Cases of the newest plan by state of their shard.",
+    "opmeter_repeats": "Cases that it measures a second time, by state of that shard.",
     "opmeter_pods": "Worker pods of live Jobs by phase.",
     "opmeter_attempts_total": "Worker pods that ended, by exit code, since this controller leads.",
     "opmeter_npu_seconds_total": "Device-seconds that running worker pods held, since then.",
@@ -46,10 +47,13 @@ class Metrics:
         """Everything of one campaign at one moment."""
         done = [s for s in plan.shards if s.shard_id in observed.committed]
         left = [s for s in plan.shards if s.shard_id not in observed.committed]
+        again = frozenset(plan.repeats)
         for state, shards in (("committed", done), ("open", left)):
             labels = {"campaign": name, "state": state}
+            repeats = sum(shard.cases for shard in shards if shard in again)
             self.set("opmeter_shards", len(shards), labels)
-            self.set("opmeter_cases", sum(shard.cases for shard in shards), labels)
+            self.set("opmeter_cases", sum(shard.cases for shard in shards) - repeats, labels)
+            self.set("opmeter_repeats", repeats, labels)
         phases = Counter(pod.phase for pod in observed.pods)
         # Those are not listed: their Jobs count them.
         workers = (job for job in observed.jobs if job.component == WORKER)

@@ -79,9 +79,9 @@ class Merge:
 @dataclass(frozen=True, slots=True)
 class Replan:
     """Ask again which plan is the campaign's: what these shards have committed is damaged, and
-    their cases are measured anew."""
+    their cases are measured anew; or none is, and the next round of surfaces is due."""
 
-    shards: tuple[str, ...]
+    shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

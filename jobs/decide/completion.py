@@ -53,7 +53,8 @@ def _merged(
     desired: Desired, observed: Observed, left: Sequence[str], *, may_go_on: bool
 ) -> Iterator[Announce | Finish | Replan]:
     """What to do once all that can be published is: measure damaged shards anew, while that may
-    help, or say that the campaign is finished."""
+    help, go on to the next round where surfaces are learnt, or say that the campaign is
+    finished."""
     for shard, reason in observed.damaged:
         yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
     if left:
@@ -63,7 +64,9 @@ def _merged(
     if observed.damaged and may_mend(desired.plan):
         yield Replan(tuple(shard for shard, _ in observed.damaged))
     elif not any(job.component == WORKER for job in observed.jobs) and not _leaving(observed):
-        yield Finish()
+        # What is damaged for good ends it: no round follows on what cannot be published.
+        goes_on = desired.plan.forecast.learning and not observed.damaged
+        yield Replan() if goes_on else Finish()
 
 
 def _leaving(observed: Observed) -> bool:

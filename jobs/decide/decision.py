@@ -14,7 +14,7 @@ from jobs.decide.desired import Desired
 from jobs.decide.failed_shards import judge
 from jobs.decide.image_refusal import refusal
 from jobs.decide.job_scaling import Claim, scaling
-from jobs.decide.job_suspension import Suspension, refused_by_store, suspension
+from jobs.decide.job_suspension import Suspension, is_held, refused_by_store, suspension
 from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.decide.obsolete_jobs import obsolete, why_obsolete
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside, warnings
@@ -22,12 +22,14 @@ from jobs.decide.quarantine import drained, kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others, queued_launches, queueing
 from jobs.decide.remaining_work import left_of
 from jobs.decide.wave_choice import (
-    gang_at_work,
     gang_room,
     gangs_without_room,
+    gathering,
     half_made,
     may_begin,
+    next_gang_wave,
     next_wave,
+    reserved,
 )
 from jobs.objects.waves import Wave
 
@@ -140,12 +142,19 @@ class _Round:
         return bool(self._live or self._open())
 
     def _to_suspend(self) -> Iterator[tuple[str, Suspension]]:
-        busy = gang_at_work(self._observed)
+        half = gathering(self._observed)
+        busy = bool(half)
         for job in self._live:
             if job.gang and job.suspended:
-                if why := self._why_gang_rests(job, busy=busy):
+                why = self._why_gang_rests(job, busy=busy)
+                if why:
                     yield job.name, Suspension("GangWaits", why)
-                busy = True
+                busy |= not why and not is_held(job)
+                continue
+            # One of them was whole, and lost a pod while the other began.
+            if job in half[1:]:
+                why = f"{half[0].name} waits for its pods as well"
+                yield job.name, Suspension("GangWaits", why)
                 continue
             wave = self._observed.by_hash[job.wave]
             if stops := suspension(job, wave, self._observed.pods_of(job), self._avoid):
@@ -154,11 +163,42 @@ class _Round:
     def _why_gang_rests(self, job: JobView, *, busy: bool) -> str:
         """Why a gang that is suspended cannot be let go, whatever it was suspended for."""
         if busy:
-            return "another gang runs"
+            return "another gang waits for its pods, or is let go first"
         avoid = self._unfit | frozenset(self._observed.by_hash[job.wave].avoid)
         room = gang_room(self._desired, self._observed, avoid, free=True)
         few = room < job.completions
         return f"it takes {job.completions} nodes, and {room} have room for it" if few else ""
+
+    def _let_go(self) -> list[JobView]:
+        """The gangs that this round lets go: at most one, and it is not whole yet."""
+        return [
+            job
+            for job in self._live
+            if job.gang
+            and job.suspended
+            and job.name not in self._suspensions
+            and not (self._desired.paused or is_held(job) or is_others(job, self._desired))
+        ]
+
+    def _reserved(self, todo: Sequence[str], launched: Sequence[Wave] = ()) -> int:
+        """How many workers are left to the next of the gangs that are to do."""
+        if self._desired.kueue:
+            return 0
+        begins = {shard for wave in launched for shard in wave.shards}
+        left = [shard for shard in todo if shard not in begins]
+        at_work = [job for job in self._live if job.gang and not job.suspended]
+        pods = sum(len(self._awaited[job.name]) for job in (*at_work, *self._let_go()))
+        pods += sum(wave.pods for wave in launched if wave.is_gang)
+        return reserved(self._desired, self._observed, left, pods, self._unfit)
+
+    def _todo(self, handled: Iterable[str] = ()) -> list[str]:
+        """The open shards that nobody has in hand."""
+        at_work = [
+            (self._observed.by_hash[job.wave], self._awaited[job.name]) for job in self._live
+        ]
+        in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
+        rest = in_hand | self._settling() | self._verdict.resting
+        return [shard for shard in self._open(handled) if shard not in rest]
 
     def _open(self, handled: Iterable[str] = ()) -> list[str]:
         """The shards that nobody has committed, in the plan's order."""
@@ -224,33 +264,56 @@ class _Round:
         desired = self._desired
         if desired.paused:
             return
-        at_work = [
-            (self._observed.by_hash[job.wave], self._awaited[job.name]) for job in self._live
-        ]
-        in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
-        rest = in_hand | self._settling() | self._verdict.resting
-        todo = [shard for shard in self._open(handled) if shard not in rest]
+        todo = self._todo(handled)
         if desired.kueue:
             yield from queued_launches(desired, self._observed, self._live, todo, self._unfit)
             return
-        # A gang that rests holds nothing, and it is let go only where there is room for all of it.
-        waiting = sum(
-            len(self._awaited[job.name]) for job in self._live if not (job.gang and job.suspended)
-        )
-        waiting += sum(
-            self._remaining[job.name].doubled_pods
-            for job in self._live
-            if not self._is_retired(job)
-        )
-        free = desired.workers - waiting
-        if not todo or free < 1:
+        if not todo:
             return
+        free = desired.workers - self._waiting()
+        # In a gang's way stands what runs: what waits behind it in the same Jobs can wait longer.
+        free_for_gang = (
+            0 if self._is_gang_moving() else desired.workers - self._waiting(only_begun=True)
+        )
         # A gang that was deleted a moment ago went because of a node: not there again.
-        wave = half_made(desired, self._observed, self._avoid)
-        if wave is None or not may_begin(wave, desired, self._observed, free, self._unfit):
-            wave = next_wave(desired, self._observed, todo, self._unfit, free)
+        begun = half_made(desired, self._observed, self._avoid)
+        single = begun if begun is not None and not begun.is_gang else None
+        if (
+            begun is None
+            or begun is single
+            or not may_begin(begun, desired, self._observed, free_for_gang, self._unfit)
+        ):
+            begun = next_gang_wave(desired, self._observed, todo, self._unfit, free_for_gang)
+        if begun is not None:
+            yield Launch(begun, begun.pods)
+            return
+        free -= self._reserved(todo)
+        if free < 1:
+            return
+        wave = single or next_wave(desired, self._observed, todo, self._unfit)
         if wave is not None:
             yield Launch(wave, wave.at_once(free))
+
+    def _is_gang_moving(self) -> bool:
+        """Whether a gang is let go in this round, or ends and has not given back its nodes."""
+        ends = (
+            job.gang and not job.suspended and not self._awaited[job.name] for job in self._live
+        )
+        return bool(self._let_go()) or any(ends)
+
+    def _waiting(self, *, only_begun: bool = False) -> int:
+        """How many workers the indexes take that are waited for; `only_begun`: of the Jobs of
+        single pods only as many as they run at once. A gang that rests holds nothing, and it is
+        let go only where there is room for all of it."""
+        found = 0
+        for job in self._live:
+            if job.gang and job.suspended:
+                continue
+            indexes = len(self._awaited[job.name])
+            narrow = only_begun and not job.gang
+            found += min(indexes, max(job.parallelism, job.active)) if narrow else indexes
+            found += 0 if self._is_retired(job) else self._remaining[job.name].doubled_pods
+        return found
 
     def _scaling(
         self, gone: Collection[str] = (), launched: Sequence[Wave] = ()
@@ -268,6 +331,10 @@ class _Round:
         ours = [Claim(job, remaining[job.name]) for job in jobs if not is_others(job, desired)]
         taken = sum(len(self._awaited[job.name]) for job in self._live if self._is_retired(job))
         taken += sum(job.parallelism for job in theirs if not job.suspended)
+        # Gangs have their pods whatever is left: the others share what that is.
+        ours.sort(key=lambda claim: not claim.job.gang)
+        taken += sum(wave.pods for wave in launched if wave.is_gang)
+        taken += self._reserved(self._todo(), launched)
         left = max(0, desired.workers - taken)
         yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
         yield from queueing(desired, self._live, theirs)

@@ -23,8 +23,8 @@ from jobs.objects.site import Site
 from jobs.objects.waves import Wave
 
 FLOOR, OLDEST = (1, 29), (1, 26)
-KUEUE, VOLCANO, JOBSET = "kueue.x-k8s.io", "batch.volcano.sh", "jobset.x-k8s.io"
-APIS = (KUEUE, VOLCANO, JOBSET)
+KUEUE, VOLCANO = "kueue.x-k8s.io", "batch.volcano.sh"
+APIS = (KUEUE, VOLCANO)
 # Verb, group, resource; and a name where that object alone may be touched.
 Permission = tuple[str, str, str] | tuple[str, str, str, str]
 NEEDED: tuple[Permission, ...] = (
@@ -58,14 +58,13 @@ def check_version(version: str) -> Check:
 
 
 def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
-    """Kueue, Volcano and JobSet, where the site wants them."""
+    """Kueue and Volcano, where the site wants them."""
     wanted = {
         KUEUE: (bool(site.kueue_queue), "install Kueue, or take kueue_queue out of the profile"),
         VOLCANO: (
             site.scheduler == "volcano",
             "install Volcano, or say scheduler: default in the profile",
         ),
-        JOBSET: (False, ""),
     }
     for group, (is_wanted, fix) in wanted.items():
         name = group.partition(".")[0] if group != VOLCANO else "volcano"

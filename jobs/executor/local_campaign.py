@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collector.counting import counted
 from collector.database.commits import Commit
@@ -38,6 +38,12 @@ class RunResult:
     told: Told
     head: Commit | None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether another round follows by itself: all of this one is published, and surfaces are
+        not learnt yet."""
+        return not (self.missing or self.told.needed) and self.plan.forecast.learning > 0
+
 
 def run_campaign(
     campaign: Campaign,
@@ -51,8 +57,26 @@ def run_campaign(
     """The whole way on this machine. Returns early, with shards missing, once `stop` is set.
 
     `watched` is the same store, not waited for: pictures of the progress are read there. `guard` is
-    asked for before anything is written, and not before the campaign's input is accepted.
+    asked for before anything is written, and not before the campaign's input is accepted. Where
+    surfaces are learnt, plan follows plan until they are known.
     """
+    while True:
+        result = _one_plan(campaign, store, watched, guard, options, view, stop)
+        if not result.goes_on or stop.is_set():
+            return result
+        # The next round is another one only in what it has learnt.
+        options = replace(options, again=False, retry_failed=False)
+
+
+def _one_plan(
+    campaign: Campaign,
+    store: Store,
+    watched: Store,
+    guard: Callable[[], Guard],
+    options: RunOptions,
+    view: View,
+    stop: threading.Event,
+) -> RunResult:
     situation = survey(campaign, store)
     check_here(situation)
     say = _once(view.say)

@@ -106,6 +106,8 @@ def next_step(
         others = tuple(n for n in unmerged if n != newest.plan.number)
         if newest.missing or newest.unmerged:
             return Continue(newest.plan, others)
+        if not newest.broken and newest.plan.forecast.learning:
+            return NewPlan(number, others, str(number))
         if not newest.broken or not may_mend(newest.plan):
             return Finished(newest.plan, others, newest.broken)
         round_ = f"{number}m{_mends(newest.plan) + 1}"
@@ -115,6 +117,12 @@ def next_step(
     stuck = unread or any(state.unmerged or state.broken for state in plans)
     round_ = str(number) if again or retry_failed or stuck or anew else ""
     return NewPlan(number, unmerged, round_)
+
+
+def round_before(plans: Sequence[Plan], inputs_hash: str) -> Plan | None:
+    """The campaign's newest plan that was not made for what was damaged: its last round."""
+    own = (plan for plan in plans if plan.inputs_hash == inputs_hash and not _mends(plan))
+    return max(own, key=lambda plan: plan.number, default=None)
 
 
 def may_mend(plan: Plan) -> bool:

@@ -4,7 +4,7 @@ Pure: no store, no clock. The same request gives the same plan and the same tabl
 so that whoever plans again after a crash writes what is already there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from math import fsum
@@ -36,7 +36,8 @@ from jobs.planning.candidates import (
     still_missing,
     unsupported,
 )
-from jobs.planning.forecast import Peaks, peaks_of, session_cost
+from jobs.planning.density import Spared, spared
+from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
 from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
 from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
@@ -48,7 +49,8 @@ class PlanRequest:
     last durations, and under `missing-only` what is left out; under `precision` how well they are
     known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
     no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
-    where what was measured of them is damaged."""
+    where what was measured of them is damaged. `before` is what the campaign's last round foresaw,
+    where there was one of these inputs."""
 
     campaign: Campaign
     number: int
@@ -61,6 +63,7 @@ class PlanRequest:
     retry_failed: bool
     again: bool = False
     owed: frozenset[str] | None = None
+    before: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,15 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """The next round of a campaign; without shards where nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
-    chosen = _chosen(candidates, request)
+    left = _spared(candidates, request, find)
+    chosen = _chosen(candidates, request, left.left_out)
+    taken = {c.record.case_id for c in chosen}
+    left_out = len(left.left_out - taken)
     peaks = peaks_of(request.stack)
     priced = _priced(chosen, request, peaks, find)
     answers_hash = _answers_hash(request)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
-    narrowed = _narrowed(candidates, request, peaks, find)
+    narrowed = _narrowed(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
     shards = cut_shards(priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash)
     once_s = _device_s(shards, campaign.backend)
@@ -92,12 +98,15 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
-        answered=len(candidates) - len(priced),
+        answered=_answered(candidates, request, taken) - len(narrowed),
         device_s=rounded(_device_s(shards, campaign.backend)),
         wall_s=rounded(_wall_s(shards, campaign)),
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
+        left_out=left_out,
+        unsure=min(left.unsure, left_out),
+        learning=left.learning if _teaches(request, left.learning + left_out) else 0,
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
@@ -106,10 +115,43 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     )
 
 
-def _chosen(candidates: Sequence[Candidate], request: PlanRequest) -> Sequence[Candidate]:
+def _spared(candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator) -> Spared:
+    """What the models of surfaces tell, or will."""
+    campaign = request.campaign
+    if campaign.density is None:
+        return Spared()
+    return spared(candidates, request.answered, campaign.density, find, campaign.backend)
+
+
+def _teaches(request: PlanRequest, unanswered: int) -> bool:
+    """Whether a round may follow this one, of whose surfaces so many cases have no answer. Where
+    that are no fewer than before the last round, which was to teach, its cases got no answer that
+    the head shows, and nor may those of the next."""
+    before = request.before
+    if before is None:
+        return True
+    if request.owed is not None:
+        # What is measured anew brings back no round that was not to follow.
+        return before.learning > 0
+    return not before.learning or unanswered < before.learning + before.left_out
+
+
+def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Container[str]) -> int:
+    """How many cases that a plan does not take up have an answer, or a duration in their tree."""
+    return sum(
+        c.weight.in_tree or c.record.case_id in request.answered
+        for c in candidates
+        if c.record.case_id not in taken
+    )
+
+
+def _chosen(
+    candidates: Sequence[Candidate], request: PlanRequest, left_out: Container[str]
+) -> Sequence[Candidate]:
     """The candidates that a plan takes up."""
     if request.owed is not None:
         return [c for c in candidates if c.record.case_id in request.owed]
+    candidates = [c for c in candidates if c.record.case_id not in left_out]
     update = request.campaign.update
     if update != "precision" and (request.again or (update == "all" and not request.retry_failed)):
         return candidates
@@ -136,7 +178,11 @@ def _priced(
 
 
 def _narrowed(
-    candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
+    candidates: Sequence[Candidate],
+    request: PlanRequest,
+    peaks: Peaks,
+    cost: SessionCost,
+    find: FindOperator,
 ) -> list[PricedCase]:
     """The answered cases that are measured once more, for their intervals; none of a plan that is
     about failures or damage alone."""
@@ -149,7 +195,7 @@ def _narrowed(
         if (answer := answered.get(c.record.case_id)) is not None and answer.interval is not None
     ]
     priced = _priced(known, request, peaks, find)
-    return worth_their_time(priced, answered, campaign, peaks.session_start_s)
+    return worth_their_time(priced, answered, campaign, cost)
 
 
 def _repeated(
@@ -188,6 +234,7 @@ def inputs_hash(
     return short_hash(
         {
             **({} if told == usual else {"quality": told}),
+            **({} if campaign.density is None else {"density": campaign.density.as_json()}),
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),
@@ -212,11 +259,23 @@ def describe_forecast(plan: Plan) -> list[str]:
         + (f"; {forecast.narrowed:,} of them are measured again" if forecast.narrowed else "")
         + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
+        *_density_lines(forecast),
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",
         *([_busy_line()] if plan.backend == "cpu" else []),
         # What a source could not give as cases stands behind its name.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
+    ]
+
+
+def _density_lines(forecast: Forecast) -> list[str]:
+    """What is left to the models of surfaces."""
+    if not forecast.left_out:
+        return []
+    more = "; another round follows" if forecast.learning else ""
+    return [
+        f"density    {forecast.left_out:,} cases are left out, {forecast.unsure:,} of them not "
+        f"known to the tolerance{more}"
     ]
 
 

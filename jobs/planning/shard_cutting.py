@@ -18,7 +18,7 @@ from jobs.planning.packing import longest_first, pack
 
 # Shorter shards follow the devices' real speed better; below this their start-up weighs too much.
 _SHORTEST_SHARD_S = 180.0
-_GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
+GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def cut_gangs(
         costs = [item.cost_s for item in items]
         for dealt in longest_first(costs, ceil(fsum(costs) / settings.target_s)):
             members = _in_order([items[at] for at in dealt])
-            lasts_s = _shard_s(members, settings.session_s, _GANG_COST)
+            lasts_s = _shard_s(members, settings.session_s, GANG_COST)
             cut.append(_shard(members, lasts_s, begin_s, answers_hash, ranks))
             begin_s += lasts_s
     return cut

@@ -21,7 +21,14 @@ from jobs.campaign.source_kinds import TreeSource
 from jobs.campaign.target import resolve_stack
 from jobs.planning.candidates import HeadAnswer
 from jobs.planning.damaged_cases import owed_cases
-from jobs.planning.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
+from jobs.planning.lifecycle import (
+    Continue,
+    Finished,
+    NewPlan,
+    PlanState,
+    next_step,
+    round_before,
+)
 from jobs.planning.plan_making import PlannedRound, PlanRequest, inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources
 from jobs.planning.stored_plans import (
@@ -97,11 +104,9 @@ def choose_step(
     known that no merge can publish them."""
     held, broken = situation.held, frozenset(damaged)
     states = [PlanState(plan, situation.committed, held, broken) for plan in situation.plans]
-    planned = [source.planned for source in situation.sources]
-    wanted = inputs_hash(situation.campaign, situation.stack, planned, situation.op_mapping)
     return next_step(
         states,
-        wanted,
+        _inputs_hash(situation),
         again=again,
         retry_failed=retry_failed,
         last=situation.stored.last,
@@ -110,11 +115,17 @@ def choose_step(
     )
 
 
+def _inputs_hash(situation: Situation) -> str:
+    planned = [source.planned for source in situation.sources]
+    return inputs_hash(situation.campaign, situation.stack, planned, situation.op_mapping)
+
+
 def next_round(
     situation: Situation, step: NewPlan, *, again: bool, retry_failed: bool
 ) -> PlannedRound:
     """The next plan of the campaign, not yet written."""
     answered = head_answers(situation, retry_failed=retry_failed)
+    before = round_before(situation.plans, _inputs_hash(situation))
     request = PlanRequest(
         campaign=situation.campaign,
         number=step.number,
@@ -127,6 +138,7 @@ def next_round(
         retry_failed=retry_failed,
         again=again,
         owed=_owed(situation, step, answered),
+        before=before.forecast if before else None,
     )
     return make_plan(request, find=find)
 
@@ -142,20 +154,21 @@ def _owed(situation: Situation, step: NewPlan, answered: Collection[str]) -> fro
 
 
 def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping[str, HeadAnswer]:
-    """What the head answers of the sources' cases for this stack, by case. Where failures are asked
-    for, what is measured and held back is one: the rows of its version show no duration of it."""
+    """What the head answers of the sources' cases for this stack, by case. What is measured and
+    held back, so that the rows of its version show no duration of it, is a failure where failures
+    are asked for, and where durations teach."""
     stack, published = situation.stack, situation.published
     if not published.shows(stack):
         return {}
     wanted = {r.case_id: r.kernel_type for source in situation.sources for r in source.records}
-    cache, by_precision = situation.campaign.measure.cache, situation.campaign.update == "precision"
-    known = published.answers(stack.version_path, wanted, cache=cache)
-    shown = (
-        published_intervals(published, stack.version_path) if by_precision or retry_failed else {}
-    )
+    campaign = situation.campaign
+    known = published.answers(stack.version_path, wanted, cache=campaign.measure.cache)
+    counts_held_back = retry_failed or campaign.density is not None
+    asks = counts_held_back or campaign.update == "precision"
+    shown = published_intervals(published, stack.version_path) if asks else {}
     return {
         case: HeadAnswer(
-            found.is_good and not (retry_failed and _is_held_back(case, wanted[case], shown)),
+            found.is_good and not (counts_held_back and _is_held_back(case, wanted[case], shown)),
             found.mean_us,
             shown.get(case),
             found.is_doubted,
@@ -165,7 +178,7 @@ def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping
 
 
 def _is_held_back(case_id: str, kernel_type: str, shown: Container[str]) -> bool:
-    """Whether a good measurement does not show; a collective has no interval either way."""
+    """Whether a good measurement does not show; a collective shows elsewhere."""
     return case_id not in shown and not is_collective(kernel_type)
 
 

@@ -12,6 +12,7 @@ from collector import keys
 from collector.canonical import sha256_hex
 from collector.counting import counted
 from collector.errors import BadInput, DamagedObject, NotFound, stored
+from collector.gang_case import is_of_gangs
 from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
 from collector.ops.runtime import completed
@@ -23,6 +24,7 @@ from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
+from jobs.campaign.model_source import ModelSource
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
 from jobs.planning.collective_sources import (
     check_gangs,
@@ -30,6 +32,7 @@ from jobs.planning.collective_sources import (
     step_records,
     with_ep_size,
 )
+from jobs.planning.model_sources import model_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             return _whole_step(profile, path, step, campaign, same_stack=same_stack)
         case CollectivesSource():
             return _collectives(source, campaign)
+        case ModelSource():
+            return _model(source, campaign)
         case CasesSource():
             return _stored(source, campaign, store)
         case BundledSource(name):
@@ -74,11 +79,17 @@ def _whole_step(
     profile: Profile, path: Path, step: StepCollectives, campaign: Campaign, *, same_stack: bool
 ) -> LoadedSource:
     """A profile's kernels, and what its ranks sent each other."""
-    collectives, no_cases = step_records(path, step, campaign.backend)
+    collectives, found = step_records(path, step, campaign.backend)
     check_gangs(collectives, campaign)
     reasons = Counter[str]()
-    for one in no_cases:
-        reasons[one.reason] += one.count
+    for one in found:
+        if one.collective is None:
+            reasons[one.reason] += one.count
+            continue
+        if one.tier_assumed:
+            reasons[f"tier {one.collective.tier} assumed"] += one.count
+        if one.is_derived:
+            reasons["size derived from what was sent"] += one.count
     rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
     told = "; ".join(f"{count}: {reason}" for count, reason in rows)
     name = f"profile with {counted(len(collectives), 'collective')}"
@@ -98,6 +109,15 @@ def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
     return _loaded(name, records, same_stack=False)
 
 
+def _model(source: ModelSource, campaign: Campaign) -> LoadedSource:
+    found = model_records(source, campaign.backend)
+    if source.collectives is not None:
+        check_gangs((one for one in found.records if is_of_gangs(one.case)), campaign)
+    passes = counted(len(found.batches), "pass", "passes")
+    name = f"model {found.decoder.name} ({source.layout}; {passes} of {source.release})"
+    return _loaded(name, found.records, same_stack=False)
+
+
 def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSource:
     sha256 = source.sha256
     key = keys.source(campaign.name, sha256)
@@ -113,7 +133,7 @@ def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSour
     with stored():
         records = completed_records(read_table(table, path=key))
     planned = PlannedSource(
-        "cases", sha256, len(records), source.same_stack, source.communication_us
+        source.name, sha256, len(records), source.same_stack, source.communication_us
     )
     return LoadedSource(planned, table, records)
 

@@ -9,6 +9,7 @@ import numpy as np
 from collector.case import Case
 from collector.quality.envelope import larger_and_faster
 from collector.record import CaseRecord
+from jobs.planning.surfaces import alike, sizes
 
 # Case ids are hashes: the first so many of a kernel type are a fair part of it.
 _MOST_OF_KERNEL = 2000
@@ -36,26 +37,14 @@ def above_envelope(
     for record, mean_us in measured:
         asked[record.kernel_type] += 1
         if asked[record.kernel_type] <= _MOST_OF_KERNEL:
-            groups[_alike(record.case)].append((record.case, mean_us))
+            groups[alike(record.case)].append((record.case, mean_us))
     found = [one for group in groups.values() for one in _of_group(group)]
     return sorted(found, key=lambda one: one.larger_us / one.mean_us)
 
 
 def _of_group(group: list[tuple[Case, float]]) -> Iterator[AboveEnvelope]:
-    sizes = np.array([_sizes(case) for case, _ in group], np.float64)
-    faster = larger_and_faster(sizes, np.array([us for _, us in group], np.float64))
+    lengths = np.array([sizes(case) for case, _ in group], np.float64)
+    faster = larger_and_faster(lengths, np.array([us for _, us in group], np.float64))
     for (case, mean_us), at in zip(group, faster.tolist(), strict=True):
         if at >= 0:
             yield AboveEnvelope(case, mean_us, *group[at])
-
-
-def _alike(case: Case) -> Hashable:
-    """What cases share that differ in their sizes alone."""
-    slots = tuple((s.dtype, s.format, len(s.shape or ())) for s in case.inputs or ())
-    outputs = tuple(len(s.shape or ()) for s in case.outputs or ())
-    return case.kernel_type, slots, outputs, case.op_state, case.attributes
-
-
-def _sizes(case: Case) -> list[int]:
-    slots = (*(case.inputs or ()), *(case.outputs or ()))
-    return [size for slot in slots for size in slot.shape or ()]

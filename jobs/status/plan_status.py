@@ -47,6 +47,18 @@ class PlanStatus:
         return sum(shard.committed for shard in self.shards)
 
     @property
+    def of_cases(self) -> list[ShardStatus]:
+        """The shards of cases that are measured for the first time."""
+        repeats = {shard.shard_id for shard in self.plan.repeats}
+        return [shard for shard in self.shards if shard.shard not in repeats]
+
+    @property
+    def of_repeats(self) -> list[ShardStatus]:
+        """The shards of the same cases once more."""
+        repeats = {shard.shard_id for shard in self.plan.repeats}
+        return [shard for shard in self.shards if shard.shard in repeats]
+
+    @property
     def left_s(self) -> list[float]:
         """Device time still to come, a number for each open shard, by forecast."""
         open_shards = (shard for shard in self.shards if not shard.committed)

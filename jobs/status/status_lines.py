@@ -1,30 +1,38 @@
 """What `opmeter status` prints of a plan: bars, hours, pace, and what was not measured. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from collector.counting import counted
 from collector.measurement import Outcome
 from collector.printable import in_one_line
-from jobs.status.plan_status import AnswerKind, PlanStatus
+from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 
 _BAR = 20
 _SHARDS, _FAILURES = 20, 25
 
 
 def head_line(status: PlanStatus, devices: int = 0) -> str:
-    """One line a plan: shards, cases, and the time left with so many devices at work."""
+    """One line a plan: shards, cases, those that are measured a second time, and the time left
+    with so many devices at work."""
     plan = status.plan
-    done = sum(shard.done for shard in status.shards)
-    cases = sum(shard.cases for shard in status.shards)
+    done, cases = _done(status.of_cases)
+    done_again, repeats = _done(status.of_repeats)
+    again = f", {done_again:,} of {repeats:,} a second time" if repeats else ""
     left = ""
     if status.committed < len(plan.shards):
         left = f", about {duration(status.remaining_s(devices))} left"
     return (
         f"{plan.campaign} plan {plan.number}: {status.committed:,} of "
         f"{counted(len(plan.shards), 'shard')} committed, {done:,} of {counted(cases, 'case')} "
-        f"answered{left}"
+        f"answered{again}{left}"
     )
+
+
+def _done(shards: Iterable[ShardStatus]) -> tuple[int, int]:
+    """How many cases of shards are answered, and how many there are."""
+    told = list(shards)
+    return sum(shard.done for shard in told), sum(shard.cases for shard in told)
 
 
 def shard_lines(status: PlanStatus) -> Iterator[str]:
@@ -44,7 +52,7 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
     """A bar for each kernel type, of the cases that stored parts answer; those with the most left
     first, and at most so many of them  [all]."""
     planned, answered, failed = Counter[str](), Counter[str](), Counter[str]()
-    for shard in status.shards:
+    for shard in status.of_cases:
         planned.update(shard.planned)
         for answer, count in shard.answers.items():
             answered[answer.kernel_type] += count
@@ -88,7 +96,7 @@ def efficiency_lines(status: PlanStatus) -> Iterator[str]:
 def failure_lines(status: PlanStatus) -> Iterator[str]:
     """What was not measured so far and why, the most cases first."""
     found: Counter[AnswerKind] = Counter()
-    for shard in status.shards:
+    for shard in status.of_cases:
         found.update(shard.answers)
     bad = [(answer, count) for answer, count in found.items() if answer.outcome != Outcome.OK]
     bad.sort(key=lambda entry: (-entry[1], entry[0].kernel_type, entry[0].reason))

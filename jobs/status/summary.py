@@ -2,15 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import fsum
 
 from collector.case import normal_kernel_type
 from collector.database.committed import read_commit
-from collector.database.query import best_rows
 from collector.database.state import State
-from collector.database.version_quality import VersionQuality, quality_of
+from collector.database.version_quality import (
+    ShownVersion,
+    VersionQuality,
+    quality_of,
+    shown_version,
+)
 from collector.errors import BadInput, NotFound
 from collector.manifest import NO_USAGE, Usage, manifest_from_json
 from collector.measurement import Disturbance
@@ -63,12 +67,21 @@ class Summary:
     above: tuple[AboveEnvelope, ...]  # measured, and slower than larger cases
     quality: VersionQuality | None = None  # of the stack, where anything is measured on it
 
+    def lacking(self, left_out: int) -> int:
+        """How many cases have no duration, beside those that nobody tried because a plan leaves so
+        many out. What was tried and failed counts, whoever tried it."""
+        never_tried = sum(found.cases for found in self.failures if found.outcome == NOBODY)
+        return self.cases - self.measured_cases - min(left_out, never_tried)
+
 
 def summarise(
     state: State, plan: Plan, sources: Sequence[Sequence[CaseRecord]], usage: Usage
 ) -> Summary:
     """What the head says of the cases of a plan's sources, on the plan's stack."""
-    answers = _answers(state, plan)
+    shown = None
+    if state.shows(plan.stack):
+        shown = shown_version(state, plan.stack.version_path, cache=plan.measure.cache)
+    answers = _answers(shown) if shown else {}
     found = _records(sources, plan.operators)
     weights = {case: weigh(records) for case, records in found.items()}
     in_tree = {case for case, w in weights.items() if w.in_tree and case not in answers}
@@ -77,10 +90,11 @@ def summarise(
     good = {case for case in weights if case in answers and answers[case].is_good}
     told = (answers[case].disturbance for case in good)
     disturbances = [disturbance for disturbance in told if disturbance is not None]
+    not_measured = _LEFT_OUT if plan.forecast.left_out else _NOT_MEASURED
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
-            answer = answers.get(case, _NOT_MEASURED)
+            answer = answers.get(case, not_measured)
             kernel_type = normal_kernel_type(found[case][0].kernel_type)
             failures[kernel_type, answer.outcome, answer.reason].append(weight)
     return Summary(
@@ -109,9 +123,7 @@ def summarise(
                 plan.stack.device,
             )
         ),
-        quality=quality_of(state, plan.stack.version_path, cache=plan.measure.cache)
-        if state.shows(plan.stack)
-        else None,
+        quality=quality_of(shown) if shown else None,
     )
 
 
@@ -135,11 +147,12 @@ class _Answer:
     is_good: bool
     is_noisy: bool
     disturbance: Disturbance | None = None
-    mean_us: float = 0.0  # of a good one
+    mean_us: float = 0.0  # of a good one, over its case's sessions
     reach: float = 0.0  # of its session's interval to each side, as a share of the mean
 
 
 _NOT_MEASURED = _Answer(NOBODY, "not measured", False, False)
+_LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
 
 
 def _records(
@@ -154,13 +167,10 @@ def _records(
     return found
 
 
-def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
+def _answers(shown: ShownVersion) -> dict[str, _Answer]:
     """What the head answers on the plan's stack, by case."""
-    if not state.shows(plan.stack):
-        return {}
-    best = best_rows(state, plan.stack.version_path, cache=plan.measure.cache)
-    names = ("case", "outcome", "reason", "good", "warnings", "disturbance", *_INTERVAL)
-    columns = (best[name].to_pylist() for name in names)
+    names = ("case", "measurement", "outcome", "reason", "good", "warnings", "disturbance")
+    columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
         case: _Answer(
             outcome,
@@ -168,16 +178,17 @@ def _answers(state: State, plan: Plan) -> dict[str, _Answer]:
             good,
             bool(warnings),
             disturbance_of(told),
-            *_mean_and_reach(*(interval if good else ("0", "0", "0"))),
+            *((shown.mean_us(measurement, interval[0]), _reach(*interval)) if good else ()),
         )
-        for case, outcome, reason, good, warnings, told, *interval in zip(*columns, strict=True)
+        for case, measurement, outcome, reason, good, warnings, told, *interval in zip(
+            *columns, strict=True
+        )
     }
 
 
-def _mean_and_reach(mean: str, low: str, high: str) -> tuple[float, float]:
-    """Of an interval's cells, in microseconds."""
-    mean_us = float(mean)
-    return mean_us, (float(high) - float(low)) / 2 / mean_us if mean_us else 0.0
+def _reach(mean: str, low: str, high: str) -> float:
+    """How far an interval goes to each side, as a share of the mean, from their cells."""
+    return (float(high) - float(low)) / 2 / float(mean) if float(mean) else 0.0
 
 
 def _failure(key: tuple[str, str, str], found: Sequence[Weight]) -> Failure:

@@ -42,7 +42,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
             f"noisy       {summary.noisy:,} of {counted(summary.measured_cases, 'duration')}, by a "
             "warning in the certificate (a wide spread, few repeats); close other programs, --again"
         )
-    lines += [*_precise(summary, plan), *_above(summary)]
+    lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
         lines += brief_lines(summary.quality)
     lines += _efficiency(summary.usage, plan)
@@ -85,6 +85,17 @@ def _precise(summary: Summary, plan: Plan) -> list[str]:
     return [
         f"precision   {100 * asked:g} % was asked for: the mean of {summary.precise:,} of "
         f"{counted(summary.measured_cases, 'duration')} is known so well within its session"
+    ]
+
+
+def _density(plan: Plan) -> list[str]:
+    """Said of the cases that are left to the models of surfaces."""
+    told = plan.forecast
+    if not told.left_out:
+        return []
+    return [
+        f"density     {counted(told.left_out, 'case is', 'cases are')} left out: the surfaces "
+        f"measured so far tell all but {told.unsure:,} of them to the tolerance"
     ]
 
 

@@ -30,10 +30,13 @@ from collector.plan import plan_from_json
 from collector.profiles.attention import read_operator_rows
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
+from collector.profiles.group_ranks import group_ranks
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
+from collector.profiles.trace_view import asked_of_collectives
 from collector.profiles.transfers import read_transfers
 from collector.record import read_table, write_table
+from collector.shapes.decoder import read_config
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
 from collector.store.memory import MemoryStore
@@ -164,6 +167,12 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(
         lambda path: read_transfers(path.parent)
     )
+    yield in_file("run_ascend_pt/profiler_metadata.json", _GROUPS)(
+        lambda path: group_ranks(path.parent / "ASCEND_PROFILER_OUTPUT")
+    )
+    yield in_file("run_ascend_pt/trace_view.json", _TRACE)(
+        lambda path: asked_of_collectives(path.parent)
+    )
     yield in_file("hccl/hcom_allReduce_.csv", _COMM)(
         lambda path: points_of("all_reduce", read_comm_table(path), str(path))
     )
@@ -187,6 +196,10 @@ def _of_texts() -> Iterator[Reader]:
     )
     yield Reader(
         "op_mapping", "m.yaml", (mapping,), lambda d: check_op_mapping(text(d), path="m.yaml")
+    )
+    decoder = (files("collector") / "data/models/deepseek-v3.json").read_bytes()
+    yield Reader(
+        "config", "config.json", (decoder,), lambda d: read_config(d, name="m", path="config.json")
     )
     yield Reader(
         "campaign",
@@ -254,6 +267,10 @@ _VALUES = (
     ).encode()
     + b"\n"
 )
+_GROUPS = b'{"parallel_group_info": {"group_name_19": {"global_ranks": [0, 2]}}}'
+_TRACE = b"""[{"ph": "X", "name": "aten::empty", "ts": "17.93", "args": {"Call stack": "a;\\r\\n"}},
+{"ph": "X", "name": "hcom_allReduce__586_0_1", "dur": 79.5, "args": {"connection_id": 1175,
+"data_type": "FP32", "alg_type": "MESH-RING", "count": 4097000, "rank_size": 8}}]"""
 _COLLECTIVES = json.dumps(
     {
         "step1": {

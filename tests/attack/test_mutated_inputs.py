@@ -17,9 +17,10 @@ _NAMES = (
     *("strikes", "wave", "measurements", "collectives", "HEAD", "r_ascend_pt/kernel_details.csv"),
     *("skip/kernel_details.csv", "op_summary_1.csv", "launches.csv", "operator_details.csv"),
     *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl"),
-    "window/kernel_details.csv",
+    *("window/kernel_details.csv", "run_ascend_pt/profiler_metadata.json"),
+    "run_ascend_pt/trace_view.json",
     *("run_ascend_pt/communication.json", "hccl/hcom_allReduce_.csv", "hccl_test.txt"),
-    *("pulled/.opmeter-pull.json", "op_mapping", "campaign", "site", "applied"),
+    *("pulled/.opmeter-pull.json", "op_mapping", "config", "campaign", "site", "applied"),
 )
 
 

@@ -255,6 +255,7 @@ def test_many_threads_share_a_store(store):
     assert len(keys(store, "t/")) == 80
 
 
+@pytest.mark.slow
 def test_an_honest_store_passes_the_probe(store):
     answer = probe(store)
     assert answer.create_only

@@ -17,15 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from collector.surface.held_back import half_widths, misses
-from collector.surface.next_points import coarse, held_back, unsure
+from collector.surface.rounds import LEVEL, Budget, Known, next_round
 from collector.surface.shape_features import Points
-from collector.surface.surrogate import Estimate, estimate
+from collector.surface.surrogate import Estimate
 
 _BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
-_LEVEL = 0.95
-# Of the budget: what is asked first, what in each round, and what is held back at the end.
-_COARSE, _ROUNDS, _HELD_BACK = 0.4, 4, 0.2
 _CORES = 132  # of an H100; the trees find the steps of a device with others
 
 Floats = npt.NDArray[np.float64]
@@ -60,13 +56,16 @@ class Server:
         return rest, told[rest] - np.log(self._latency_ms[rest] * 1e3)
 
 
-def table_of(path: Path, dtype: str) -> tuple[Points, Floats]:
+def table_of(path: Path, dtype: str, every: int = 1) -> tuple[Points, Floats]:
     """The shapes of a slice, and their latencies in ms; rows without a positive, finite latency
-    and repeated shapes are left out."""
+    and repeated shapes are left out. Of the values of each axis only `every` second, third ... is
+    kept: of one in two, an eighth of the rows."""
     rows = pd.read_parquet(path)
     rows = rows[rows["gemm_dtype"] == dtype]
     rows = rows[np.isfinite(rows["latency"]) & (rows["latency"] > 0)]
     rows = rows.drop_duplicates(["m", "n", "k"])
+    for name in ("m", "n", "k"):
+        rows = rows[rows[name].isin(np.unique(rows[name])[::every])]
     m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
     points = Points(np.stack([m, n, k], axis=1), 2 * m * n * k, m * k + n * k + m * n, _CORES)
     return points, rows["latency"].to_numpy(float)
@@ -75,25 +74,19 @@ def table_of(path: Path, dtype: str) -> tuple[Points, Floats]:
 def learn(
     points: Points, server: Server, tolerance: float, seed: int = 0
 ) -> tuple[Estimate, Floats]:
-    """What the model tells of every row, with half-widths of 95 %, within the server's budget: a
-    coarse start, rounds where it is unsure, and rows held back that say how wide intervals are."""
-    chance = np.random.default_rng(seed)
-    held = round(_HELD_BACK * server.budget)
-    asked = coarse(points.axes, round(_COARSE * server.budget), chance)
-    told_us = server.ask(asked)
-    step = (server.budget - len(asked) - held) // _ROUNDS
-    found = estimate(points, asked, told_us, chance)
-    for _ in range(_ROUNDS):
-        widths = half_widths(found, found.unseen, _LEVEL)
-        more = unsure(widths, asked, tolerance, step)
-        if not len(more):
-            break
-        told_us = np.concatenate([told_us, server.ask(more)])
-        asked = np.concatenate([asked, more])
-        found = estimate(points, asked, told_us, chance)
-    checks = held_back(len(points), asked, held, chance)
-    missed = misses(found, checks, server.ask(checks))
-    return found, half_widths(found, missed, _LEVEL)
+    """What the model tells of every row, with half-widths of 95 %, within the server's budget, in
+    the rounds in which a campaign measures."""
+    checks = np.zeros(len(points), bool)
+    budget = Budget(server.budget)
+    checks[np.random.default_rng(seed).permutation(len(points))[: budget.checks]] = True
+    asked, told_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
+    while True:
+        found = next_round(points, Known(asked, told_us, checks), budget, tolerance)
+        if not len(found.ask):
+            assert found.estimate is not None
+            return found.estimate, found.half_widths
+        told_us[found.ask] = server.ask(found.ask)
+        asked[found.ask] = True
 
 
 def judge(
@@ -112,7 +105,7 @@ def judge(
         "asked_share": round(asked_share, 4),
         "p50_error": round(float(p50), 4),
         "p95_error": round(float(p95), 4),
-        "stated": _LEVEL,
+        "stated": LEVEL,
         "held": round(held, 4),
         "half_width": round(float(np.expm1(np.median(widths[rest]))), 4),
         "not_learnt_share": round(float(np.mean(widths[rest] > np.log1p(tolerance))), 4),

@@ -1,4 +1,5 @@
-"""What a quarter of a real table tells of the rest, as its script judges it."""
+"""What a quarter of a real table tells of the rest, as its script judges it: here of an eighth of
+the rows, of all of them in `whole_density.py`, which is run by its name."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def test_rows_never_asked_are_known_as_well_as_stated(truth):
     path = truth / "gemm" / "h200_sxm-trtllm-1.3.0rc20.parquet"
-    found = density.judge(*density.table_of(path, "fp8"), share=0.25, tolerance=0.05)
+    found = density.judge(*density.table_of(path, "fp8", every=2), share=0.25, tolerance=0.05)
     assert found["is_met"], found
 
 

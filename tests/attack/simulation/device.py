@@ -186,4 +186,5 @@ class PlayedInstrument:
             path.write_text(f"{provenance.attempt} {provenance.session} {len(found)}\n")
             files.append(path)
         usage = Usage(10.0 * len(found), 9.0 * len(found), 5.0, 1.0)
-        return SessionAnswers(tuple(found), (RawRecords(*files),), usage, began, reason)
+        raw = (RawRecords(*files),) if found else ()
+        return SessionAnswers(tuple(found), raw, usage, began, reason)

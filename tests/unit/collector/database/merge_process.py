@@ -5,6 +5,7 @@ process for each merge it is told of, so that a hundred of them start in seconds
 in is a list of merges that run at once; one line out is the list of their exit statuses.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -85,10 +86,13 @@ def _forked(order: MergeOrder) -> int:
 
 
 def _serve() -> None:
+    gc.freeze()  # else each child copies what its collections look through
+    is_open = False
     for line in sys.stdin:
         orders = [MergeOrder(**order) for order in json.loads(line)]
-        for order in orders:
-            open_store(order.url)  # what it parses of S3 is then in every child
+        if not is_open:
+            open_store(orders[0].url)  # what it parses of S3 is then in every child
+            is_open = True
         children = [_forked(order) for order in orders]
         statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         print(json.dumps(statuses), flush=True)

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ def _portion(made: MadePlan, committed: int) -> State:
     return read_results(store, plan).state
 
 
+@pytest.mark.slow
 @given(plans(), st.data())
 @settings(max_examples=25)
 def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
@@ -104,6 +106,7 @@ def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
     assert content_hash(joined) == content_hash(expected)
 
 
+@pytest.mark.slow
 @given(plans(), st.permutations([1, 2, 3]), st.lists(st.sampled_from([1, 2, 3]), max_size=2))
 @settings(max_examples=25)
 def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(

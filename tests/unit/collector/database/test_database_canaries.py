@@ -18,7 +18,7 @@ from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import verify
-from collector.database.version_quality import quality_of
+from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.measurement import CanaryReading
 from collector.plan import CANARY_PLACES
@@ -152,13 +152,14 @@ def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none(
 
 
 def test_the_quality_of_a_version_tells_its_devices():
-    quality = quality_of(state_of(*PLANS), NPU.version_path)
+    quality = quality_of(shown_version(state_of(*PLANS), NPU.version_path))
     assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
     lines = [*quality_lines(quality)]
     assert "canaries    9 sessions on 9 devices, 1 unlike the others" in lines
     (told,) = [line.strip() for line in lines if "node-" in line]
     assert told.startswith("node-9 device 0: 1.0") and told.endswith("1 unlike the others")
-    bare = quality_of(state_of(replace(PLANS[0], shards=[_bare(PLANS[0])])), NPU.version_path)
+    state = state_of(replace(PLANS[0], shards=[_bare(PLANS[0])]))
+    bare = quality_of(shown_version(state, NPU.version_path))
     assert bare.canaries == () and not any("canaries" in line for line in quality_lines(bare))
 
 

@@ -193,6 +193,7 @@ def test_a_shard_that_is_mended_is_published_by_the_next_merge() -> None:
     assert result.head.content_hash == clean.head.content_hash
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_is_damaged_the_rest_is_published_as_it_is(data: st.DataObject) -> None:

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.database.op_mapping import check_op_mapping
+from collector.database.op_mapping import check_op_mapping, zero_cost_kernels
 from collector.errors import BadInput
 
 pytestmark = pytest.mark.fast
@@ -220,3 +220,8 @@ def test_a_damaged_file_is_accepted_or_refused_in_one_line(at: int, length: int,
     else:
         loaded = yaml.safe_load(text)["operator_mappings"]
         assert all(isinstance(entry, dict) for entry in loaded.values())
+
+
+def test_the_kernels_that_count_as_free_are_named():
+    text = Path("tests/fixtures/op_mapping/rich.yaml").read_text()
+    assert zero_cost_kernels(text) == {"MemSet"}

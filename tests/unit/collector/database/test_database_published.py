@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector import keys
+from collector.database.columns import STACK_INTERVAL
 from collector.database.commits import Commit, find_head
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge
@@ -13,7 +14,7 @@ from collector.database.published import HeldShards, Published
 from collector.database.published_intervals import published_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput
+from collector.errors import BadInput, DamagedObject
 from collector.measurement import Outcome
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
@@ -134,3 +135,19 @@ def test_the_intervals_that_rows_show_are_read_without_the_database():
     assert {(round(one.reach, 6), one.sessions) for one in found.values()} <= told
     assert published_intervals(published, "elsewhere") == {}
     assert published_intervals(Published.of(store, None), PATH) == {}
+
+
+def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(monkeypatch):
+    def shown(**told: str) -> Published:
+        monkeypatch.setattr(
+            "collector.database.view.interval_cells",
+            lambda *known: {STACK_INTERVAL[0]: "5", STACK_INTERVAL[1]: "8"} | told,
+        )
+        store = MemoryStore()
+        head = merged(store, MadePlan([MadeShard("s1", RECORDS[:1], [answered(RECORDS[:1], 7.0)])]))
+        return Published.of(store, head)
+
+    [known] = published_intervals(shown(), PATH).values()
+    assert known is not None and known.sessions == 1
+    with pytest.raises(DamagedObject, match="rows with intervals are wanted"):
+        published_intervals(shown(**{STACK_INTERVAL[0]: "0"}), PATH)

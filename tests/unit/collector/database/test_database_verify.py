@@ -41,9 +41,18 @@ from tests.unit.collector.database.wrapped_stores import CountingStore
 Damage = Callable[[MemoryStore, Commit], None]
 
 
-@pytest.fixture
-def store() -> MemoryStore:
+@pytest.fixture(scope="module")
+def made() -> MemoryStore:
     return database()
+
+
+@pytest.fixture
+def store(made: MemoryStore) -> MemoryStore:
+    """A copy for each test to damage."""
+    copy = MemoryStore()
+    for info in made.list(""):
+        copy.put(info.key, made.get(info.key))
+    return copy
 
 
 def database(second_us: float = 20.0) -> MemoryStore:

@@ -2,6 +2,7 @@
 
 from math import inf, nan
 from random import Random
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -112,3 +113,38 @@ def test_wobbling_numbers_and_few_repeats_are_warned_of():
     assert doubts(wobbling, 4) == ("spread 59% is above 10%",)
     assert doubts(summarise([5.0]).timing, 1) == ("1 accepted repeats: the interval says little",)
     assert doubts(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
+
+
+def played(random: Random, repeats: int, correlation: float) -> list[float]:
+    """A series around 100 us whose neighbours correlate so."""
+    last, series = random.gauss(0, 1), []
+    for _ in range(repeats):
+        series.append(100 + 2 * last)
+        last = correlation * last + (1 - correlation**2) ** 0.5 * random.gauss(0, 1)
+    return series
+
+
+@pytest.mark.parametrize(
+    ("repeats", "correlation", "least"), [(30, 0.5, 0.87), (100, 0.5, 0.92), (100, 0.7, 0.90)]
+)
+def test_the_interval_of_repeats_that_are_like_their_neighbours_holds(repeats, correlation, least):
+    random, tries = Random(11), 400
+    timings = [summarise(played(random, repeats, correlation)).timing for _ in range(tries)]
+    assert sum(t.ci_low_us <= 100 <= t.ci_high_us for t in timings) / tries >= least
+
+
+@pytest.mark.parametrize("repeats", [10, 20, 30, 100])
+def test_repeats_that_know_nothing_of_each_other_keep_their_interval(repeats):
+    random, wider = Random(12), []
+    for _ in range(400):
+        found = summarise(played(random, repeats, 0.0))
+        own = found.accepted_us
+        half_us = student_factor(len(own) - 1) * stdev(own) / len(own) ** 0.5
+        wider.append((found.timing.ci_high_us - found.timing.mean_us) / half_us)
+    assert 1 <= fmean(wider) <= 1.04
+
+
+def test_a_series_that_moves_is_worth_a_few_repeats():
+    timing = summarise([100 + n / 10 for n in range(100)]).timing
+    assert timing.ci_high_us - timing.mean_us > 2.0  # 0.57 were they independent
+    assert summarise([5.0] * 40).timing.ci_high_us == 5.0

@@ -62,6 +62,7 @@ def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
     assert list(result.retry) == [spec.cases[64].record.case_id, spec.cases[66].record.case_id]
 
 
+@pytest.mark.slow
 def test_a_session_without_a_heartbeat_is_ended(session_of, tmp_path):
     spec = session_of(case_record("StopEverything", *SQUARE))
     report = run_session(spec, tmp_path, heartbeat_limit_s=8.0)

@@ -15,7 +15,7 @@ def _wrong_model(points: int) -> tuple[Estimate, np.ndarray]:
     draw = np.random.default_rng(7)
     log_us, error = draw.uniform(0, 8, points), draw.choice([0.01, 0.05], points)
     noise = 2 * error * draw.standard_t(3, points) * draw.choice([1, 2], points)
-    return Estimate(log_us, error, np.empty(0)), np.exp(log_us + 0.03 + noise)
+    return Estimate(log_us, error), np.exp(log_us + 0.03 + noise)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])

@@ -1,9 +1,9 @@
-"""Which points are measured first, next and last."""
+"""Which points are measured first and next."""
 
 import numpy as np
 import pytest
 
-from collector.surface.next_points import coarse, held_back, unsure
+from collector.surface.next_points import coarse, unsure
 
 pytestmark = pytest.mark.fast
 
@@ -21,6 +21,15 @@ def test_a_coarse_start_has_points_in_every_corner():
     assert (np.unique(corner, axis=0, return_counts=True)[1] == 2).all()
 
 
+@pytest.mark.parametrize("width", [3, 8, 12])
+def test_a_start_is_spread_over_many_axes(width):
+    """Neighbours on the curve lie in the same half of each axis."""
+    axes = np.random.default_rng(0).integers(1, 1025, (20_000, width)).astype(float)
+    chosen = axes[coarse(axes, 2**width, np.random.default_rng(1))]
+    upper = chosen > 512
+    assert len(np.unique(upper, axis=0)) > 0.75 * 2**width
+
+
 def test_the_widest_intervals_are_asked_for_and_nothing_twice():
     widths = np.array([0.5, 0.1, 0.4, 0.01, 0.3])
     assert unsure(widths, np.array([0]), 0.05, 2).tolist() == [2, 4]
@@ -34,10 +43,3 @@ def test_what_is_as_sure_as_tolerated_is_not_asked_for():
     assert len(unsure(widths, np.array([99]), 0.01, 50)) == 50
     widths[:6] = 0.2
     assert sorted(unsure(widths, np.array([99]), 0.05, 50)) == [0, 1, 2, 3, 4, 5]
-
-
-def test_points_are_held_back_of_those_not_asked_by_chance_alone():
-    asked = np.arange(0, 1000, 2)
-    held = held_back(1000, asked, 100, np.random.default_rng(0))
-    assert len(np.unique(held)) == 100 and not np.isin(held, asked).any()
-    assert 400 < held.mean() < 600

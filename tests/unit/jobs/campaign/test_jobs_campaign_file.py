@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from collector.errors import BadInput
 from collector.plan import Limits, MeasureSettings, ShardSettings
 from jobs.campaign.campaign_file import Campaign, Target, campaign_from_text, load_campaign
+from jobs.campaign.density import DensitySettings
 from jobs.campaign.quality import QualitySettings
 from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
 
@@ -68,6 +69,7 @@ def test_every_key_is_read() -> None:
         shards=ShardSettings(600.0, 120.0),
         limits=Limits(30.0, 28.5),
         quality=QualitySettings(0.05),
+        density=None,
         op_mapping=BASE / "op_mapping.yaml",
         store="s3://perf/opmeter",
     )
@@ -102,6 +104,12 @@ def test_a_precision_is_a_share_of_the_mean_and_lets_there_be_more_repeats(preci
     assert (measure.precision, measure.min_repeats, measure.max_repeats) == (0.02, 3, 1000)
     bounded = read(SMALL + "measure: {precision: 1%, repeats: [5, 50]}\n").measure
     assert (bounded.min_repeats, bounded.max_repeats) == (5, 50)
+
+
+def test_a_density_is_a_tolerance_and_at_most_a_share() -> None:
+    assert read(SMALL + "density: {tolerance: 5%}\n").density == DensitySettings(0.05, 0.25)
+    told = read(SMALL + "density: {tolerance: 0.1, share: 40%}\n").density
+    assert told == DensitySettings(0.1, 0.4)
 
 
 def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
@@ -190,6 +198,19 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         (
             SMALL + "measure: {budget_s: -1}\n",
             "c.yaml:4: measure.budget_s: a number above 0 is wanted, -1 came",
+        ),
+        (
+            SMALL + "density: {share: 40%}\n",
+            "c.yaml:4: density: the key 'tolerance' is missing",
+        ),
+        (
+            SMALL + "density: {tolerance: 0}\n",
+            "c.yaml:4: density.tolerance: a share like 1% or 0.01 is wanted, 0 came",
+        ),
+        (
+            SMALL + "update: all\ndensity: {tolerance: 5%}\n",
+            "c.yaml:5: density: `density` measures what is missing, in rounds: `update: all` is "
+            "not for it",
         ),
         (
             SMALL + "update: precision\n",
@@ -283,13 +304,13 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a, tree: b}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives is wanted, "
-            "profile and tree came",
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives, model is "
+            "wanted, profile and tree came",
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{stack: target}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives is wanted, "
-            "none of them came",
+            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives, model is "
+            "wanted, none of them came",
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{tree: a, stack: target}"),

@@ -15,9 +15,16 @@ from jobs.campaign.run_options import RunOptions
 from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.reruns import rerun_annotations
 from jobs.objects.site_profile import load_site
+from jobs.planning import situation
 from jobs.planning.stored_plans import committed_shards, read_plans
 from jobs.publishing import due_merges
-from tests.unit.collector.database.campaign_maker import add_record
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    commit_shard,
+)
 from tests.unit.jobs.controller.played_campaign import (
     MAP,
     STACK,
@@ -240,6 +247,82 @@ def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
     assert held == committed_shards(play.store, "small") - {bad}
     assert len(answers(state, STACK.version_path)) == play.cases
     assert play.new_controller().look() == {"small": True}
+
+
+CURVE = {"cases": 800, "target_s": 1, "more": "density: {tolerance: 50%}\n"}
+
+
+def measures(play):
+    """Workers that measure: what a case takes is its size behind a launch."""
+
+    def worker(shard, node):
+        plan = play.plan
+        records = [case.record for case in read_shard(play.store.get(keys.shard("small", shard)))]
+        tried = {r.case_id: Tried(5 + r.case.inputs[0].numel / 1e4) for r in records}
+        made = MadePlan((), "small", plan.number, plan.head_commit, STACK, attempt=f"of-{shard}")
+        commit_shard(play.store, made, plan, MadeShard(shard, records, [tried]))
+        return 0
+
+    play.cluster.worker = worker
+
+
+def test_rounds_follow_each_other_until_the_surface_is_known():
+    """What one round has taught decides the next; whoever leads goes on from what is stored."""
+    play = Play(**CURVE)
+    measures(play)
+
+    def each(play, number):
+        if number % 7 == 6:
+            play.controller = play.new_controller()
+
+    play.play(each=each)
+    forecasts = [plan.forecast for plan in read_plans(play.store, "small")]
+    assert [f.learning for f in forecasts] == [150, 0]
+    assert [f.left_out for f in forecasts] == [650, 650] and forecasts[-1].unsure <= 32
+    state = load_state(play.store, find_head(play.store))
+    assert len(answers(state, STACK.version_path)) == 150 and everything_is_held(play)
+    assert play.new_controller().look() == {"small": True}
+
+
+def test_damage_in_a_round_is_mended_before_the_next():
+    play = Play(**CURVE)
+    measures(play)
+    while not committed_shards(play.store, "small"):
+        play.rounds(1)
+    rot(play)
+    play.play()
+    assert [plan.round for plan in read_plans(play.store, "small")] == ["", "2m1", "3"]
+    state = load_state(play.store, find_head(play.store))
+    assert len(answers(state, STACK.version_path)) == 150
+
+
+def test_rounds_on_a_store_that_damages_everything_end():
+    play = Play(**CURVE)
+    measures(play)
+
+    def each(play, number):
+        for info in play.store.list("campaigns/small/attempts/"):
+            if "/part-" in info.key:
+                play.store.put(info.key, b"rot")
+
+    play.play(each=each)
+    assert [plan.round for plan in read_plans(play.store, "small")] == ["", "2m1", "3m2", "4m3"]
+
+
+def test_rounds_whose_answers_nobody_sees_end(monkeypatch):
+    monkeypatch.setattr(situation, "head_answers", lambda *_, **__: {})
+    play = Play(**CURVE)
+    measures(play)
+    play.play()
+    assert [plan.forecast.learning for plan in read_plans(play.store, "small")] == [150, 0]
+    assert play.new_controller().look() == {"small": True}
+
+
+def test_a_curve_of_which_nothing_can_be_measured_is_answered_whole():
+    play = Play(**CURVE).play()
+    assert [plan.forecast.learning for plan in read_plans(play.store, "small")] == [150, 50, 600, 0]
+    state = load_state(play.store, find_head(play.store))
+    assert len(answers(state, STACK.version_path)) == 800
 
 
 def test_a_store_that_damages_everything_ends_with_a_word_and_not_never():

@@ -41,6 +41,19 @@ def test_numbers_are_told_in_the_text_format():
     assert len(types) == len(set(types))
 
 
+def test_cases_that_are_measured_a_second_time_are_no_more_cases():
+    cluster = PlayedCluster(desired(3))
+    cluster.committed["s000"] = Outcome.OK
+    plan, metrics = cluster.wanted.plan, Metrics()
+    last = plan.shards[-1].cases
+    plan = replace(plan, forecast=replace(plan.forecast, repeats=last))
+    metrics.campaign("c", plan, cluster.observe(), load_site("cpu"))
+    lines = metrics.text().splitlines()
+    assert f'opmeter_cases{{campaign="c",state="open"}} {plan.shards[1].cases}' in lines
+    assert f'opmeter_repeats{{campaign="c",state="open"}} {last}' in lines
+    assert 'opmeter_repeats{campaign="c",state="committed"} 0' in lines
+
+
 def job(uid, *succeeded):
     return JobView(uid, uid, WORKER, "w", "h", 9, 4, False, 2, succeeded=frozenset(succeeded))
 

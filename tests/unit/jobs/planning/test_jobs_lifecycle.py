@@ -126,6 +126,31 @@ def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
     assert step(broken(1), mended) == Finished(mend.plan)
 
 
+def learning(found: PlanState) -> PlanState:
+    """The same, of a plan that asked for cases of surfaces."""
+    forecast = replace(found.plan.forecast, learning=2)
+    return replace(found, plan=replace(found.plan, forecast=forecast))
+
+
+def test_a_round_that_surfaces_are_learnt_from_is_followed_by_another() -> None:
+    assert isinstance(step(learning(state(1, committed=1))), Continue)
+    assert isinstance(step(learning(state(1, committed=2))), Continue)
+    done = learning(state(1, committed=2, merged=True))
+    assert step(done) == NewPlan(2, (), "2")
+    assert step(done, state(2, committed=2, merged=True)) == Finished(plan(2))
+
+
+def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
+    damaged = learning(broken(1))
+    assert step(damaged) == NewPlan(2, (), "2m1", damaged.plan, ("1-0",))
+    mended = learning(state(2, committed=2, merged=True))
+    mended = replace(mended, plan=replace(mended.plan, round="2m1"))
+    assert step(damaged, mended) == NewPlan(3, (), "3")
+    hopeless = learning(broken(4))
+    hopeless = replace(hopeless, plan=replace(hopeless.plan, round="4m3"))
+    assert isinstance(step(hopeless), Finished)
+
+
 def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:
     lacking = replace(broken(1), committed=frozenset({"1-0"}))
     assert step(lacking) == Continue(plan(1))

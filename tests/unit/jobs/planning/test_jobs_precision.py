@@ -1,14 +1,21 @@
 """Plans that measure again what is known least, for the time that it takes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from collector.database.published_intervals import KnownInterval
 from collector.errors import BadInput
+from collector.expert_call import KERNEL, ExpertCall
+from collector.ops.registry import find
 from collector.plan import plan_from_json, plan_to_json
+from collector.record import CaseRecord
+from collector.stack import Stack
+from collector.vocabulary import EP_SIZE
+from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.plan_making import describe_forecast
+from jobs.planning.plan_making import describe_forecast, make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     plan,
     planned_ids,
@@ -20,6 +27,7 @@ pytestmark = pytest.mark.fast
 
 RECORDS = [record("Add", f"{n + 1},2") for n in range(40)]
 ONE, *_ = RECORDS
+NPU = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5", torch_npu="2.9.0")
 
 
 def asked(known, hours=1.0, records=RECORDS, **more):
@@ -94,6 +102,33 @@ def test_failures_and_damage_alone_are_measured_where_that_is_asked():
 def test_a_budget_that_pays_for_no_case_is_refused():
     with pytest.raises(BadInput, match="budget_device_h: 1 s pay for no case: a session"):
         asked(alike(), hours=1 / 3600)
+
+
+@pytest.mark.parametrize("devices", [1, 8, 32])
+@pytest.mark.parametrize("hours", [0.02, 0.1])
+def test_the_starts_of_all_devices_sessions_and_their_canaries_are_in_the_budget(devices, hours):
+    records = [record("Add", f"{n + 1},2") for n in range(800)]
+    known = {r.case_id: HeadAnswer(True, 5000.0, KnownInterval(0.1, 1)) for r in records}
+    text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
+    asked_of = request(*records, more=f"{text}devices: {devices}\n")
+    forecast = plan(replace(asked_of, answered=known)).plan.forecast
+    # What is left is less than what one more device takes to start.
+    assert hours * 3600 - 6 <= forecast.device_s <= hours * 3600 * 1.001
+
+
+@pytest.mark.parametrize(("hours", "is_enough"), [(0.2, False), (0.5, True)])
+def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
+    records = []
+    for tokens in range(1, 200):
+        cells = dict(ExpertCall(tokens, 128, 64, 32, 4, ep_size=16).cells)
+        records.append(CaseRecord(KERNEL, cells, {EP_SIZE: cells.pop(EP_SIZE)}))
+    known = {r.case_id: HeadAnswer(True, 5000.0, KnownInterval(0.1, 1)) for r in records}
+    text = "campaign: c\nsources: [{bundled: quickstart}]\nbackend: npu\ndevices: 16\n"
+    text += f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
+    of = campaign_from_text(text, path="c.yaml", base=Path())
+    asked_of = replace(request(*records), campaign=of, stack=NPU, answered=known)
+    forecast = make_plan(asked_of, find=find).plan.forecast
+    assert (forecast.narrowed > 0) == is_enough and forecast.device_s <= hours * 3600
 
 
 def test_the_plan_of_such_a_round_reads_back():

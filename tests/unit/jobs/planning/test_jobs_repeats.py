@@ -92,10 +92,28 @@ def test_sessions_are_as_many_as_their_starts_are_worth() -> None:
         found = repeated_shards(cases, 0.02, total_s=total_s, start_s=start_s, token=1)
         return [len(shard) for shard in found]
 
-    assert shards(599.0) == []
-    assert shards(601.0) == [32]
-    assert shards(1201.0) == [16, 16]
+    assert shards(624.0) == []
+    assert shards(626.0 + 32 / 0.048) == [32]
+    assert shards(1252.0 + 32 / 0.048) == [16, 16]
     assert shards(1e6) == [4] * 8
+
+
+@given(
+    st.lists(st.floats(0.001, 20.0), min_size=4, max_size=400),
+    st.floats(0.0, 0.02),
+    st.floats(1.0, 60.0),
+)
+@settings(max_examples=60, deadline=None)
+def test_repeats_cost_less_than_a_twentieth_of_a_plan(
+    costs_s: list[float], share: float, start_s: float
+) -> None:
+    cases = [
+        replace(c, cost_s=s) for c, s in zip(priced(*[3e-5] * len(costs_s)), costs_s, strict=True)
+    ]
+    total_s = fsum(costs_s) + 8 * start_s
+    found = repeated_shards(cases, share, total_s=total_s, start_s=start_s, token=1)
+    cost_s = start_s * len(found) + fsum(c.cost_s for shard in found for c in shard)
+    assert cost_s <= 0.048 * total_s + 1e-9
 
 
 def test_gangs_and_what_nobody_runs_are_not_repeated() -> None:
@@ -112,9 +130,9 @@ def test_the_other_shards_are_as_without_repeats() -> None:
     twice = plan(request(*MANY, source=OWN))
     repeats = twice.plan.shards[len(once.plan.shards) :]
     assert twice.plan.shards[: len(once.plan.shards)] == once.plan.shards
-    assert repeats
+    assert repeats and twice.plan.repeats == repeats
     assert twice.plan.forecast.repeats == sum(shard.cases for shard in repeats) == 12
-    assert once.plan.forecast.repeats == 0
+    assert (once.plan.repeats, once.plan.forecast.repeats) == ((), 0)
     assert twice.plan.forecast.cases == once.plan.forecast.cases == len(MANY)
     assert twice.plan.forecast.device_s > once.plan.forecast.device_s
 

@@ -15,10 +15,11 @@ from collector.shard import read_shard
 from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.density import DensitySettings
 from jobs.campaign.quality import QualitySettings
 from jobs.campaign.run_options import RunOptions
 from jobs.cli.plan import plan_verb
-from jobs.planning.situation import survey
+from jobs.planning.situation import head_answers, survey
 from jobs.publishing.next_plan import advance, check_version
 from tests.unit.collector.database.campaign_maker import (
     STACK,
@@ -289,7 +290,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
 
 
 @pytest.mark.parametrize("timed", [hosted, device])
-def test_what_is_measured_and_held_back_is_a_failure_to_retry(tmp_path, timed):
+def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothing(tmp_path, timed):
     text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
     text = text.replace("device: A3", f"device: {NPU.device}")
     (tmp_path / "tree").mkdir()
@@ -307,8 +308,27 @@ def test_what_is_measured_and_held_back_is_a_failure_to_retry(tmp_path, timed):
         told = MadePlan([made], stack=first.situation.stack, head_commit=first.plan.head_commit)
         commit_shard(store, told, first.plan, made)
     assert advanced(once, store)[0].is_finished
+    in_rounds = replace(once, density=DensitySettings(tolerance=0.05, share=0.25))
+    taught = head_answers(survey(in_rounds, store))
+    assert {answer.is_good for answer in taught.values()} == {timed is device}
     second, _ = advanced(once, store, RunOptions(retry_failed=True))
     assert second.plan.forecast.cases == (len(tried) if timed is hosted else 0)
+
+
+@pytest.mark.parametrize("update", ["missing-only", "precision"])
+def test_what_an_earlier_edition_showed_without_an_interval_is_no_failure(
+    wide, update, monkeypatch
+):
+    store = MemoryStore()
+    first, _ = advanced(wide, store)
+    measured_here(store, first.situation.stack, first.plan)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("collector.database.view.interval_cells", lambda *told: {})
+        assert advanced(wide, store)[0].is_finished
+    quality = QualitySettings(repeat_share=0.0, budget_device_h=0.1)
+    asked = replace(wide, update=update, quality=quality if update == "precision" else wide.quality)
+    second, _ = advanced(asked, store, RunOptions(retry_failed=update == "missing-only"))
+    assert (second.plan.forecast.cases, second.plan.forecast.answered) == (0, ROWS)
 
 
 def quoted(cell):

@@ -98,6 +98,18 @@ def test_kernel_types_are_counted_over_committed_shards_and_parts_of_open_ones()
     assert head_line(status).startswith("made plan 1: 1 of 2 shards committed, 3 of 4 cases")
 
 
+def test_cases_that_are_measured_a_second_time_are_told_apart():
+    status = looked(written())
+    first, once_more = status.shards
+    forecast = replace(status.plan.forecast, repeats=once_more.cases)
+    failed = Counter([AnswerKind("Add", Outcome.FAILED, "no")])
+    again = replace(once_more, done=1, answers=failed)
+    status = PlanStatus(replace(status.plan, forecast=forecast), (first, again))
+    assert ", 2 of 2 cases answered, 1 of 2 a second time" in head_line(status)
+    assert list(kernel_lines(status)) == ["  Add  ####################  2 of 2, 1 not measured"]
+    assert len(list(failure_lines(status))) == 1
+
+
 def test_a_failure_is_told_with_its_reason_before_anything_is_merged():
     status = looked(written())
     assert list(failure_lines(status)) == [

@@ -1,11 +1,14 @@
 """What a run ends by saying is about the cases of its plan, on its own stack."""
 
+import csv
+import io
 from dataclasses import replace
 
 import pytest
 
 from collector.database.merge import CREATE, merge
 from collector.database.snapshot import load_state
+from collector.database.view import render
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Disturbance, Outcome
 from collector.record import ProfileStatistics
@@ -61,6 +64,13 @@ def test_a_case_that_nobody_tried_is_missing():
         ("Add", Outcome.FAILED),
         ("Mul", "missing"),
     ]
+
+
+def test_what_a_plan_left_out_on_purpose_hides_no_failure():
+    """Another campaign has measured one of the two that this plan left out, and failed at it."""
+    summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    assert summary.lacking(0) == 2
+    assert summary.lacking(1) == summary.lacking(2) == 1
 
 
 def test_a_duration_in_a_tree_is_not_asked_for_again():
@@ -174,6 +184,21 @@ def envelope_of(device, *means_us):
     summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
     lines = describe(summary, plan_of(made), None, "file:///x")
     return [line for line in lines if line.startswith("envelope ")]
+
+
+def test_a_duration_is_told_as_its_row_shows_it_over_all_sessions():
+    records = [add_record(rows) for rows in (64, 128)]
+    first = {r.case_id: Tried(us) for r, us in zip(records, (90.0, 30.0), strict=True)}
+    again = {records[0].case_id: Tried(70.0)}
+    stack = replace(STACK, device="ATLAS_800_A2_376T_64G")
+    shards = [MadeShard("s", records, [first]), MadeShard("t", records[:1], [again])]
+    made = MadePlan(shards, stack=stack)
+    state = head_state(made)
+    [above] = summarise(state, plan_of(made), [records], NO_USAGE).above
+    files = render(state)
+    rows = csv.DictReader(io.StringIO(files[f"{stack.version_path}/Add.csv"].data.decode()))
+    shown = {float(row["Average Duration(us)"]) for row in rows}
+    assert {above.mean_us, above.larger_us} == shown and above.mean_us not in (90.0, 70.0)
 
 
 def test_a_case_that_is_slower_than_larger_ones_is_told_beside_one_of_them():

@@ -1,0 +1,43 @@
+"""A campaign that measures a part of a curve, from the command line to the database."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.contract.drills.runs import Runs
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+_CAMPAIGN = """campaign: curve
+sources: [{tree: tree}]
+target: here
+backend: cpu
+measure: {repeats: 3, cache: warm}
+quality: {repeat_share: 0}
+density: {tolerance: 90%}
+"""
+_HEADER = (
+    "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats"
+)
+
+
+def test_a_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
+    rows = [
+        f'dynamic,AI_VECTOR_CORE,"""{n},64;{n},64""",FLOAT;FLOAT,ND;ND,"""{n},64""",FLOAT,ND'
+        for n in range(1, 801)
+    ]
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "Add.csv").write_text("\n".join([_HEADER, *rows]) + "\n")
+    campaign = tmp_path / "curve.yaml"
+    campaign.write_text(_CAMPAIGN)
+    runs = Runs(tmp_path, f"file://{tmp_path}/data", {"TMPDIR": str(tmp_path)}, campaign)
+    output = runs.finish()
+    asked = [int(n.replace(",", "")) for n in re.findall(r"cases +([\d,]+) in", output)]
+    assert asked in ([150], [150, 50])
+    assert f"coverage    {sum(asked)} of 800 cases" in output
+    assert re.search(rf"density +{800 - sum(asked)} cases are left out, \d+ of them", output)
+    assert "no problems" in runs.command("db", "verify")
+    assert "measured and merged already" in runs.finish()

@@ -1,0 +1,153 @@
+"""Whether intervals made of one run hold what other runs on this machine show.
+
+    python -m tests.truth.sessions [--runs 10] [--campaign quickstart] [--keep FOLDER]
+    python -m tests.truth.sessions --judge FOLDER FOLDER ...
+
+Runs a campaign several times, each into a database of its own: a session, and the few cases that
+the campaign measures again by itself. The intervals of each database are held against the mean of
+the other runs' means, case by case. `--judge` does it with databases that are there. One JSON line:
+the share of the cases held, over all runs and of the least and the best run, the median half-width,
+where the variance came from, how far two runs lie apart, what all runs together would make of a
+prior of this kind of device, and of each run its seconds and the load of the machine before it.
+Exit 1 where the bar is missed: 90 to 98 %. It says something only where nothing else runs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from collector.database.commits import find_head
+from collector.database.intervals import CaseInterval, evidence_of_versions, intervals_of
+from collector.database.query import best_rows
+from collector.database.snapshot import load_state
+from collector.database.state import State, join_all
+from collector.quality.variance import learn
+from collector.quality.variance_prior import VariancePrior
+from collector.store.opening import open_store
+
+BAR = (0.90, 0.98)
+WITHIN = 0.10
+
+# What next to nothing is known of, so that what is measured decides.
+_UNKNOWING = VariancePrior(1.0, 3.0, repeat_spread=0.02, device_spread=0.02, weight=0.5)
+
+Session = Mapping[str, CaseInterval]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--campaign", default="quickstart")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--judge", type=Path, nargs="+", metavar="FOLDER")
+    wanted = parser.parse_args()
+    runs: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folders = wanted.judge
+        if not folders:
+            root = wanted.keep or Path(name)
+            folders = [(root / f"run-{n}").absolute() for n in range(wanted.runs)]
+            runs = [run(wanted.campaign, folder) for folder in folders]
+        states = [state_of(folder) for folder in folders]
+        found = judge([read(state) for state in states])
+    print(json.dumps({**found, "told": told(states), "runs": runs}))
+    return 0 if found["is_met"] else 1
+
+
+def run(campaign: str, folder: Path) -> dict[str, float]:
+    """Run the campaign; how long it took, and the load of the machine before it."""
+    load, started = os.getloadavg()[0], time.monotonic()
+    command = [sys.executable, "-m", "jobs.cli", "run", campaign, "--root", folder.as_uri()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
+    return {"seconds": round(time.monotonic() - started, 1), "load": load}
+
+
+def state_of(folder: Path) -> State:
+    store = open_store(folder.absolute().as_uri())
+    return load_state(store, find_head(store))
+
+
+def told(states: Sequence[State]) -> dict[str, float]:
+    """The numbers of `data/variance.yaml` that the pairs of all runs' sessions tell."""
+    (found,) = evidence_of_versions(join_all(states)).values()
+    learnt = learn([found.evidence.pairs], _UNKNOWING)
+    return {
+        "pairs": len(found.evidence.pairs),
+        "ratio": round(learnt.ratio, 3),
+        "tail_degrees": learnt.tail_degrees,
+        "repeat_spread": round(float(median(found.evidence.group_spread)), 4),
+    }
+
+
+def read(state: State) -> Session:
+    """What a database shows of each case that has an interval."""
+    ((version, told),) = intervals_of(state).items()
+    best = best_rows(state, version, doubts=told.doubts)
+    rows = zip(*(best[name].to_pylist() for name in ("case", "measurement", "good")), strict=True)
+    return {case: told.of[one] for case, one, is_good in rows if is_good and one in told.of}
+
+
+def judge(sessions: Sequence[Session]) -> dict[str, object]:
+    """How many intervals of each session hold the mean of the others' means."""
+    cases = sorted(set.intersection(*(set(session) for session in sessions)))
+    held = np.array([_held(cases, session, _others(sessions, session)) for session in sessions])
+    shares = held.mean(axis=1)
+    widths = [np.expm1(session[case].reach) for session in sessions for case in cases]
+    origins = Counter(session[case].variance for session in sessions for case in cases)
+    return {
+        "sessions": len(sessions),
+        "cases": len(cases),
+        "stated": 0.95,
+        "held": round(float(held.mean()), 4),
+        "held_least": round(float(shares.min()), 4),
+        "held_most": round(float(shares.max()), 4),
+        "half_width": round(median(widths), 4),
+        "variance": {name: origins[name] for name in sorted(origins)},
+        "two_runs": _repeatability(cases, sessions),
+        "is_met": bool(BAR[0] <= held.mean() <= BAR[1]),
+    }
+
+
+def _others(sessions: Sequence[Session], one: Session) -> list[Session]:
+    return [other for other in sessions if other is not one]
+
+
+def _held(cases: Sequence[str], session: Session, others: Sequence[Session]) -> list[bool]:
+    return [
+        session[case].low_us
+        <= fmean(other[case].mean_us for other in others)
+        <= session[case].high_us
+        for case in cases
+    ]
+
+
+def _repeatability(cases: Sequence[str], sessions: Sequence[Session]) -> dict[str, float]:
+    """Over all pairs of runs: the share of cases within 10 % of each other, and how far they lie
+    apart."""
+    means = np.array([[session[case].mean_us for case in cases] for session in sessions])
+    apart = np.concatenate(
+        [np.abs(np.log(means[a] / means[b])) for a, b in combinations(range(len(means)), 2)]
+    )
+    ratio = np.exp(apart)
+    p50, p90, p99 = np.quantile(ratio, [0.5, 0.9, 0.99])
+    return {
+        "within": round(float(np.mean(ratio <= 1 + WITHIN)), 3),
+        "p50": round(float(p50), 3),
+        "p90": round(float(p90), 3),
+        "p99": round(float(p99), 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

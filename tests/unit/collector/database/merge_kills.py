@@ -1,0 +1,93 @@
+"""A merge that is killed before and after each call of its store, and run again, ends as if nothing
+had been; two that run at once lose nothing."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from collector.database.commits import find_head, history
+from collector.database.merge import CREATE, merge
+from collector.database.snapshot import load_state
+from collector.database.verify import verify
+from collector.store import open_store
+from collector.store.base import Store
+from collector.store.memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    record_of_shapes,
+    write_campaign,
+)
+from tests.unit.collector.database.merge_process import MergeOrder, MergeProcesses
+from tests.unit.collector.database.wrapped_stores import CountingStore
+
+RECORDS = [add_record(rows) for rows in range(1, 4)]
+MUL = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
+PLANS = [("made", 2), ("made", 3)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where databases can be made, each by a name."""
+
+    url: Callable[[str], str]
+
+    def filled(self, name: str, prepared: Store) -> tuple[str, Store]:
+        """A new copy of a prepared database, and its address."""
+        url = self.url(name)
+        store = open_store(url)
+        for info in prepared.list(""):
+            store.put(info.key, prepared.get(info.key))
+        return url, store
+
+
+def prepare() -> Store:
+    """One commit, and two plans that nobody has merged yet."""
+    store = MemoryStore()
+    write_campaign(store, MadePlan([MadeShard("one", RECORDS, [answered(RECORDS, 5.0)])]))
+    merge(store, [("made", 1)], guard=CREATE, author="test")
+    failed = {RECORDS[0].case_id: Tried()}
+    later = [MadeShard("two", RECORDS, [answered(RECORDS, 4.0), failed])]
+    write_campaign(store, MadePlan(later, number=2, head_commit=1, op_mapping="a: 1\n"))
+    write_campaign(store, MadePlan([MadeShard("mul", MUL, [answered(MUL, 3.0)])], number=3))
+    return store
+
+
+def undisturbed() -> tuple[str, list[tuple[str, str]]]:
+    """The content that the merge leads to, and the calls of the store that it takes."""
+    store = CountingStore(prepare())
+    head = merge(store, PLANS, guard=CREATE, author="test").head
+    assert head is not None
+    return head.content_hash, store.calls
+
+
+def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted, calls = undisturbed()
+    with capsys.disabled():
+        print(f" a merge of N = {len(calls)} store calls, killed before and after each", end="")
+    prepared = prepare()
+    for at in range(1, len(calls) + 1):
+        for after in (False, True):
+            url, store = place.filled(f"{at}-{after}", prepared)
+            [status] = merges.run([MergeOrder(url, PLANS, kill_at=at, after=after)])
+            assert status == -signal.SIGKILL
+            merge(store, PLANS, guard=CREATE, author="again")
+            head = find_head(store)
+            assert head is not None and (head.number, head.content_hash) == (2, wanted)
+            assert verify(store) == []
+
+
+def check_two_at_once(place: Place, merges: MergeProcesses) -> None:
+    wanted, _ = undisturbed()
+    url, store = place.filled("two", prepare())
+    assert merges.run([MergeOrder(url, [plan]) for plan in PLANS]) == [0, 0]
+    assert [commit.number for commit in history(store)] == [3, 2, 1]
+    head = find_head(store)
+    assert head is not None and head.content_hash == wanted
+    assert {plan.number for plan in load_state(store, head).plans} == {1, 2, 3}
+    assert verify(store) == []

@@ -1,0 +1,126 @@
+"""How a surface is measured, round by round."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
+from collector.surface.shape_features import Points
+
+pytestmark = pytest.mark.fast
+
+N = 1000
+BUDGET = Budget(250)
+
+
+def surface(noise=0.02):
+    """Shapes of a matrix product, and what they take: work behind a launch, edges of tiles, and
+    noise."""
+    chance = np.random.default_rng(3)
+    m, n, k = 2.0 ** chance.integers(4, 13, (3, N)) + chance.integers(0, 16, (3, N))
+    points = Points(np.stack([m, n, k], 1), 2 * m * n * k, m * k + n * k + m * n, 24)
+    tiles = np.ceil(m / 128) * np.ceil(n / 128) * k
+    return points, (5 + tiles / 500) * np.exp(noise * chance.standard_normal(N))
+
+
+def unknown(checks=BUDGET.checks):
+    is_check = np.arange(N) < checks
+    return Known(np.zeros(N, bool), np.full(N, np.nan), is_check)
+
+
+def measure(known, ask, duration_us):
+    known.asked[ask] = True
+    known.duration_us[ask] = duration_us[ask]
+
+
+@cache
+def to_the_end():
+    return rounds(*surface(), 0.01)
+
+
+def rounds(points, duration_us, tolerance, known=None):
+    """All rounds to the end, and what is known then."""
+    known, found = known or unknown(), []
+    while not found or len(found[-1].ask):
+        found.append(next_round(points, known, BUDGET, tolerance))
+        assert not known.asked[found[-1].ask].any()
+        measure(known, found[-1].ask, duration_us)
+    return found, known
+
+
+def test_a_budget_is_split_into_a_start_steps_and_checks():
+    assert (BUDGET.coarse, BUDGET.step, BUDGET.checks) == (110, 50, 50)
+    large = Budget(9000)
+    assert (large.coarse, large.step, large.checks) == (3600, 900, 1800)
+    assert large.coarse + 4 * large.step == large.teaching
+    least = Budget(LEAST_BUDGET)
+    assert least.coarse < least.teaching and least.checks >= 19  # of fewer no 95 % can be told
+
+
+def test_a_surface_is_learnt_within_its_budget_and_tells_how_well():
+    _, duration_us = surface()
+    found, known = to_the_end()
+    assert [len(one.ask) for one in found] == [160, 50, 40, 0]
+    assert known.asked.sum() == BUDGET.asked
+    rest = ~known.asked
+    last = found[-1]
+    error = np.abs(last.estimate.log_us - np.log(duration_us))[rest]
+    assert 0.9 <= np.mean(error <= last.half_widths[rest]) <= 0.99
+    assert np.median(error) < 0.1
+
+
+def test_points_that_check_teach_nothing():
+    points, duration_us = surface()
+    known = unknown()
+    first = next_round(points, known, BUDGET, 0.01).ask
+    assert known.checks[first].sum() == BUDGET.checks
+    measure(known, first, duration_us)
+    before = next_round(points, known, BUDGET, 0.01)
+    known.duration_us[known.checks] *= 1000
+    after = next_round(points, known, BUDGET, 0.01)
+    assert np.array_equal(after.estimate.log_us, before.estimate.log_us)
+
+
+def test_checks_that_are_far_off_widen_every_interval():
+    points, _ = surface()
+    found, known = to_the_end()
+    wild = known.duration_us * np.where(known.checks, 3.0, 1.0)
+    worse = next_round(points, replace(known, duration_us=wild), BUDGET, 0.01)
+    rest = ~known.asked
+    assert (worse.half_widths[rest] > 3 * found[-1].half_widths[rest]).all()
+
+
+def test_a_surface_that_is_known_is_checked_at_once():
+    points, duration_us = surface()
+    found, known = rounds(points, duration_us, 0.99)
+    assert [len(one.ask) for one in found] == [160, 0]
+
+
+def test_where_next_to_nothing_gives_a_duration_everything_is_measured():
+    points, duration_us = surface()
+    known = unknown()
+    ask = next_round(points, known, BUDGET, 0.05).ask
+    known.asked[ask] = True
+    known.duration_us[ask[:149]] = duration_us[ask[:149]]  # the checks, and 99 that teach
+    for count in (50, 40):  # all that may teach
+        more = next_round(points, known, BUDGET, 0.05).ask
+        assert len(more) == count
+        known.asked[more] = True
+    rest = next_round(points, known, BUDGET, 0.05).ask
+    assert len(rest) == N - BUDGET.asked and not known.asked[rest].any()
+    known.asked[rest] = True
+    assert not len(next_round(points, known, BUDGET, 0.05).ask)
+
+
+def test_what_is_known_beforehand_counts():
+    points, duration_us = surface()
+    known = unknown()
+    measure(known, np.arange(50, 230), duration_us)
+    ask = next_round(points, known, BUDGET, 0.01).ask.tolist()
+    assert len(ask) == 50  # those that check: enough is known that teaches
+    measure(known, np.array(ask), duration_us)
+    assert len(next_round(points, known, BUDGET, 0.01).ask) == 20
+    measure(known, np.arange(230, 270), duration_us)
+    assert not len(next_round(points, known, BUDGET, 0.01).ask)

@@ -1,0 +1,206 @@
+"""Campaigns that measure a part of their curves, round by round, and learn the rest."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from collector.ops.refusals import NO_OPERATOR
+from collector.plan import plan_from_json, plan_to_json
+from collector.record import CaseRecord
+from jobs.planning.candidates import HeadAnswer
+from jobs.planning.plan_making import describe_forecast, inputs_hash, make_plan
+from jobs.planning.surfaces import surfaces
+from tests.unit.jobs.planning.test_jobs_plan_making import (
+    OPERATORS,
+    STACK,
+    campaign,
+    operator,
+    plan,
+    planned_ids,
+    record,
+    request,
+)
+
+pytestmark = pytest.mark.fast
+
+ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
+CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
+ALONE = [record("Mul", f"{n + 1},2") for n in range(5)]
+
+
+def duration_us(found: CaseRecord) -> float:
+    """What a case takes: its work behind a launch, and noise that its id draws."""
+    noise = np.random.default_rng(int(found.case_id[:8], 16)).normal(0, 0.03)
+    return float((3 + found.case.inputs[0].numel / 500) * np.exp(noise))
+
+
+def measured(ids, records):
+    by_id = {found.case_id: found for found in records}
+    return {case: HeadAnswer(True, duration_us(by_id[case])) for case in ids}
+
+
+@cache
+def to_the_end():
+    return rounds()
+
+
+def rounds(records=(*CURVE, *ALONE), more=ASKED):
+    """All plans of a campaign to the one after which none follows; each is measured."""
+    answered, found = {}, []
+    while not found or found[-1].plan.forecast.learning:
+        asked = replace(request(*records, more=more), answered=answered, number=len(found) + 1)
+        found.append(plan(asked))
+        ids = planned_ids(found[-1])
+        assert not set(ids) & set(answered)
+        answered |= measured(ids, records)
+    return found, answered
+
+
+def test_a_quarter_of_a_curve_is_measured_and_all_that_is_none():
+    found, answered = to_the_end()
+    told = [made.plan.forecast for made in found]
+    assert [(f.learning, f.left_out) for f in told] == [
+        (160, 840),
+        (50, 790),
+        (40, 750),
+        (0, 750),
+    ]
+    assert {one.case_id for one in ALONE} <= set(planned_ids(found[0]))
+    assert len(answered) == 255 and not found[-1].plan.shards
+    assert told[0].unsure == 840 and told[-1].unsure > 0
+    assert all(f.cases + f.answered + f.left_out == 1005 for f in told)
+
+
+def test_fewer_are_measured_where_the_rest_is_known():
+    found, answered = rounds(more=ASKED.replace("1%", "30%"))
+    assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
+
+
+def test_the_same_answers_give_the_same_round():
+    asked = request(*CURVE, more=ASKED)
+    answers = measured(planned_ids(plan(asked)), CURVE)
+    one, other = (plan(replace(asked, answered=answers)) for _ in range(2))
+    assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
+
+
+def test_what_has_no_duration_is_asked_for_once():
+    asked = request(*CURVE, more=ASKED)
+    ids = planned_ids(plan(asked))
+    answers = measured(ids, CURVE) | {case: HeadAnswer(False, None) for case in ids[:5]}
+    following = plan(replace(asked, answered=answers))
+    assert following.plan.forecast.learning == 50 and not set(planned_ids(following)) & set(ids)
+    again = plan(replace(asked, answered=answers, retry_failed=True))
+    assert sorted(planned_ids(again)) == sorted([*ids[:5], *planned_ids(following)])
+
+
+def test_once_more_is_what_was_measured_and_the_next_round():
+    asked = request(*CURVE, more=ASKED)
+    answers = measured(planned_ids(plan(asked)), CURVE)
+    assert len(planned_ids(plan(replace(asked, answered=answers, again=True)))) == 160 + 50
+
+
+def test_damaged_cases_are_measured_whatever_the_model_says():
+    asked = request(*CURVE, more=ASKED)
+    owed = frozenset(one.case_id for one in CURVE[:300])
+    made = plan(replace(asked, owed=owed)).plan
+    assert set(planned_ids(plan(replace(asked, owed=owed)))) == owed
+    assert made.forecast.learning == 160  # so that rounds go on behind it
+    assert (made.forecast.cases, made.forecast.answered) == (300, 0)
+    answers = measured([one.case_id for one in CURVE[300:350]], CURVE)
+    assert plan(replace(asked, owed=owed, answered=answers)).plan.forecast.answered == 50
+
+
+def test_a_round_that_brought_no_answer_is_followed_by_one_more_and_no_other():
+    asked = request(*CURVE, more=ASKED)
+    first = plan(asked)
+    in_vain = plan(replace(asked, before=first.plan.forecast))
+    assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
+    one = measured(planned_ids(first)[:1], CURVE)
+    assert plan(replace(asked, before=first.plan.forecast, answered=one)).plan.forecast.learning
+    # A campaign that is asked for once more begins anew, and what mends its last round does not.
+    ended = replace(asked, before=in_vain.plan.forecast)
+    assert plan(ended).plan.forecast.learning == 160
+    assert plan(replace(ended, owed=frozenset(one))).plan.forecast.learning == 0
+
+
+def test_curves_too_small_to_learn_are_measured_whole():
+    made = plan(request(*CURVE[:799], more=ASKED)).plan
+    assert (made.forecast.left_out, made.forecast.learning, made.forecast.cases) == (0, 0, 799)
+    assert plan(request(*CURVE[:800], more=ASKED)).plan.forecast.left_out == 650
+
+
+def test_doubted_numbers_teach_and_are_measured_again():
+    asked = request(*CURVE, more=ASKED)
+    ids = planned_ids(plan(asked))
+    answers = measured(ids, CURVE)
+    doubted = {case: replace(answers[case], is_doubted=True) for case in ids[:80]}
+    following = plan(replace(asked, answered=answers | doubted))
+    assert following.plan.forecast.learning == 50
+    assert set(ids[:80]) < set(planned_ids(following)) and following.plan.forecast.cases == 130
+
+
+def test_other_outputs_are_another_curve():
+    other = {"Output Data Types": "BOOL"}
+    compared = [replace(one, cells={**one.cells, **other}) for one in CURVE[:100]]
+    made = plan(request(*CURVE, *compared, more=ASKED))
+    assert {one.case_id for one in compared} <= set(planned_ids(made))
+
+
+def test_other_dtypes_are_another_curve():
+    halves = [record("Add", f"{n + 1},8", dtype="FLOAT16") for n in range(100)]
+    made = plan(request(*CURVE, *halves, more=ASKED))
+    assert {one.case_id for one in halves} <= set(planned_ids(made))
+
+
+def test_what_no_device_runs_is_answered_and_on_no_curve():
+    nobody = [record("Unknown", f"{n + 1},8") for n in range(900)]
+    made = plan(request(*nobody, more=ASKED))
+    assert made.plan.forecast.left_out == 0 and made.unsupported[0].reason == NO_OPERATOR
+
+
+def test_a_declaration_that_cannot_tell_the_work_leaves_nothing_out():
+    broken = [record("Broken", f"{n + 1},8") for n in range(900)]
+    assert plan(request(*broken, more=ASKED)).plan.forecast.left_out == 0
+
+
+def test_an_operator_without_operations_has_a_surface():
+    moved = operator("Move", flops=lambda case: 0)
+    records = [record("Move", f"{n + 1},8") for n in range(900)]
+    asked, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
+    made = make_plan(asked, find=find)
+    following = make_plan(replace(asked, answered=measured(planned_ids(made), records)), find=find)
+    assert following.plan.forecast.learning and following.plan.forecast.left_out > 600
+
+
+def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
+    (surface,) = surfaces(((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1)
+    first = next(one for one in CURVE if one.case_id == surface.case_ids[0])
+    assert surface.points.axes.shape == (1000, 2)
+    assert tuple(surface.points.axes[0]) == first.case.outputs[0].shape
+
+
+def test_the_forecast_says_what_is_left_out():
+    found, _ = to_the_end()
+    first, last = (describe_forecast(made.plan) for made in (found[0], found[-1]))
+    assert (
+        "density    840 cases are left out, 840 of them not known to the tolerance; another round "
+        "follows"
+    ) in first
+    assert any(line.endswith("not known to the tolerance") for line in last)
+
+
+def test_plans_read_back_and_are_spelled_as_before_without_it():
+    made = plan(request(*CURVE, more=ASKED)).plan
+    assert plan_from_json(plan_to_json(made)) == made
+    usual = plan_to_json(plan(request(*CURVE)).plan)
+    assert b"left_out" not in usual and b"learning" not in usual
+
+
+def test_another_density_is_another_campaign():
+    told = {
+        inputs_hash(campaign(more), STACK, (), None)
+        for more in ("", "density: {tolerance: 5%}\n", "density: {tolerance: 5%, share: 0.5}\n")
+    }
+    assert len(told) == 3
