@@ -20,7 +20,12 @@ from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_base, remove_from_cluster
-from tests.cluster.testbed.settings import NoCluster, Settings, from_environment
+from tests.cluster.testbed.settings import (
+    NoCluster,
+    Settings,
+    from_environment,
+    process_of_tests,
+)
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 from tests.servers.faults import FaultProxy
 
@@ -34,7 +39,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A cluster that runs; KUBECONFIG names it to whoever asks."""
-    settings = from_environment(beside=_process())
+    settings = from_environment(beside=process_of_tests())
     named = os.environ.get("KUBECONFIG")
     if named and Path(named).resolve() != settings.kubeconfig:
         yield users_cluster(Path(named))
@@ -136,11 +141,6 @@ def _skip_late() -> None:
     until = os.environ.get("OPMETER_DRILLS_UNTIL")
     if until and time.time() > float(until):
         pytest.skip("OPMETER_DRILLS_UNTIL is past: pytest tests/cluster runs every drill")
-
-
-def _process() -> int:
-    """Which of several processes of pytest-xdist this is, from 0: each has a cluster of its own."""
-    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 def _opened(settings: Settings) -> Testbed:

@@ -17,13 +17,12 @@ from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 from tests.cluster.testbed import network
 from tests.cluster.testbed.images import PROJECT
-from tests.cluster.testbed.settings import NoCluster, Settings
+from tests.cluster.testbed.settings import NoCluster, Settings, process_of_tests
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 
-_NUMBER = 9  # beside any that a person would choose
+_NUMBER = 9 - process_of_tests()  # beside any that a person would choose
 
-# There is one cluster of that number, for one process of tests.
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.xdist_group("opmeter9")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def _traces() -> set[str]:

@@ -100,6 +100,11 @@ def from_environment(beside: int = 0) -> Settings:
     )
 
 
+def process_of_tests() -> int:
+    """Which of several processes of pytest-xdist this is, from 0: each has clusters of its own."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+
+
 def _integer(name: str, default: int, least: int, most: int) -> int:
     text = os.environ.get(name) or str(default)
     if not text.isdecimal() or not least <= int(text) <= most:
