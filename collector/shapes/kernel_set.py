@@ -39,7 +39,7 @@ class SlotPattern:
 @dataclass(frozen=True, slots=True)
 class KernelPattern:
     """`runtime` has the values of `Runtime ...` columns, each an expression, a quoted word, or
-    `each(x, n)` and `cumulative(x, n)` for n numbers."""
+    lists of `each(x, n)` and `cumulative(x, n)`, n numbers each."""
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -81,8 +81,12 @@ class StepPattern:
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
+    """The patterns of a release, in their order, and the tokens above which a dense model's pass is
+    split where the layout asks for that."""
+
     release: str
     patterns: tuple[StepPattern, ...]
+    dense_split_above_tokens: int
 
 
 def bundled_releases() -> tuple[str, ...]:
@@ -103,13 +107,16 @@ def find_kernel_set(release: str) -> KernelSet:
 
 def read_kernel_set(told: Any, release: str) -> KernelSet:
     """The set of a document's lines. BadInput, with the line's number, for one that is none."""
+    above = told.get("dense_split_above_tokens", 0)
+    if type(above) is not int or above < 0:
+        raise BadInput(f"kernel set {release}: dense_split_above_tokens: a whole number is wanted")
     found = []
     for number, line in enumerate(told["step"], start=1):
         try:
             found.append(_pattern(dict(line)))
         except (BadInput, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"kernel set {release}, line {number} of its step: {error}") from error
-    return KernelSet(release, tuple(found))
+    return KernelSet(release, tuple(found), above)
 
 
 def _pattern(line: dict[str, Any]) -> StepPattern:

@@ -33,7 +33,8 @@ class Phase(StrEnum):
 class Layout:
     """`tp` ranks share each layer, `dp` of such groups have requests of their own, and `ep` ranks
     share the experts. With `sequence_split` (FlashComm) what a norm sees is split among the ranks
-    of a group, so that its sums are reduce-scatters and gathers. `nz` is vLLM-Ascend's setting:
+    of a group, so that its sums are reduce-scatters and gathers; of dense models only where a pass
+    has more tokens than the release says. `nz` is vLLM-Ascend's setting:
     which weights lie in FRACTAL_NZ, 0 none, 1 those that are quantised, 2 all of the layers."""
 
     tp: int = 1
@@ -52,16 +53,20 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One forward pass of one group of `tp` ranks: so many requests, each with `queries` tokens
-    that are new and `keys` in all, those among them."""
+    that are new and `keys` in all, those among them. The last `padding` of the requests are empty:
+    they fill a graph's size, and nobody samples their tokens. They attend to one key: vLLM tells
+    their length as 0, and one is the least that replays of attention take."""
 
     phase: Phase
     requests: int
     queries: int
     keys: int
+    padding: int = 0
 
     def __str__(self) -> str:
         tokens = f"{self.requests} x {self.queries} tokens"
-        return f"{self.phase} of {tokens} with {self.keys} keys each"
+        empty = f", {self.padding} of them empty" if self.padding else ""
+        return f"{self.phase} of {tokens} with {self.keys} keys each{empty}"
 
 
 def layout_of(text: str) -> Layout:
@@ -103,6 +108,8 @@ def check_batch(batch: Batch) -> None:
     """Raise BadInput for a pass that nobody could make."""
     if min(batch.requests, batch.queries) < 1 or batch.keys < batch.queries:
         raise BadInput(f"{batch}: at least one token, and as many keys as tokens, are wanted")
+    if not 0 <= batch.padding < batch.requests or (batch.padding and batch.phase is Phase.PREFILL):
+        raise BadInput(f"{batch}: a decode with a request that is not empty is wanted")
     if batch.requests > _MOST_REQUESTS or batch.keys > _MOST_TOKENS:
         raise BadInput(
             f"{batch}: at most {_MOST_REQUESTS} requests of {_MOST_TOKENS} tokens are wanted"
@@ -125,6 +132,8 @@ def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int
         "tokens": whole,
         "split_tokens": whole // layout.tp if layout.sequence_split else whole,
         "requests": batch.requests,
+        "real_requests": batch.requests - batch.padding,
+        "padding": batch.padding,
         "queries": batch.queries,
         "keys": batch.keys,
         "table_width": pages,

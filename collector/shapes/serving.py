@@ -1,5 +1,6 @@
 """The forward passes of a range of serving: what a scheduler makes of so many requests at once."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from collector.shapes.expression import ceil_div
 from collector.shapes.layout import Batch, Phase
 
 _MOST_CHUNKS = 4096
+_MOST_REQUESTS = 1 << 20  # of all passes: each is a number in the rows of its attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +25,51 @@ class Serving:
     graph_sizes: tuple[int, ...] = ()
 
 
-def batches(serving: Serving) -> tuple[Batch, ...]:
-    """Each pass once: prefill of as many whole prompts as fit, or of each chunk of one; decode at
-    the first token, in the middle and at the last. BadInput for what nobody could serve."""
+def passes(serving: Serving) -> dict[Batch, int]:
+    """Each forward pass, and how many of it serve every number of requests once, all at the same
+    time: prefills of as many whole prompts as fit, of those that are left, or of each chunk of
+    one; and for each token of an answer but its first a decode, told by three of them: at the
+    first, in the middle and at the last. BadInput for what nobody could serve."""
     sizes = (*serving.concurrency, serving.input_tokens, serving.batched_tokens)
     if min(sizes) < 1 or serving.output_tokens < 1:
         raise BadInput("serving: numbers of at least 1 are wanted")
     if ceil_div(serving.input_tokens, serving.batched_tokens) > _MOST_CHUNKS:
         raise BadInput(f"serving: a prompt of over {_MOST_CHUNKS} chunks")
-    found = dict.fromkeys(
-        batch
-        for requests in serving.concurrency
-        for batch in (*_prefill(serving, requests), *_decode(serving, requests))
-    )
-    return tuple(found)
+    found: Counter[Batch] = Counter()
+    for requests in dict.fromkeys(serving.concurrency):
+        for batch, times in (*_prefill(serving, requests), *_decode(serving, requests)):
+            found[batch] += times
+    if sum(batch.requests for batch in found) > _MOST_REQUESTS:
+        raise BadInput(
+            f"serving: passes of {_MOST_REQUESTS} requests in all, at most, are wanted: fewer or "
+            "smaller numbers of concurrency"
+        )
+    return dict(found)
 
 
-def _prefill(serving: Serving, requests: int) -> Iterator[Batch]:
+def _prefill(serving: Serving, requests: int) -> Iterator[tuple[Batch, int]]:
     length, most = serving.input_tokens, serving.batched_tokens
     if length <= most:
-        yield Batch(Phase.PREFILL, min(requests, most // length), length, length)
+        whole, left = divmod(requests, min(requests, most // length))
+        if whole:
+            yield Batch(Phase.PREFILL, min(requests, most // length), length, length), whole
+        if left:
+            yield Batch(Phase.PREFILL, left, length, length), 1
         return
     for start in range(0, length, most):
         chunk = min(most, length - start)
-        yield Batch(Phase.PREFILL, 1, chunk, start + chunk)
+        yield Batch(Phase.PREFILL, 1, chunk, start + chunk), requests
 
 
-def _decode(serving: Serving, requests: int) -> Iterator[Batch]:
+def _decode(serving: Serving, requests: int) -> Iterator[tuple[Batch, int]]:
+    """The prefill gives the first token, so that an answer of n has n - 1 decodes."""
     padded = next((size for size in sorted(serving.graph_sizes) if size >= requests), requests)
-    first, last = serving.input_tokens + 1, serving.input_tokens + serving.output_tokens
-    for keys in dict.fromkeys((first, (first + last) // 2, last)):
-        yield Batch(Phase.DECODE, padded, 1, keys)
+    count = serving.output_tokens - 1
+    if not count:
+        return
+    first, last = serving.input_tokens + 1, serving.input_tokens + count
+    ends = max(1, count // 4)
+    shares = (ends, count - 2 * ends, min(ends, count - ends))
+    for keys, times in zip((first, (first + last) // 2, last), shares, strict=True):
+        if times > 0:
+            yield Batch(Phase.DECODE, padded, 1, keys, padding=padded - requests), times

@@ -39,7 +39,7 @@ from collector.vocabulary import (
     RUNTIME_PREFIX,
 )
 
-_LIST = re.compile(r"(each|cumulative)\((.*),([^,]*)\)")
+_LIST = re.compile(r"(each|cumulative)\(([^()]*),([^,()]*)\)")
 _DYNAMIC = "dynamic"
 
 
@@ -77,6 +77,9 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     take, and for what no set of kernels says."""
     check_layout(decoder, layout)
     check_batch(batch)
+    tokens = batch.requests * batch.queries
+    if not decoder.is_moe and tokens <= kernels.dense_split_above_tokens:
+        layout = replace(layout, sequence_split=False)
     if decoder.is_moe and layout.quantisation is Quantisation.BF16:
         raise BadInput(
             f"{decoder.name}: experts in BF16 are not derived; layout: quantisation=w8a8 is wanted"
@@ -190,10 +193,13 @@ def _column(name: str) -> str:
 def _told(text: str, names: Mapping[str, int]) -> str:
     if text.startswith("'"):
         return text.strip("'")
-    found = _LIST.fullmatch(text)
-    if found is None:
+    lists = list(_LIST.finditer(text))
+    if not lists:
         return str(expression(text).value(names))
+    return ",".join(str(number) for found in lists for number in _numbers(found, names))
+
+
+def _numbers(found: re.Match[str], names: Mapping[str, int]) -> Iterator[int]:
     number, count = (expression(part).value(names) for part in found.groups()[1:])
-    steps = range(1, count + 1)
-    values = (number * step if found[1] == "cumulative" else number for step in steps)
-    return ",".join(map(str, values))
+    for step in range(1, count + 1):
+        yield number * step if found[1] == "cumulative" else number

@@ -48,17 +48,22 @@ def show_verb(
         int | None,
         typer.Option(help="tokens that each has in all  [4096, or its own in prefill]", min=1),
     ] = None,
+    padding: Annotated[
+        int, typer.Option(help="of them empty: what fills a graph's size", min=0)
+    ] = 0,
     release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="with every cell, as JSON")] = False,
 ) -> None:
     """Show what one forward pass of a model launches on one rank."""
+    from dataclasses import replace
+
     from collector.shapes.decoder import find_decoder
     from collector.shapes.kernel_set import bundled_releases, find_kernel_set
     from collector.shapes.layout import layout_of
     from collector.shapes.step import derive_step
 
     decoder, said = find_decoder(model), layout_of(layout)
-    batch = _batch(phase, tokens, requests, keys)
+    batch = replace(_batch(phase, tokens, requests, keys), padding=padding)
     kernels = find_kernel_set(release or bundled_releases()[-1])
     step = derive_step(decoder, said, batch, kernels)
     title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"

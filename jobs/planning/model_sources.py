@@ -9,7 +9,7 @@ from collector.record import CaseRecord
 from collector.shapes.decoder import Decoder, read_decoder
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Batch
-from collector.shapes.serving import batches
+from collector.shapes.serving import passes
 from collector.shapes.step import Step, derive_step
 from jobs.campaign.model_source import ModelSource
 from jobs.planning.collective_sources import collective_record
@@ -18,7 +18,7 @@ from jobs.planning.collective_sources import collective_record
 @dataclass(frozen=True, slots=True)
 class ModelCases:
     """The model, the forward passes, and the cases of all of them, each once, with how many times
-    the passes launch it."""
+    they launch it who serve every number of requests once."""
 
     decoder: Decoder
     batches: tuple[Batch, ...]
@@ -31,26 +31,30 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     kernels tells."""
     kernels = find_kernel_set(source.release)
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
-    passes = batches(source.serving)
-    steps = [derive_step(decoder, source.layout, batch, kernels) for batch in passes]
+    weighed = passes(source.serving)
+    steps = [
+        (derive_step(decoder, source.layout, batch, kernels), times)
+        for batch, times in weighed.items()
+    ]
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
-    kernels_of = ((kernel.record, kernel.times) for step in steps for kernel in step.kernels)
+    kernels_of = ((one.record, one.times * times) for step, times in steps for one in step.kernels)
     for record, times in (*kernels_of, *_collectives(steps, source, backend)):
         found.setdefault(record.case_id, record)
         launches[record.case_id] += times
-    return ModelCases(decoder, passes, tuple(found.values()), tuple(launches[one] for one in found))
+    counts = tuple(launches[one] for one in found)
+    return ModelCases(decoder, tuple(weighed), tuple(found.values()), counts)
 
 
 def _collectives(
-    steps: list[Step], source: ModelSource, backend: str
+    steps: list[tuple[Step, int]], source: ModelSource, backend: str
 ) -> Iterator[tuple[CaseRecord, int]]:
     """What the ranks of a step send, over the nearest ranks, where that is asked for."""
     said = source.collectives
     if said is None:
         return
-    for one in (message for step in steps for message in step.collectives):
+    for one, passes_of in ((one, times) for step, times in steps for one in step.collectives):
         tier = said.grid.natural_tier(one.group_size)
         message = Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
         check(message)
-        yield collective_record(message, said, said.grid.size, backend), one.times
+        yield collective_record(message, said, said.grid.size, backend), one.times * passes_of

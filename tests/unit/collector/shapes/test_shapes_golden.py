@@ -15,12 +15,12 @@ from collector.shapes.step import derive_step
 
 pytestmark = pytest.mark.fast
 
-_QWEN, _QWEN_PREFILL = "tp=16,nz=2", "tp=16,nz=2,sequence_split"
+_QWEN = "tp=16,nz=2,sequence_split"  # which the release does in passes of over 1,000 tokens
 _DSV3 = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8"
 
 
-def step_of(model, layout, phase, requests, queries, keys):
-    batch = Batch(phase, requests, queries, keys)
+def step_of(model, layout, phase, requests, queries, keys, padding=0):
+    batch = Batch(phase, requests, queries, keys, padding)
     release = find_kernel_set("vllm-ascend-0.18")
     return derive_step(find_decoder(model), layout_of(layout), batch, release)
 
@@ -100,7 +100,7 @@ DSV3_PREFILL = {
     ("step", "seen"),
     [
         (("qwen3-32b", _QWEN, Phase.DECODE, 16, 1, 4096), QWEN_DECODE),
-        (("qwen3-32b", _QWEN_PREFILL, Phase.PREFILL, 1, 4104, 4104), QWEN_PREFILL),
+        (("qwen3-32b", _QWEN, Phase.PREFILL, 1, 4104, 4104), QWEN_PREFILL),
         (("deepseek-v3", _DSV3, Phase.DECODE, 5, 1, 4100), DSV3_DECODE),
         (("deepseek-v3", _DSV3, Phase.PREFILL, 1, 2048, 2048), DSV3_PREFILL),
     ],
@@ -120,6 +120,17 @@ def test_attention_of_a_decode_reads_pages_and_keeps_the_queries_of_its_heads():
     assert latent.case.inputs[24].shape == (5, 16, 1, 64)
 
 
+def test_a_graphs_padding_attends_to_one_key_and_is_not_sampled():
+    step = step_of("qwen3-32b", _QWEN, Phase.DECODE, 16, 1, 4097, padding=3)
+    found = kernels_of(step)
+    assert found["MatMulV2 16,5120;320,48,16,16"] == 64
+    assert found["MatMulV2 13,5120;9496,5120"] == found["Sort 13,151936"] == 1
+    assert messages_of(step)[("all_gather", 13 * 9496 * 2, 16)] == 1
+    (attention,) = _attention(step)
+    lengths = attention.extra["Runtime actual_seq_lengths_kv_values"].split(",")
+    assert lengths == ["4097"] * 13 + ["1"] * 3
+
+
 def _attention(step):
     return [
         one.record for one in step.kernels if one.record.kernel_type == "FusedInferAttentionScore"
@@ -132,7 +143,7 @@ def test_the_messages_of_a_step_are_those_of_real_serving():
         ("all_reduce", 163_840, 16): 129,  # two a layer and the embedding's
         ("all_gather", 303_872, 16): 1,  # logits
     }
-    prefill = messages_of(step_of("qwen3-32b", _QWEN_PREFILL, Phase.PREFILL, 1, 4104, 4104))
+    prefill = messages_of(step_of("qwen3-32b", _QWEN, Phase.PREFILL, 1, 4104, 4104))
     assert prefill[("reduce_scatter", 257 * 5120 * 2, 16)] == 129
     assert prefill[("all_gather", 257 * 5120 * 2, 16)] == 129
     latent = messages_of(step_of("deepseek-v3", _DSV3, Phase.PREFILL, 1, 2048, 2048))
@@ -172,6 +183,7 @@ LAYOUTS = {
 def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, release):
     batches = [
         *(Batch(Phase.DECODE, requests, 1, keys) for requests in (1, 7, 64) for keys in (2, 4097)),
+        Batch(Phase.DECODE, 8, 1, 4097, padding=3),
         *(Batch(Phase.PREFILL, requests, 1031, 1031) for requests in (1, 3)),
         Batch(Phase.PREFILL, 1, 512, 2048),  # a chunk of a longer prompt
     ]

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from collector.errors import BadInput
 from collector.shapes.decoder import bundled_names, find_decoder, read_config
 from collector.shapes.kernel_set import find_kernel_set, read_kernel_set
-from collector.shapes.layout import Batch, Layout, Phase, Quantisation, check_layout, layout_of
-from collector.shapes.serving import Serving, batches
+from collector.shapes.layout import (
+    Batch,
+    Layout,
+    Phase,
+    Quantisation,
+    check_batch,
+    check_layout,
+    layout_of,
+)
+from collector.shapes.serving import Serving, passes
 from collector.shapes.step import derive_step
 
 pytestmark = pytest.mark.fast
@@ -167,22 +175,32 @@ def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
 
 
 def test_serving_makes_the_passes_of_its_range():
-    found = batches(Serving((1, 5), 100, 50, 300, graph_sizes=(1, 8)))
-    assert found == (
-        Batch(Phase.PREFILL, 1, 100, 100),
-        *(Batch(Phase.DECODE, 1, 1, keys) for keys in (101, 125, 150)),
-        Batch(Phase.PREFILL, 3, 100, 100),  # as many whole prompts as fit into 300 tokens
-        *(Batch(Phase.DECODE, 8, 1, keys) for keys in (101, 125, 150)),
-    )
+    found = passes(Serving((1, 5), 100, 51, 300, graph_sizes=(1, 8)))
+    assert found == {
+        Batch(Phase.PREFILL, 1, 100, 100): 1,
+        Batch(Phase.DECODE, 1, 1, 101): 12,  # a quarter of 50 decodes is told by the first
+        Batch(Phase.DECODE, 1, 1, 125): 26,
+        Batch(Phase.DECODE, 1, 1, 150): 12,
+        Batch(Phase.PREFILL, 3, 100, 100): 1,  # as many whole prompts as fit into 300 tokens
+        Batch(Phase.PREFILL, 2, 100, 100): 1,  # those that are left of 5
+        Batch(Phase.DECODE, 8, 1, 101, padding=3): 12,
+        Batch(Phase.DECODE, 8, 1, 125, padding=3): 26,
+        Batch(Phase.DECODE, 8, 1, 150, padding=3): 12,
+    }
 
 
-def test_a_prompt_longer_than_a_pass_is_cut_into_chunks():
-    chunks = [b for b in batches(Serving((2,), 700, 1, 300)) if b.phase is Phase.PREFILL]
-    assert [(b.requests, b.queries, b.keys) for b in chunks] == [
-        (1, 300, 300),
-        (1, 300, 600),
-        (1, 100, 700),
+def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
+    chunks = passes(Serving((2,), 700, 1, 300))
+    assert [(b.requests, b.queries, b.keys, times) for b, times in chunks.items()] == [
+        (1, 300, 300, 2),
+        (1, 300, 600, 2),
+        (1, 100, 700, 2),
     ]
+
+
+def test_requests_that_no_row_could_tell_of_are_refused():
+    with pytest.raises(BadInput, match="smaller numbers of concurrency"):
+        passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
 
 
 @given(
@@ -193,14 +211,16 @@ def test_a_prompt_longer_than_a_pass_is_cut_into_chunks():
     st.lists(st.integers(1, 256), max_size=5),
 )
 def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, sizes):
-    found = batches(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes)))
-    assert len(set(found)) == len(found)
-    for batch in found:
-        assert batch.queries <= batch.keys <= prompt + answer
+    found = passes(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes)))
+    new = {Phase.PREFILL: 0, Phase.DECODE: 0}
+    for batch, times in found.items():
+        check_batch(batch)
+        new[batch.phase] += (batch.requests - batch.padding) * batch.queries * times
+        assert batch.queries <= batch.keys < prompt + answer
         if batch.phase is Phase.PREFILL:
             assert batch.requests * batch.queries <= most
-        else:
-            assert batch.requests >= min(concurrency)
+    served = sum(set(concurrency))
+    assert new == {Phase.PREFILL: served * prompt, Phase.DECODE: served * (answer - 1)}
 
 
 def test_a_chunk_behind_latent_attention_is_refused():
@@ -231,6 +251,9 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.PREFILL, 1, 5, 4),
         Batch(Phase.DECODE, 1 << 17, 1, 9),
         Batch(Phase.DECODE, 1, 1, 1 << 30),
+        Batch(Phase.DECODE, 4, 1, 9, padding=4),
+        Batch(Phase.DECODE, 4, 1, 9, padding=-1),
+        Batch(Phase.PREFILL, 4, 9, 9, padding=1),
     ],
 )
 def test_a_pass_that_nobody_could_make_is_refused(batch):
@@ -240,7 +263,7 @@ def test_a_pass_that_nobody_could_make_is_refused(batch):
 
 def test_a_prompt_of_endless_chunks_is_refused():
     with pytest.raises(BadInput, match="chunks"):
-        batches(Serving((1,), 1 << 40, 1, 1))
+        passes(Serving((1,), 1 << 40, 1, 1))
 
 
 def test_a_set_of_kernels_names_the_line_that_is_none():

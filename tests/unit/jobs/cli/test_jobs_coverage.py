@@ -77,7 +77,7 @@ def test_the_options_of_a_model_are_those_of_a_source(folder):
     assert of_options == of_campaign
     assert of_campaign["metrics"]["m2"] < 1 and of_campaign["version"] == PATH
     norms = [one for one in of_campaign["cases"] if one["inputs"] == ["4,64", "4,64", "64"]]
-    assert [one["launches"] for one in norms] == [3 * 4]  # of three decodes, four each
+    assert [one["launches"] for one in norms] == [7 * 4]  # of seven decodes, four each
 
 
 def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):

@@ -29,6 +29,12 @@ def test_a_pass_is_shown_as_lines_of_cells():
     assert ["hcom_allReduce_", "64", "163840 bytes over 16 ranks"] in [row[1:4] for row in rows]
 
 
+def test_the_requests_that_fill_a_graph_are_not_sampled():
+    said = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout
+    found = {row[1]: row[3] for row in (line.split("\t") for line in said.splitlines())}
+    assert found["SwiGlu"] == "16,51200" and found["Sort"] == "13,151936"
+
+
 def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
     words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
     told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
@@ -46,6 +52,7 @@ def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
         (["qwen3-32b", "--phase", "training"], "prefill or decode"),
         (["qwen3-32b", "--layout", "tp=5"], "tp=5 does not divide"),
         (["qwen3-32b", "--tokens", "7", "--requests", "2"], "as many for each"),
+        (["qwen3-32b", "--tokens", "4", "--padding", "4"], "a request that is not empty"),
         (["deepseek-v3"], "w8a8"),
     ],
 )

@@ -11,6 +11,7 @@ from collector.expert_call import KERNEL
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.model_sources import model_records
 from jobs.planning.sources import load_sources
 
 pytestmark = pytest.mark.fast
@@ -55,7 +56,20 @@ def test_lengths_of_attention_are_told_by_its_columns():
         for record in loaded(_QWEN).records
         if record.kernel_type == "FusedInferAttentionScore"
     }
-    assert lengths == {"500", "501", "510", "520"}
+    assert lengths == {"500", "501", "510", "519"}
+
+
+def test_launches_are_those_of_serving_every_request_once():
+    (source,) = campaign(_QWEN).sources
+    cases = model_records(source, "npu")
+    launches = {
+        one.cells["Input Shapes"]: times
+        for one, times in zip(cases.records, cases.launches, strict=True)
+        if one.kernel_type == "SwiGlu"
+    }
+    # Of 3 and of 16 requests one prefill with a short prompt each, and 19 decodes in graphs.
+    decodes = {'"4,3200"': 19 * 64, '"16,3200"': 19 * 64}
+    assert launches == {'"1500,3200"': 64, '"8000,3200"': 64, **decodes}
 
 
 def test_experts_are_cases_of_all_their_ranks():
@@ -74,7 +88,7 @@ def test_messages_are_cases_where_they_are_asked_for():
     ]
     assert {(one.collective.operation, one.collective.message_bytes) for one in found} == {
         *(("all_reduce", requests * 5120 * 2) for requests in (4, 16)),  # decode
-        *(("all_gather", requests * 9496 * 2) for requests in (4, 16, 3)),  # logits
+        *(("all_gather", requests * 9496 * 2) for requests in (3, 16)),  # logits
         *(("all_reduce", requests * 500 * 5120 * 2) for requests in (3, 16)),  # prefill
     }
     assert {one.collective.tier for one in found} == {1}  # 16 dies of one server
