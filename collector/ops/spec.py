@@ -111,6 +111,7 @@ class OpSpec:
     optional     the slots that an empty cell leaves out; in the others it is a scalar
     optional_outputs  the same for outputs
     infinite     the outputs in which infinities are right, as scores that were masked out
+    written      the first rows of the outputs, where the others stay as their memory was
     variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
     flops        floating-point operations of one launch
@@ -134,6 +135,7 @@ class OpSpec:
     optional: frozenset[int] = frozenset()
     optional_outputs: frozenset[int] = frozenset()
     infinite: frozenset[int] = frozenset()
+    written: Callable[[Case], int | None] = lambda case: None
     variadic: bool = False
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()

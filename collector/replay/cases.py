@@ -114,7 +114,7 @@ class CaseReplay:
         return Replayed(
             counts=issued.counts,
             compute_dtype=tensors.compute_dtype,
-            doubt=find_doubt(launches.output, op.infinite) if is_real else "",
+            doubt=find_doubt(launches.output, op.infinite, op.written(case)) if is_real else "",
             differs=self._difference(case, op, call, launches.output) if is_real else "",
             family=tuple(sorted(op.family)),
             build_s=built - started,

@@ -37,18 +37,20 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
             )
 
 
-def find_doubt(outputs: Any, infinite: frozenset[int] = frozenset()) -> str:
+def find_doubt(
+    outputs: Any, infinite: frozenset[int] = frozenset(), written: int | None = None
+) -> str:
     """What is odd about the numbers of the outputs; empty where nothing is.
 
     Of large outputs an evenly spaced sample is looked at. An output whose dtype or layout a device
     cannot look at is not doubted: it was measured all the same. In the outputs at `infinite`
-    infinities are right.
+    infinities are right. Where only the first rows were `written` only these are looked at.
     """
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
         try:
-            is_right = _is_finite(tensor, or_infinite=position in infinite)
+            is_right = _is_finite(tensor[:written], or_infinite=position in infinite)
         except RuntimeError as error:  # NotImplementedError is one
             logger.warning("output %d was not looked at: %s", position, error)
             continue

@@ -39,7 +39,8 @@ class SlotPattern:
 @dataclass(frozen=True, slots=True)
 class KernelPattern:
     """`runtime` has the values of `Runtime ...` columns, each an expression, a quoted word, or
-    lists of `each(x, n)` and `cumulative(x, n)`, n numbers each."""
+    lists of n numbers: `each(x, n)` and `cumulative(x, n)`, or
+    `ends(x, n)`, the running sums of x in n even shares."""
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -81,12 +82,13 @@ class StepPattern:
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """The patterns of a release, in their order, and the tokens above which a dense model's pass is
-    split where the layout asks for that."""
+    """The patterns of a release, in their order, the tokens above which a dense model's pass is
+    split where the layout asks for that, and the most of a pass whose experts apart are told."""
 
     release: str
     patterns: tuple[StepPattern, ...]
     dense_split_above_tokens: int
+    most_dispatched_tokens: int
 
 
 def bundled_releases() -> tuple[str, ...]:
@@ -107,16 +109,16 @@ def find_kernel_set(release: str) -> KernelSet:
 
 def read_kernel_set(told: Any, release: str) -> KernelSet:
     """The set of a document's lines. BadInput, with the line's number, for one that is none."""
-    above = told.get("dense_split_above_tokens", 0)
-    if type(above) is not int or above < 0:
-        raise BadInput(f"kernel set {release}: dense_split_above_tokens: a whole number is wanted")
+    limits = [told.get(name, 0) for name in ("dense_split_above_tokens", "most_dispatched_tokens")]
+    if any(type(limit) is not int or limit < 0 for limit in limits):
+        raise BadInput(f"kernel set {release}: limits of tokens want to be whole numbers")
     found = []
     for number, line in enumerate(told["step"], start=1):
         try:
             found.append(_pattern(dict(line)))
         except (BadInput, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"kernel set {release}, line {number} of its step: {error}") from error
-    return KernelSet(release, tuple(found), above)
+    return KernelSet(release, tuple(found), *limits)
 
 
 def _pattern(line: dict[str, Any]) -> StepPattern:

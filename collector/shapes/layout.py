@@ -24,6 +24,14 @@ class Quantisation(StrEnum):
     W8A8 = "w8a8"
 
 
+class Experts(StrEnum):
+    """How a layer's experts are launched: FUSED, one DispatchFFNCombine; APART, a dispatch, a
+    product for each expert, and a combine."""
+
+    FUSED = "fused"
+    APART = "apart"
+
+
 class Phase(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
@@ -43,11 +51,13 @@ class Layout:
     sequence_split: bool = False
     quantisation: Quantisation = Quantisation.BF16
     nz: int = 1
+    experts: Experts = Experts.FUSED
 
     def __str__(self) -> str:
         sizes = f"tp={self.tp},dp={self.dp},ep={self.ep}"
         split = ",sequence_split" if self.sequence_split else ""
-        return f"{sizes}{split},quantisation={self.quantisation},nz={self.nz}"
+        apart = f",experts={self.experts}" if self.experts is Experts.APART else ""
+        return f"{sizes}{split},quantisation={self.quantisation},nz={self.nz}{apart}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class Batch:
 
 def layout_of(text: str) -> Layout:
     """`tp=16,ep=1,sequence_split,quantisation=w8a8`. BadInput for what is none."""
-    found: dict[str, int | bool | Quantisation] = {}
+    found: dict[str, int | bool | Quantisation | Experts] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
         if name in found:
@@ -118,9 +128,11 @@ def check_batch(batch: Batch) -> None:
 
 def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int]:
     """What a pattern may speak of. Lengths are in tokens, sizes in elements; `rank_` is what one
-    rank of tp has."""
+    rank of tp has. Of experts `routed` are the rows that a rank gets where all have as many, and
+    `room` those that it has room for, whatever is chosen."""
     tokens = batch.requests * batch.queries
     whole = align(tokens, layout.tp) if layout.sequence_split else tokens
+    split = whole // layout.tp if layout.sequence_split else whole
     pages = ceil_div(batch.keys, PAGE)
     return {
         **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split")},
@@ -130,7 +142,7 @@ def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int
         "prefill": int(batch.phase is Phase.PREFILL),
         "given_tokens": tokens,
         "tokens": whole,
-        "split_tokens": whole // layout.tp if layout.sequence_split else whole,
+        "split_tokens": split,
         "requests": batch.requests,
         "real_requests": batch.requests - batch.padding,
         "padding": batch.padding,
@@ -160,19 +172,27 @@ def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int
         "choices": decoder.choices,
         "biases_choices": int(decoder.biases_choices),
         "rank_experts": decoder.experts // layout.ep,
+        "fused": int(layout.experts is Experts.FUSED),
+        "routed": split * decoder.choices,
+        "room": split * layout.ep * min(decoder.experts // layout.ep, decoder.choices),
         "expert_intermediate": decoder.expert_intermediate,
         "shared_intermediate": decoder.shared_experts * decoder.expert_intermediate,
     }
 
 
-def _setting(name: str, value: str, part: str) -> int | bool | Quantisation:
+def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Experts:
     if name == "sequence_split" and not value:
         return True
     if name == "quantisation" and value in tuple(Quantisation):
         return Quantisation(value)
+    if name == "experts" and value in tuple(Experts):
+        return Experts(value)
     if name in ("tp", "dp", "ep") and _RANKS.fullmatch(value):
         return int(value)
     if name == "nz" and value in NZ_SETTINGS:
         return int(value)
-    wanted = f"tp=, dp=, ep=, nz=, sequence_split, quantisation={' or '.join(Quantisation)}"
+    wanted = (
+        f"tp=, dp=, ep=, nz=, sequence_split, quantisation={' or '.join(Quantisation)}, "
+        f"experts={' or '.join(Experts)}"
+    )
     raise BadInput(f"layout: {wanted} are wanted, {part!r} came")

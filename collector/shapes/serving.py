@@ -16,13 +16,15 @@ _MOST_REQUESTS = 1 << 20  # of all passes: each is a number in the rows of its a
 class Serving:
     """`concurrency`: numbers of requests that one group of tp ranks serves at once. `input_tokens`
     and `output_tokens` of each. `batched_tokens` at most in one pass; a longer prompt is cut into
-    chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not."""
+    chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not.
+    `phases`: what runs in this deployment, which may leave the other to another one."""
 
     concurrency: tuple[int, ...]
     input_tokens: int
     output_tokens: int
     batched_tokens: int
     graph_sizes: tuple[int, ...] = ()
+    phases: tuple[Phase, ...] = tuple(Phase)
 
 
 def passes(serving: Serving) -> dict[Batch, int]:
@@ -38,7 +40,10 @@ def passes(serving: Serving) -> dict[Batch, int]:
     found: Counter[Batch] = Counter()
     for requests in dict.fromkeys(serving.concurrency):
         for batch, times in (*_prefill(serving, requests), *_decode(serving, requests)):
-            found[batch] += times
+            if batch.phase in serving.phases:
+                found[batch] += times
+    if not found:
+        raise BadInput("serving: no pass is left: an answer of one token is all of the prefill's")
     if sum(batch.requests for batch in found) > _MOST_REQUESTS:
         raise BadInput(
             f"serving: passes of {_MOST_REQUESTS} requests in all, at most, are wanted: fewer or "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from collector.case import Slot, slot_cells
 from collector.errors import BadInput
+from collector.ops.parts.shares import even, running
 from collector.record import CaseRecord
 from collector.shapes.blocks import in_blocks
 from collector.shapes.decoder import Decoder
@@ -23,6 +24,7 @@ from collector.shapes.kernel_set import (
 )
 from collector.shapes.layout import (
     Batch,
+    Experts,
     Layout,
     Phase,
     Quantisation,
@@ -39,7 +41,7 @@ from collector.vocabulary import (
     RUNTIME_PREFIX,
 )
 
-_LIST = re.compile(r"(each|cumulative)\(([^()]*),([^,()]*)\)")
+_LIST = re.compile(r"(each|cumulative|ends)\(([^()]*),([^,()]*)\)")
 _DYNAMIC = "dynamic"
 
 
@@ -80,12 +82,7 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     tokens = batch.requests * batch.queries
     if not decoder.is_moe and tokens <= kernels.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    if decoder.is_moe and layout.quantisation is Quantisation.BF16:
-        raise BadInput(
-            f"{decoder.name}: experts in BF16 are not derived; layout: quantisation=w8a8 is wanted"
-        )
-    if decoder.is_moe and layout.tp > 1 and not layout.sequence_split:
-        raise BadInput(f"{decoder.name}: ranks split its tokens; layout: sequence_split is wanted")
+    _check_experts(decoder, layout, tokens, kernels)
     if decoder.is_mla and batch.phase is Phase.PREFILL and batch.keys > batch.queries:
         raise BadInput(
             f"{decoder.name}: chunks of a prompt behind latent attention are not derived"
@@ -102,6 +99,26 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         else:
             found.extend(_launched(pattern, times, names))
     return Step(tuple(found), tuple(collectives))
+
+
+def _check_experts(decoder: Decoder, layout: Layout, tokens: int, kernels: KernelSet) -> None:
+    """Raise BadInput for experts that no set of kernels tells of."""
+    if not decoder.is_moe:
+        return
+    if layout.tp > 1 and not layout.sequence_split:
+        raise BadInput(f"{decoder.name}: ranks split its tokens; layout: sequence_split is wanted")
+    is_fused = layout.experts is Experts.FUSED
+    if is_fused and layout.quantisation is Quantisation.BF16:
+        raise BadInput(
+            f"{decoder.name}: {kernels.release} fuses no experts in BF16; layout: experts=apart, "
+            "or quantisation=w8a8, is wanted"
+        )
+    if not is_fused and tokens > kernels.most_dispatched_tokens:
+        raise BadInput(
+            f"{decoder.name}: a pass of {tokens} tokens with experts=apart is not derived, "
+            f"{kernels.most_dispatched_tokens} at most: {kernels.release} sends larger ones by "
+            "all-to-alls; layout: experts=fused, or serving: phase: decode, is wanted"
+        )
 
 
 def _messages(
@@ -201,5 +218,8 @@ def _told(text: str, names: Mapping[str, int]) -> str:
 
 def _numbers(found: re.Match[str], names: Mapping[str, int]) -> Iterator[int]:
     number, count = (expression(part).value(names) for part in found.groups()[1:])
+    if found[1] == "ends":
+        yield from running(even(number, count))
+        return
     for step in range(1, count + 1):
         yield number * step if found[1] == "cumulative" else number

@@ -7,13 +7,13 @@ from pathlib import Path
 from collector.errors import BadInput
 from collector.shapes.decoder import Decoder, bundled_decoder, unknown_model
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
-from collector.shapes.layout import NZ_SETTINGS, Layout, Quantisation, check_layout
+from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Phase, Quantisation, check_layout
 from collector.shapes.serving import Serving
 from jobs.campaign.collectives import StepCollectives, read_step_collectives
 from jobs.campaign.document import Entry
 
 KEYS = ("layout", "serving", "release")  # beside `model`
-_SERVING = ("concurrency", "input", "output", "max_batched_tokens", "graph_sizes")
+_SERVING = ("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase")
 _BATCHED_TOKENS = 8192
 _RANKS = ("tp", "dp", "ep")
 # The first of each is that of a layout that does not say.
@@ -21,6 +21,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "sequence_split": ("false", "true"),
     "quantisation": tuple(Quantisation),
     "nz": NZ_SETTINGS,
+    "experts": tuple(Experts),
 }
 
 
@@ -76,6 +77,7 @@ def _layout(entry: Entry) -> Layout:
         *(tp, dp, ep, chosen["sequence_split"] == "true"),
         quantisation=Quantisation(chosen["quantisation"]),
         nz=int(chosen["nz"]),
+        experts=Experts(chosen["experts"]),
     )
 
 
@@ -89,4 +91,5 @@ def _serving(entry: Entry) -> Serving:
         found["output"].integer(1),
         most or _BATCHED_TOKENS,
         tuple(item.integer(1) for item in sizes),
+        (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
     )

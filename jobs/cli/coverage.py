@@ -121,6 +121,7 @@ def _described(
             "layout": {
                 **{name: getattr(said, name) for name in names},
                 "quantisation": str(said.quantisation),
+                "experts": str(said.experts),
             },
             "serving": {"concurrency": list(requests), "input": prompt, "output": answer},
         }

@@ -36,7 +36,7 @@ def show_verb(
     model: Annotated[str, typer.Argument(help="a name of `opmeter model list`, or a config.json")],
     *,
     layout: Annotated[
-        str, typer.Option(help="tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+        str, typer.Option(help="tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart")
     ] = "",
     phase: Annotated[str, typer.Option(help="decode or prefill")] = "decode",
     tokens: Annotated[int, typer.Option(help="new tokens of the pass", min=1)] = 16,

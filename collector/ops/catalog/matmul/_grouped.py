@@ -1,25 +1,42 @@
-"""The shapes of products by expert: tokens (T, K), and one weight for each of E experts."""
+"""The shapes of products by expert: tokens (T, K), and one weight for each of E experts.
 
+Behind an exchange between ranks T is the room for any routing, and few of its rows are there: where
+the column `Runtime group_list_values` says where each expert's end, no others are computed.
+"""
+
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from collector.case import Case, Slot
+from collector.ops.parts.shares import even
 from collector.ops.slots import Shape, input_shape, output_shape
-from collector.ops.spec import TensorMaker, dense_bytes
+from collector.ops.spec import Constraint, TensorMaker, dense_bytes
+from collector.vocabulary import RUNTIME_PREFIX
 
+GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
+_ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 _LAST_DIMENSION = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedProduct:
-    """The sizes of one call, and whether the weights lie transposed in memory, (E, N, K)."""
+    """The sizes of one call, whether the weights lie transposed in memory, (E, N, K), and how many
+    of the tokens, from the first on, each expert gets."""
 
     tokens: int
     k: int
     n: int
     experts: int
     transposes_weight: bool
+    counts: Shape
+
+    @property
+    def used(self) -> int:
+        """The tokens that are computed."""
+        return sum(self.counts)
 
     @property
     def weight(self) -> Shape:
@@ -30,7 +47,7 @@ class GroupedProduct:
     @property
     def flops(self) -> int:
         """A product and a sum for each pair of numbers that meet."""
-        return 2 * self.tokens * self.k * self.n
+        return 2 * self.used * self.k * self.n
 
 
 def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProduct | None:
@@ -45,8 +62,38 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
     for transposed in (False, True):
         inner, n = weight[:0:-1] if transposed else weight[1:]
         if inner == k and (out is None or out == (tokens, width(n))):
-            return GroupedProduct(tokens, k, n, weight[0], transposed)
+            counts = _told_counts(case, weight[0], tokens) or even(tokens, weight[0])
+            return GroupedProduct(tokens, k, n, weight[0], transposed, counts)
     return None
+
+
+def written_rows(sizes: GroupedProduct | None) -> int | None:
+    """The rows of the outputs that a launch writes; None where all are."""
+    return sizes.used if sizes and sizes.used < sizes.tokens else None
+
+
+def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
+    """That a row which says where groups end means some of its tokens; `read` tells its sizes."""
+
+    def holds(case: Case) -> bool:
+        sizes = read(case)
+        return (
+            case.attribute(GROUP_ENDS) is None
+            or sizes is None
+            or _told_counts(case, sizes.experts, sizes.tokens) is not None
+        )
+
+    return Constraint(f"{GROUP_ENDS} wants running sums, one for each expert, up to T", holds)
+
+
+def _told_counts(case: Case, experts: int, tokens: int) -> Shape | None:
+    text = case.attribute(GROUP_ENDS)
+    if text is None or not _ENDS.fullmatch(text):
+        return None
+    ends = (0, *map(int, text.split(",")))
+    counts = tuple(after - before for before, after in pairwise(ends))
+    is_one_each = len(counts) == experts and min(counts) >= 0
+    return counts if is_one_each and 0 < ends[-1] <= tokens else None
 
 
 def stored_weight(
@@ -63,9 +110,14 @@ def stored_weight(
 
 
 def grouped_traffic(case: Case, sizes: GroupedProduct | None, optional: frozenset[int]) -> int:
-    """Bytes of one launch: the weights of experts that have no token are not read."""
+    """Bytes of one launch: of experts without a token no weights are read, and of tokens that no
+    expert gets neither what comes in nor what goes out."""
     whole = dense_bytes(case, absent=optional)
-    if sizes is None:
+    if sizes is None or not sizes.tokens:
         return whole
-    idle = max(0, sizes.experts - sizes.tokens)
-    return whole - (case.inputs or ())[1].size_bytes // sizes.experts * idle
+    inputs, outputs = case.inputs or (), case.outputs or ()
+    idle = sum(count == 0 for count in sizes.counts)
+    by_token = [slot for slot in (*inputs, *outputs) if (slot.shape or ())[:1] == (sizes.tokens,)]
+    row_bytes = sum(slot.size_bytes for slot in by_token) // sizes.tokens
+    weights_bytes = inputs[1].size_bytes // sizes.experts * idle
+    return whole - weights_bytes - row_bytes * (sizes.tokens - sizes.used)

@@ -6,14 +6,16 @@ from collector.case import Case, Slot
 from collector.ops.catalog.matmul._grouped import (
     GroupedProduct,
     grouped_traffic,
+    groups_fit,
     read_grouped_product,
     stored_weight,
+    written_rows,
 )
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import spelling
 from collector.ops.parts.int8 import int8_product, restored, to_int8
 from collector.ops.parts.quant_scale import decoded, packed_scale, small_scale
-from collector.ops.parts.shares import even, group_ends
+from collector.ops.parts.shares import group_ends
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 from collector.vocabulary import FRACTAL_NZ
@@ -35,7 +37,7 @@ def _sizes(case: Case) -> GroupedProduct | None:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     sizes = _sizes(case)
-    counts = even(sizes.tokens, sizes.experts) if sizes else ()
+    counts = sizes.counts if sizes else ()
     out = output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight = _operands(case, make)
@@ -101,9 +103,12 @@ def _reference(
     per_token_scale: Any = None,
     **by_expert: Any,
 ) -> Any:
+    used = sum(counts)
     out = x.new_empty((x.shape[0], weight.shape[2]), dtype=output_dtype)
-    rows = zip(x.split(counts), out.split(counts), strict=True)
-    scales = per_token_scale.split(counts) if per_token_scale is not None else (None,) * len(counts)
+    rows = zip(x[:used].split(counts), out[:used].split(counts), strict=True)
+    scales: Any = (None,) * len(counts)
+    if per_token_scale is not None:
+        scales = per_token_scale[:used].split(counts)
     for expert, ((tokens, place), scale) in enumerate(zip(rows, scales, strict=True)):
         own = {name: tensor[expert] for name, tensor in by_expert.items()}
         if not counts[expert]:
@@ -227,6 +232,7 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
+    written=lambda case: written_rows(_sizes(case)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         Constraint(
@@ -243,5 +249,6 @@ OP = OpSpec(
             "a group list (E INT64) is wanted; bias and scales want (E,N), a scale of tokens (T)",
             _options_fit,
         ),
+        groups_fit(_sizes),
     ),
 )

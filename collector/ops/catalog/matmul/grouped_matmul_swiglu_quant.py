@@ -6,13 +6,15 @@ from collector.case import Case
 from collector.ops.catalog.matmul._grouped import (
     GroupedProduct,
     grouped_traffic,
+    groups_fit,
     read_grouped_product,
+    written_rows,
 )
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import inputs_are, outputs_are
 from collector.ops.parts.int8 import int8_product, quantise_rows
 from collector.ops.parts.quant_scale import small_scale
-from collector.ops.parts.shares import even, group_ends
+from collector.ops.parts.shares import group_ends
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 from collector.vocabulary import FRACTAL_NZ
@@ -30,7 +32,7 @@ def _sizes(case: Case) -> GroupedProduct | None:
 
 def _counts(case: Case) -> tuple[int, ...]:
     sizes = _sizes(case)
-    return even(sizes.tokens, sizes.experts) if sizes else ()
+    return sizes.counts if sizes else ()
 
 
 def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
@@ -70,8 +72,9 @@ def _reference(
     *,
     counts: tuple[int, ...],
 ) -> Any:
+    used = sum(counts)
     wide = x.new_empty((x.shape[0], weight.shape[2]), dtype=torch.float32)
-    places = zip(x.split(counts), wide.split(counts), strict=True)
+    places = zip(x[:used].split(counts), wide[:used].split(counts), strict=True)
     for expert, (tokens, place) in enumerate(places):
         if counts[expert]:
             total = int8_product(torch, tokens, weight[expert])
@@ -82,7 +85,7 @@ def _reference(
 
 def _flops(case: Case) -> int:
     sizes = _sizes(case)
-    return sizes.flops + _GATE_FLOPS * sizes.tokens * sizes.n // 2 if sizes else 0
+    return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2 if sizes else 0
 
 
 def _sizes_fit(case: Case) -> bool:
@@ -106,6 +109,7 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: grouped_traffic(case, _sizes(case), frozenset()),
     group=group_by_weight,
+    written=lambda case: written_rows(_sizes(case)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         inputs_are(("INT8",), (_X, _WEIGHT)),
@@ -123,5 +127,6 @@ OP = OpSpec(
             "out, and a group list (E)",
             _sizes_fit,
         ),
+        groups_fit(_sizes),
     ),
 )

@@ -34,3 +34,9 @@ def test_what_cannot_be_compared_is_passed_over():
     assert not find_difference((torch.ones(3), None), (torch.ones(4), torch.ones(1)))
     infinite = torch.full((3,), -torch.inf)
     assert not find_difference(infinite, torch.zeros(3))
+
+
+def test_rows_that_were_not_written_are_not_doubted():
+    rows = torch.tensor([[1.0], [torch.nan]])
+    assert "output 0" in find_doubt((rows,))
+    assert not find_doubt((rows,), written=1)

@@ -12,6 +12,7 @@ from collector.shapes.decoder import bundled_names, find_decoder, read_config
 from collector.shapes.kernel_set import find_kernel_set, read_kernel_set
 from collector.shapes.layout import (
     Batch,
+    Experts,
     Layout,
     Phase,
     Quantisation,
@@ -123,8 +124,8 @@ def test_any_sizes_make_a_decoder_or_are_refused(changes):
 
 
 def test_a_layout_is_read_from_its_words_and_written_back():
-    layout = layout_of("tp=8, dp=2,ep=16,sequence_split,quantisation=w8a8,nz=2")
-    assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2)
+    layout = layout_of("tp=8, dp=2,ep=16,sequence_split,quantisation=w8a8,nz=2,experts=apart")
+    assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2, Experts.APART)
     assert layout_of(str(layout)) == layout
     assert layout_of("") == Layout()
 
@@ -161,7 +162,7 @@ def test_key_heads_are_shared_or_repeated():
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        ("tp=8,dp=2,ep=16,sequence_split", "w8a8"),
+        ("tp=8,dp=2,ep=16,sequence_split", "fuses no experts in BF16"),
         ("tp=8,dp=2,ep=16,quantisation=w8a8", "sequence_split"),
     ],
 )
@@ -172,6 +173,14 @@ def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
             *(find_decoder("deepseek-v3"), layout_of(layout), batch),
             find_kernel_set("vllm-ascend-0.18"),
         )
+
+
+def test_a_pass_whose_experts_apart_would_be_sent_otherwise_is_refused():
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,experts=apart")
+    release = find_kernel_set("vllm-ascend-0.18")
+    derive_step(find_decoder("deepseek-v3"), layout, Batch(Phase.DECODE, 512, 1, 600), release)
+    with pytest.raises(BadInput, match="513 tokens with experts=apart is not derived"):
+        derive_step(find_decoder("deepseek-v3"), layout, Batch(Phase.DECODE, 513, 1, 600), release)
 
 
 def test_serving_makes_the_passes_of_its_range():
@@ -187,6 +196,18 @@ def test_serving_makes_the_passes_of_its_range():
         Batch(Phase.DECODE, 8, 1, 125, padding=3): 26,
         Batch(Phase.DECODE, 8, 1, 150, padding=3): 12,
     }
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
+    both = passes(Serving((1, 5), 100, 51, 300))
+    alone = passes(Serving((1, 5), 100, 51, 300, phases=(phase,)))
+    assert alone == {batch: times for batch, times in both.items() if batch.phase is phase}
+
+
+def test_an_answer_of_one_token_has_no_decode_to_serve():
+    with pytest.raises(BadInput, match="no pass"):
+        passes(Serving((1,), 100, 1, 300, phases=(Phase.DECODE,)))
 
 
 def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from collector.collective_case import collective_case, is_collective
+from collector.distribute_call import COMBINE, DISPATCH
 from collector.errors import BadInput
 from collector.expert_call import KERNEL
 from collector.gang_case import is_of_gangs, ranks_of
@@ -70,6 +71,18 @@ def test_launches_are_those_of_serving_every_request_once():
     # Of 3 and of 16 requests one prefill with a short prompt each, and 19 decodes in graphs.
     decodes = {'"4,3200"': 19 * 64, '"16,3200"': 19 * 64}
     assert launches == {'"1500,3200"': 64, '"8000,3200"': 64, **decodes}
+
+
+def test_a_deployment_that_decodes_only_has_its_experts_apart():
+    told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
+    with pytest.raises(BadInput, match="experts=apart is not derived"):
+        loaded(told.replace("500", "1500"))
+    source = loaded(told.replace("output: 20", "output: 20, phase: decode"))
+    kernels = {record.kernel_type for record in source.records}
+    assert {DISPATCH, COMBINE, "GroupedMatmul", "GroupedMatmulSwigluQuant"} <= kernels
+    assert KERNEL not in kernels and "experts=apart" in source.planned.name
+    gangs = {ranks_of(one.case) for one in source.records if is_of_gangs(one.case)}
+    assert gangs == {16}
 
 
 def test_experts_are_cases_of_all_their_ranks():

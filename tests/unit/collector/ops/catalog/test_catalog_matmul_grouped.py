@@ -1,5 +1,7 @@
 """Products by expert against one product for each token with the weight of its expert."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.errors import CaseRejected
@@ -190,3 +192,38 @@ def test_the_kernel_up_to_the_gate_reads_blocks_whatever_the_label(torch, case_o
         op.check(case, "npu")
         assert op.npu.build(case, Maker(torch)).args[2].tolist() == [4, 7, 10]
     assert stored == [((3, 32, 64), "FRACTAL_NZ")] * 2
+
+
+ENDS = "Runtime group_list_values"
+
+
+def routed(case, ends):
+    """The case with where each expert's rows end."""
+    return replace(case, attributes=((ENDS, ends),))
+
+
+def test_rows_behind_the_last_group_are_room_that_nobody_computes(torch, case_of, build, launch):
+    """As behind an exchange between ranks, which makes room for any routing."""
+    cells = grouped("10,32", "3,32,6", ("10,6", "FLOAT"), dtypes=("FLOAT", "FLOAT"))
+    case = routed(case_of(*cells), "2,2,5")
+    call = build(case)
+    x, weight = (tensor.double() for tensor in call.args)
+    expected = torch.cat((x[:2] @ weight[0], x[2:5] @ weight[2]))
+    out = launch(case, call)[0]
+    assert out.shape == (10, 6)
+    torch.testing.assert_close(out[:5].double(), expected, rtol=1e-5, atol=1e-5)
+    op = find("GroupedMatmul")
+    assert op.written(case) == 5
+    assert op.written(case_of(*cells)) is None
+    assert op.flops(case) == op.flops(case_of(*cells)) // 2
+    row_bytes, weight_bytes = 4 * (32 + 6), 4 * 32 * 6
+    assert op.traffic(case_of(*cells)) - op.traffic(case) == 5 * row_bytes + weight_bytes
+
+
+@pytest.mark.parametrize(
+    "ends", ["", "2,5", "2,1,5", "2,2,11", "0,0,0", "2,2,-5", "a,b,c", "1,2,3,4"]
+)
+def test_ends_of_groups_that_cannot_be_are_refused(case_of, build, ends):
+    cells = grouped("10,32", "3,32,6", ("10,6", "FLOAT"), dtypes=("FLOAT", "FLOAT"))
+    with pytest.raises(CaseRejected, match="running sums"):
+        build(routed(case_of(*cells), ends))
