@@ -22,6 +22,7 @@ from jobs.cli.comm import LISTS, comm_verb
 from jobs.cli.comm_dfc import DFC_LISTS, dfc_verb
 from jobs.cli.comm_probe_dfc import PROBE_LISTS, probe_dfc_verb
 from jobs.cli.comm_validate import validate_verb
+from jobs.cli.compare import compare_verb
 from jobs.cli.controller import controller_verb
 from jobs.cli.coverage import coverage_verb
 from jobs.cli.doctor import doctor_verb
@@ -56,6 +57,7 @@ VERBS: dict[str, Verb] = {
     "fia-backfill": fia_backfill_verb,
     "ops": ops_verb,
     "coverage": coverage_verb,
+    "compare": compare_verb,
     "grid": grid_verb,
     "doctor": doctor_verb,
     "launch": launch_verb,

@@ -62,7 +62,7 @@ def coverage_verb(
         raise BadInput("one of CAMPAIGN, --profile and --model is wanted")
     store = open_root(root)
     state = load_state(store, chosen_commit(store, root, version))
-    place = _directory(state, directory)
+    place = chosen_directory(state, directory)
     stack = state.versions[place].shown_stack
     if campaign is not None:
         described = open_campaign(campaign)
@@ -86,7 +86,8 @@ def coverage_verb(
             say(line)
 
 
-def _directory(state: State, chosen: str | None) -> str:
+def chosen_directory(state: State, chosen: str | None) -> str:
+    """The version directory that is named, or the only one. BadInput for one that is not there."""
     there = sorted(state.versions)
     place = there[0] if chosen is None and len(there) == 1 else chosen
     if place is None or place not in state.versions:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from statistics import fmean, median, stdev
 
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
@@ -17,7 +18,7 @@ from collector.expert_call import KERNELS
 from collector.gang_case import ranks_of
 from collector.plan import devices_for
 from collector.profiles.transfers import find_transfers, read_transfers
-from collector.record import CaseRecord
+from collector.record import CaseRecord, ProfileStatistics
 from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign
@@ -74,6 +75,22 @@ def step_records(
         if one.collective is not None
     )
     return records, found
+
+
+def messages_in_situ(profile: Path, step: StepCollectives, backend: str) -> tuple[CaseRecord, ...]:
+    """The same collectives with how long they took in the run, waiting for other ranks and all."""
+    records, found = step_records(profile, step, backend)
+    told = (one for one in found if one.collective is not None)
+    return tuple(
+        replace(record, profile=_statistics(one.durations_us))
+        for record, one in zip(records, told, strict=True)
+    )
+
+
+def _statistics(durations_us: Sequence[float]) -> ProfileStatistics:
+    mean_us, count = fmean(durations_us), len(durations_us)
+    std_us = stdev(durations_us) if count > 1 else 0.0
+    return ProfileStatistics(count, mean_us, median(durations_us), std_us)
 
 
 def collective_record(

@@ -1,8 +1,8 @@
 """How far a version of the database covers what a model or a profile launches. Pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from math import fsum
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.case import Case
-from collector.ops.registry import find
+from collector.ops.twins import twins_of
 from collector.record import CaseRecord
 from collector.vocabulary import RUNTIME_PREFIX
 from jobs.planning.surfaces import alike, sizes
@@ -89,11 +89,11 @@ def covered(
     known = {curve: _Places.of(places) for curve, places in places_of.items()}
 
     def standing(record: CaseRecord) -> Standing:
-        if any(one.case_id in measured for one in _twins(record.case)):
+        if any(one.case_id in measured for one in twins_of(record.case)):
             return Standing.EXACT
         if record.case_id in failed:
             return Standing.FAILED
-        curves = [known[c] for c in map(_curve, _twins(record.case)) if c in known]
+        curves = [known[c] for c in map(_curve, twins_of(record.case)) if c in known]
         if not curves:
             return Standing.MISSING
         place = np.array(_place(record.case))
@@ -167,14 +167,6 @@ def _ratio(
     whole = fsum(of)
     part = fsum(x for one, x in zip(found, of, strict=True) if one.standing is standing)
     return part / whole if whole else None
-
-
-def _twins(case: Case) -> Iterator[Case]:
-    """The case, and the same tensors under each kernel type that the same call may launch."""
-    yield case
-    op = find(case.kernel_type)
-    for kernel_type in op.twins if op is not None else ():
-        yield replace(case, kernel_type=kernel_type)
 
 
 def _curve(case: Case) -> Hashable:

@@ -33,6 +33,7 @@ from collector.profiles.discovery import software_of
 from collector.profiles.group_ranks import group_ranks
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
+from collector.profiles.step_trace import read_steps
 from collector.profiles.trace_view import asked_of_collectives
 from collector.profiles.transfers import read_transfers
 from collector.record import read_table, write_table
@@ -173,6 +174,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("run_ascend_pt/trace_view.json", _TRACE)(
         lambda path: asked_of_collectives(path.parent)
     )
+    yield in_file("run_ascend_pt/step_trace_time.csv", _STEPS)(read_steps)
     yield in_file("hccl/hcom_allReduce_.csv", _COMM)(
         lambda path: points_of("all_reduce", read_comm_table(path), str(path))
     )
@@ -246,6 +248,7 @@ _OPERATORS = b"""Name,Input Shapes,Call Stack
 npu::npu_fused_infer_attention_score,"1,2,3;4,5,6;;7",x
 aten::add,"1,2",x
 """
+_STEPS = b"Step,Computing,Communication(Not Overlapped),Free\n3,35.64,0,2214.72\n4,34.3,1,2208.1\n"
 _INFO = json.dumps({"torch_npu_version": "2.7.1", "cann_version": "8.3.RC1", "config": {}}).encode()
 _TREE = (
     b"OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,Output Shapes,"

@@ -1,0 +1,76 @@
+"""`step_trace_time.csv`, which Ascend's profiler writes beside `kernel_details.csv`: how long each
+step computed, waited for communication that nothing hid, and had nothing to do.
+
+The three add up to the step (`Stage`) but for rounding. A file has a line for each step that was
+profiled, and in some releases a `Device_id`.
+"""
+
+import csv
+import io
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+
+from collector.errors import BadInput
+from collector.profiles.discovery import find_profiles
+from collector.profiles.small_file import read_small_file
+
+FILE = "step_trace_time.csv"
+_MOST_US = 1e15
+_PARTS = ("Computing", "Communication(Not Overlapped)", "Free")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """Of so many steps together, in microseconds: what computed, the communication beside which
+    nothing did, and the rest."""
+
+    steps: int
+    computing_us: float
+    communication_us: float
+    free_us: float
+
+    @property
+    def whole_us(self) -> float:
+        return fsum((self.computing_us, self.communication_us, self.free_us))
+
+
+def read_step_trace(path: Path) -> StepTrace | None:
+    """The steps of every run at or below a path; None where no run tells them. BadInput, with file
+    and line, for a file that is none."""
+    folders = dict.fromkeys(file.parent for file in find_profiles([path]))
+    found = [
+        row for folder in folders if (folder / FILE).is_file() for row in read_steps(folder / FILE)
+    ]
+    if not found:
+        return None
+    return StepTrace(len(found), *(fsum(part) for part in zip(*found, strict=True)))
+
+
+def read_steps(file: Path) -> tuple[tuple[float, ...], ...]:
+    """What computed, communicated and rested of each step of a file, in microseconds. BadInput,
+    with the line, for a file that is none."""
+    try:
+        text = read_small_file(file).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot be read as a table of steps: {error}", path=file) from error
+    lines = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = next(lines, [])
+        if missing := [name for name in _PARTS if name not in header]:
+            raise BadInput(
+                f"the columns {', '.join(_PARTS)} are wanted: no {missing[0]}", path=file
+            )
+        places = [header.index(name) for name in _PARTS]
+        return tuple(tuple(map(_time_us, (row[at] for at in places))) for row in lines if row)
+    except (csv.Error, IndexError, ValueError) as error:
+        raise BadInput(
+            f"line {lines.line_num}: times of a step, in microseconds, are wanted", path=file
+        ) from error
+
+
+def _time_us(cell: str) -> float:
+    number = float(cell)
+    if not 0 <= number <= _MOST_US:
+        raise ValueError("no time of a step")
+    return number

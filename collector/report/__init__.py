@@ -1,0 +1,1 @@
+"""What the numbers of a database say of something else that was measured."""

@@ -1,0 +1,218 @@
+"""`opmeter compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collector.counting import counted
+from collector.errors import BadInput
+from jobs.cli.coverage import chosen_directory
+from jobs.cli.db import chosen_commit
+from jobs.cli.options import CommitOption, DatabaseRootOption
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.profiles.step_trace import StepTrace
+    from collector.record import CaseRecord
+    from collector.report.comparison import M6, Compared, StepSum
+    from collector.store.base import Store
+    from jobs.campaign.campaign_file import Campaign
+
+_LISTED = 10
+_KERNEL_WIDTH = 32
+_SAID = {
+    "isolated": "kernels, as they were measured apart",
+    "context": "how much longer they took in the run",
+    "unknown": "kernels without an isolated time",
+    "overlap": "less was computed than kernels took: some ran beside others",
+    "messages": "collectives, as they were measured apart",
+    "waiting": "other communication that nothing hid: waiting, contention, messages not known",
+    "host": "nothing ran",
+}
+
+
+def compare_verb(
+    profile: Annotated[Path, typer.Argument(help="a profile, or a folder of profiles")],
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+    version: CommitOption = None,
+    directory: Annotated[
+        str | None, typer.Option(help="a version directory  [the only one]")
+    ] = None,
+    grid: Annotated[
+        str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
+    ] = "",
+    cache: Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
+) -> None:
+    """Hold a profile against a version of the database: each case, and the step by its causes."""
+    from collector.database.snapshot import load_state
+    from collector.profiles.step_trace import read_step_trace
+    from collector.report.comparison import compared, m6, step_sum
+    from collector.report.isolated import isolated_times
+    from jobs.cli.opening import open_root
+    from jobs.planning.coverage_sources import roofline_us
+    from jobs.planning.forecast import peaks_of
+
+    if cache not in (None, "warm", "cold"):
+        raise BadInput(f"--cache {cache!r}: warm or cold is wanted")
+    store = open_root(root)
+    state = load_state(store, chosen_commit(store, root, version))
+    place = chosen_directory(state, directory)
+    stack = state.versions[place].shown_stack
+    records = _records(_described(profile, grid, stack.device), store)
+    found = compared(records, *isolated_times(state, place, cache=cache))
+    trace = read_step_trace(profile)
+    peaks = peaks_of(stack)
+    known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
+    parts = step_sum(found, trace) if trace else None
+    if as_json:
+        _print_json(place, found, trace, parts, known)
+        return
+    for line in _lines(place, found, trace, parts, known):
+        say(line)
+
+
+def _described(profile: Path, grid: str, device: str) -> Campaign:
+    """A campaign with the profile as its only source."""
+    import yaml
+
+    from jobs.campaign.campaign_file import campaign_from_text
+
+    source: dict[str, Any] = {"profile": str(profile)}
+    if grid:
+        sizes = grid.split(",")
+        if not all(size.strip().isdecimal() for size in sizes):
+            raise BadInput(f"--grid {grid!r}: numbers such as 48,8,2 are wanted")
+        source["collectives"] = {"grid": [int(size) for size in sizes]}
+    backend = "cpu" if device.startswith("CPU_") else "npu"
+    told = {"campaign": "compare", "sources": [source], "backend": backend, "devices": 1 << 16}
+    return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())
+
+
+def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
+    """The profile's kernels, and its messages where a grid says how their ranks lie."""
+    from jobs.campaign.source_kinds import ProfileSource
+    from jobs.planning.collective_sources import messages_in_situ
+    from jobs.planning.sources import load_sources
+
+    (source,) = campaign.sources
+    assert isinstance(source, ProfileSource)
+    (kernels,) = load_sources(
+        replace(campaign, sources=(replace(source, collectives=None),)), store
+    )
+    if source.collectives is None:
+        return kernels.records
+    return (*kernels.records, *messages_in_situ(source.path, source.collectives, campaign.backend))
+
+
+def _lines(
+    place: str,
+    found: Sequence[Compared],
+    trace: StepTrace | None,
+    parts: StepSum | None,
+    known: M6 | None,
+) -> Iterator[str]:
+    from collector.report.comparison import by_kernel
+
+    yield f"version     {place}"
+    exact = sum(one.isolated is not None for one in found)
+    yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time"
+    yield from _step_lines(trace, parts)
+    if known is not None:
+        yield (
+            f"M6          {known.covered:.2f} covered in situ, {known.forecast:.2f} forecast with "
+            f"rooflines, {known.isolated:.2f} as measured apart; by what computed and communicated"
+        )
+    yield "in situ by isolated, of launches: a tenth below, half below, a tenth above"
+    for row in by_kernel(found):
+        spread = "  ".join(f"{ratio:6.2f}" for ratio in row.ratios) if row.ratios else "-"
+        share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
+        yield (
+            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms in situ, "
+            f"{share:4.0%} compared: {spread}"
+        )
+    yield from _largest(found)
+
+
+def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]:
+    if trace is None or parts is None:
+        yield "step        not told: no step_trace_time.csv beside the profile"
+        return
+    yield f"step        {parts.measured_us / 1e3:,.3f} ms of {counted(trace.steps, 'step')}"
+    for name, part_us in parts.parts:
+        share = part_us / parts.measured_us if parts.measured_us else 0.0
+        yield f"  {name:<9} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_SAID[name]}"
+
+
+def _largest(found: Sequence[Compared]) -> Iterator[str]:
+    """The cases that leave most of the step unexplained."""
+    unknown = sorted((one for one in found if not one.isolated), key=_unexplained_us)
+    if unknown:
+        yield "without an isolated time; a campaign with this profile as a source measures them"
+    for one in reversed(unknown[-_LISTED:]):
+        ms = one.in_situ.total_us / 1e3
+        yield f"  {ms:11,.3f} ms {one.why:<12} {one.record.case.describe()}"
+    apart = sorted((one for one in found if one.isolated), key=_unexplained_us)
+    if apart:
+        yield "furthest from their isolated time, in all their launches"
+    for one in reversed(apart[-_LISTED:]):
+        yield f"  {_unexplained_us(one) / 1e3:11,.3f} ms {_told(one)}"
+
+
+def _unexplained_us(one: Compared) -> float:
+    return abs(one.in_situ.total_us - one.isolated_us)
+
+
+def _told(one: Compared) -> str:
+    assert one.isolated is not None
+    known = one.isolated
+    bounds = f" ({known.low_us:.4g} to {known.high_us:.4g})" if known.low_us else ""
+    twin = f" as {one.kernel_type}" if one.kernel_type != one.record.case.kernel_type else ""
+    times = f"{one.in_situ.mean_us:.4g} us in situ, {known.mean_us:.4g}{bounds} apart{twin}"
+    return f"{times}: {one.record.case.describe()}"
+
+
+def _print_json(
+    place: str,
+    found: Sequence[Compared],
+    trace: StepTrace | None,
+    parts: StepSum | None,
+    known: M6 | None,
+) -> None:
+    import json
+    from dataclasses import asdict
+
+    from collector.report.comparison import by_kernel
+
+    cases = [
+        {
+            "case_id": one.record.case_id,
+            "kernel_type": one.record.case.kernel_type,
+            "case": one.record.case.describe(),
+            "in_situ": {
+                "launches": one.in_situ.count,
+                "mean_us": one.in_situ.mean_us,
+                "std_us": one.in_situ.std_us,
+            },
+            "isolated": asdict(one.isolated) if one.isolated else None,
+            "measured_as": one.kernel_type if one.isolated else None,
+            "ratio": one.ratio,
+            "why": one.why,
+        }
+        for one in found
+    ]
+    told = {
+        "version": place,
+        "steps": asdict(trace) if trace else None,
+        "sum": asdict(parts) if parts else None,
+        "m6": asdict(known) if known else None,
+        "kernels": [asdict(row) for row in by_kernel(found)],
+        "cases": cases,
+    }
+    typer.echo(json.dumps(told, indent=1))

@@ -1,0 +1,64 @@
+"""`step_trace_time.csv` of a run: what its steps are made of."""
+
+import pytest
+
+from collector.errors import BadInput
+from collector.profiles.bundled import write_bundled_profile
+from collector.profiles.discovery import find_profiles
+from collector.profiles.step_trace import FILE, StepTrace, read_step_trace
+
+pytestmark = pytest.mark.fast
+
+_HEADER = "Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Free,Stage\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A profile, and the file of its steps."""
+    profile = write_bundled_profile("quickstart", tmp_path)
+    (file,) = find_profiles([profile])
+    return profile, file.parent / FILE
+
+
+def test_steps_are_summed_up(run):
+    profile, file = run
+    assert read_step_trace(profile) is None
+    file.write_text(_HEADER + "0,3,35.5,1,0,2214.75,2251.25\n0,4,34.5,0,2,2208,2242.5\n")
+    assert read_step_trace(profile) == StepTrace(2, 70.0, 1.0, 4422.75)
+    assert read_step_trace(profile).whole_us == 4493.75
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Step,Computing\n1,2\n", "no Communication"),
+        ("", "no Computing"),
+        ("x" * 200_000, "line 1"),
+        (_HEADER + "0,3,x,1,0,2,3\n", "line 2"),
+        (_HEADER + "0,3,1,1,0,2,3\n0,4,nan,1,0,2,3\n", "line 3"),
+        (_HEADER + "0,3,-1,1,0,2,3\n", "line 2"),
+        (_HEADER + "0,3,1e300,1,0,2,3\n", "line 2"),
+        (_HEADER + "0,3\n", "line 2"),
+        (_HEADER + '0,3,"' + "1" * 200_000 + '",1,0,2,3\n', "line"),
+    ],
+)
+def test_what_is_no_table_of_steps_is_refused_with_its_line(run, text, said):
+    profile, file = run
+    file.write_text(text)
+    with pytest.raises(BadInput, match=said) as error:
+        read_step_trace(profile)
+    assert FILE in str(error.value)
+
+
+def test_the_parts_of_real_steps_add_up_to_them(real_profiles):
+    """Stage is what the profiler says of the whole, to its rounding."""
+    wanted = {
+        "inference_cann9.1_ascend_pt": None,
+        "train_cann8.3rc1_rank0_ascend_pt": 810_022.25,
+        "resnet_2025_rank0_ascend_pt": 136_581.0,
+    }
+    for name, stage_us in wanted.items():
+        found = read_step_trace(real_profiles / name)
+        assert found is not None
+        if stage_us is not None:
+            assert found.whole_us == pytest.approx(stage_us, rel=1e-5)

@@ -1,0 +1,107 @@
+"""What is in situ against what was measured apart, and the step rebuilt."""
+
+from math import fsum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.collective import Collective
+from collector.collective_case import CollectiveCase
+from collector.profiles.step_trace import StepTrace
+from collector.record import CaseRecord, ProfileStatistics
+from collector.report.comparison import Isolated, by_kernel, compared, m6, step_sum
+from collector.topology import Grid
+from collector.vocabulary import BASE_CELLS
+
+pytestmark = pytest.mark.fast
+
+
+def record(kernel, rows, count, mean_us):
+    cells = (f"{rows},8;{rows},8", "FLOAT;FLOAT", "ND;ND", f"{rows},8", "FLOAT", "ND")
+    if kernel.startswith("MatMul"):
+        cells = (f"{rows},8;8,8", "FLOAT;FLOAT", "ND;ND", f"{rows},8", "FLOAT", "ND")
+    told = dict(zip(BASE_CELLS[2:], cells, strict=True)) | dict.fromkeys(BASE_CELLS[:2], "")
+    return CaseRecord(kernel, told, {}, ProfileStatistics(count, mean_us, mean_us, 0.0))
+
+
+def message(count, mean_us):
+    one = Collective("all_reduce", 4096, "bfloat16", 2, 0)
+    found = CollectiveCase(one, Grid((1, 2)), 2, "kernel", "").record()
+    return CaseRecord(
+        found.kernel_type, found.cells, found.extra, ProfileStatistics(count, mean_us, mean_us, 0.0)
+    )
+
+
+def apart(one, mean_us):
+    return {one.case_id: Isolated(mean_us)}
+
+
+def test_the_step_is_rebuilt_by_hand():
+    """Ten adds of 6 us that take 5 apart, two products of 40 us of which nothing is known, three
+    messages of 30 us of which 20 are apart; the device computed 130 us, 10 less than its kernels
+    took, and 80 of 90 us of messages were hidden by nothing."""
+    add, product, sent = record("Add", 4, 10, 6.0), record("MatMulV2", 4, 2, 40.0), message(3, 30.0)
+    found = compared((add, product, sent), apart(add, 5.0) | apart(sent, 20.0), {})
+    trace = StepTrace(1, computing_us=130.0, communication_us=80.0, free_us=15.0)
+    told = step_sum(found, trace)
+    assert dict(told.parts) == {
+        "isolated": 50.0,
+        "context": 10.0,
+        "unknown": 80.0,
+        "overlap": -10.0,
+        "messages": 60.0,
+        "waiting": 20.0,
+        "host": 15.0,
+    }
+    assert told.measured_us == fsum(part for _, part in told.parts) == 225.0
+    known = m6(found, trace, lambda record: 7.0)
+    assert (known.covered, known.forecast, known.isolated) == pytest.approx(
+        (150 / 210, (50 + 60 + 14) / 210, 110 / 210)
+    )
+
+
+_TIMES = st.floats(0.01, 1e6)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 99), _TIMES, st.none() | _TIMES), max_size=9),
+    st.lists(st.tuples(st.integers(1, 99), _TIMES, st.none() | _TIMES), max_size=1),
+    st.tuples(*[st.floats(0, 1e7)] * 3),
+)
+def test_the_parts_are_the_step_whatever_is_known(kernels, messages, steps):
+    rows = [(record("Add", 4 + at, n, us), known) for at, (n, us, known) in enumerate(kernels)]
+    rows += [(message(n, us), known) for n, us, known in messages]
+    isolated = {one.case_id: Isolated(known) for one, known in rows if known is not None}
+    trace = StepTrace(1, *steps)
+    told = step_sum(compared((one for one, _ in rows), isolated, {}), trace)
+    assert fsum(part for _, part in told.parts) == pytest.approx(trace.whole_us, abs=1e-3)
+    assert min(told.isolated_us, told.unknown_us, told.messages_us, told.waiting_us) >= -1e-6
+
+
+def test_a_twin_answers_for_what_the_runtime_chose():
+    found = compared(
+        (record("MatMulV3", 4, 1, 9.0),), apart(record("MatMulV2", 4, 1, 1.0), 6.0), {}
+    )
+    assert (found[0].kernel_type, found[0].ratio) == ("MatMulV2", 1.5)
+
+
+def test_what_has_no_isolated_time_says_why():
+    tried, other = record("Add", 4, 1, 9.0), record("Add", 5, 1, 9.0)
+    found = compared((tried, other), {}, {tried.case_id: "oom"})
+    assert [one.why for one in found] == ["oom", "missing"]
+    (row,) = by_kernel(found)
+    assert row.ratios is None and row.compared_us == 0.0 and row.launches == 2
+
+
+def test_ratios_are_those_of_launches():
+    """Of a hundred launches five are ten times as long as apart, and the others half."""
+    many, few = record("Add", 4, 95, 1.0), record("Add", 5, 5, 20.0)
+    found = compared((few, many), apart(many, 2.0) | apart(few, 2.0), {})
+    (row,) = by_kernel(found)
+    assert row.ratios == (0.5, 0.5, 0.5)
+    assert (row.cases, row.launches, row.in_situ_us, row.isolated_us) == (2, 100, 195.0, 200.0)
+
+
+def test_a_run_in_which_nothing_ran_has_no_m6():
+    assert m6((), StepTrace(1, 0.0, 0.0, 9.0), lambda record: 0.0) is None

@@ -1,0 +1,115 @@
+"""`opmeter compare` as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.database.merge import CREATE, merge
+from collector.errors import BadInput
+from collector.profiles.bundled import write_bundled_profile
+from collector.profiles.discovery import find_profiles
+from collector.profiles.kernel_details import read_profile
+from collector.profiles.step_trace import FILE
+from collector.store import open_store
+from jobs.cli.app import app
+from jobs.planning.sources import completed_records
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    MadePlan,
+    MadeShard,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    """A profile whose steps are told, and a database that has all of its cases but products: 5 us,
+    and one more for each that follows."""
+    monkeypatch.chdir(tmp_path)
+    found = write_bundled_profile("quickstart", tmp_path / "profile")
+    _make_database(tmp_path, completed_records(read_profile([found]).records))
+    (file,) = find_profiles([found])
+    (file.parent / FILE).write_text(
+        "Step,Computing,Communication(Not Overlapped),Free\n1,90000,5000,1000\n"
+    )
+    return found
+
+
+def _make_database(folder, records):
+    known = [record for record in records if not record.kernel_type.startswith("MatMul")]
+    made = MadePlan([MadeShard("shard", known, [answered(known, 5.0)])])
+    store = open_store(str(folder / "data"))
+    write_campaign(store, made)
+    merge(store, [made.name], guard=CREATE, author="test")
+
+
+def compare(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words), "--root", "data"])
+
+
+def test_a_profile_is_held_against_what_was_measured_apart(profile):
+    told = json.loads(compare(profile, "--json").stdout)
+    records = completed_records(read_profile([profile]).records)
+    assert told["version"] == PATH and len(told["cases"]) == len(records)
+    by_id = {one["case_id"]: one for one in told["cases"]}
+    apart_us = 5.0
+    for record in records:
+        one = by_id[record.case_id]
+        is_known = not record.kernel_type.startswith("MatMul")
+        assert one["in_situ"]["launches"] == record.profile.count
+        assert (one["isolated"] is not None) == is_known == (one["why"] == "")
+        if is_known:
+            assert one["isolated"]["low_us"] < apart_us < one["isolated"]["high_us"]
+            assert one["ratio"] == pytest.approx(record.profile.mean_us / apart_us)
+            apart_us += 1
+    whole = told["sum"]
+    parts = [value for name, value in whole.items() if name != "measured_us"]
+    assert sum(parts) == pytest.approx(whole["measured_us"]) == 96_000
+    assert whole["host_us"] == 1000 and whole["waiting_us"] == 5000
+
+
+def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
+    said = compare(profile).stdout
+    for part in ("isolated", "context", "unknown", "overlap", "messages", "waiting", "host"):
+        assert f"\n  {part} " in said
+    assert "step        96.000 ms of 1 step" in said
+    assert "without an isolated time" in said and "missing      MatMul" in said
+
+
+def test_a_profile_without_steps_is_compared_by_case_alone(profile):
+    (file,) = find_profiles([profile])
+    (file.parent / FILE).unlink()
+    said = compare(profile).stdout
+    assert "step        not told: no step_trace_time.csv" in said and "M6" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "no such file or folder"),
+        (["profile", "--grid", "a,b"], "numbers such as"),
+        (["profile", "--cache", "hot"], "warm or cold"),
+        (["profile", "--directory", "other"], "--directory"),
+        (["profile", "--grid", "1,2"], "communication.json"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(profile, words, said):
+    error = compare(*words).exception
+    assert isinstance(error, BadInput) and said in str(error)
+
+
+def test_a_real_run_is_compared_with_its_messages(real_profiles, tmp_path, monkeypatch):
+    """The database has the cases of the run's kernels; of messages it has none."""
+    monkeypatch.chdir(tmp_path)
+    run = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
+    _make_database(tmp_path, completed_records(read_profile([run]).records))
+    told = json.loads(compare(run, "--grid", "1,8", "--json").stdout)
+    assert told["sum"]["measured_us"] == pytest.approx(810_022.46)
+    messages = [one for one in told["cases"] if one["kernel_type"].startswith("hcom")]
+    assert messages and all(one["isolated"] is None for one in messages)
+    assert told["sum"]["waiting_us"] == pytest.approx(420_174.26)
+    assert 0 < told["m6"]["isolated"] < told["m6"]["covered"] < 1
