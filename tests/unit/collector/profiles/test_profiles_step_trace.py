@@ -33,7 +33,7 @@ def test_steps_are_summed_up(run):
     [
         ("Step,Computing\n1,2\n", "no Communication"),
         ("", "no Computing"),
-        ("x" * 200_000, "line 1"),
+        ("x" * 200_000, "no Computing"),
         (_HEADER + "0,3,x,1,0,2,3\n", "line 2"),
         (_HEADER + "0,3,1,1,0,2,3\n0,4,nan,1,0,2,3\n", "line 3"),
         (_HEADER + "0,3,-1,1,0,2,3\n", "line 2"),
