@@ -10,29 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.case import Case
-from collector.ops.twins import twins_of
 from collector.record import CaseRecord
-from collector.vocabulary import RUNTIME_PREFIX
-from jobs.planning.surfaces import alike, sizes
+from jobs.planning.serving_place import place_of
 
 Floats = npt.NDArray[np.float64]
 
-_BLOCK = 1024  # places looked at together: most cases find their neighbours among a few
-# Columns of numbers that lengths decide, as shapes do others: of attention, and of a message.
-_OF_LENGTHS = frozenset(
-    RUNTIME_PREFIX + name
-    for name in (
-        *("actual_seq_lengths_shape", "actual_seq_lengths_values"),
-        *("actual_seq_lengths_kv_shape", "actual_seq_lengths_kv_values"),
-        *("avg_seq_len", "block_table_shape", "block_table_valid_blocks", "message_bytes"),
-    )
-)
+NEAR = 4.0  # how many times as large or as small a neighbour may be
+_BLOCK = 1024  # cases looked at together: most find their neighbours among a few
 
 
 class Standing(StrEnum):
-    """Of a case: `exact` has a duration. `between` measured cases of its curve (its kernel, dtypes,
-    formats and settings): one is nowhere larger, and another nowhere smaller. `outside` of those
-    that its curve has. `missing` without any. `failed` was tried, and has none."""
+    """Of a case: `exact` has a duration. `between` measured cases of its curve, which has the same
+    weights, heads and settings: of tokens, requests and lengths one has nowhere more and at least a
+    quarter of each, another nowhere less and at most four times. `outside` of those that its curve
+    has. `missing` without any. `failed` was tried, and has none."""
 
     EXACT = "exact"
     BETWEEN = "between"
@@ -83,49 +74,51 @@ def covered(
     wanted: Sequence[Wanted], measured: Mapping[str, Case], failed: Collection[str]
 ) -> tuple[Covered, ...]:
     """The standing of each case. `measured` are the cases with a duration, by id."""
-    places_of: dict[Hashable, list[list[float]]] = defaultdict(list)
-    for case in measured.values():
-        places_of[_curve(case)].append(_place(case))
-    known = {curve: _Places.of(places) for curve, places in places_of.items()}
+    exact: set[Hashable] = set()
+    sizes_of: dict[Hashable, list[tuple[float, ...]]] = defaultdict(list)
+    for place in map(place_of, measured.values()):
+        exact.add(place.exact)
+        sizes_of[place.curve].append(place.sizes)
+    known = {curve: _Measured.of(sizes) for curve, sizes in sizes_of.items()}
 
     def standing(record: CaseRecord) -> Standing:
-        if any(one.case_id in measured for one in twins_of(record.case)):
+        place = place_of(record.case)
+        if record.case_id in measured or place.exact in exact:
             return Standing.EXACT
         if record.case_id in failed:
             return Standing.FAILED
-        curves = [known[c] for c in map(_curve, twins_of(record.case)) if c in known]
-        if not curves:
+        if (curve := known.get(place.curve)) is None:
             return Standing.MISSING
-        place = np.array(_place(record.case))
-        is_between = any(places.bracket(place) for places in curves)
-        return Standing.BETWEEN if is_between else Standing.OUTSIDE
+        return Standing.BETWEEN if curve.bracket(place.sizes) else Standing.OUTSIDE
 
     return tuple(Covered(one, standing(one.record)) for one in wanted)
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The measured cases of a curve (cases, sizes), and their least and greatest sizes."""
+class _Measured:
+    """The sizes of a curve's measured cases (cases, sizes), by the first of them, which stands by
+    itself besides."""
 
     all: Floats
-    least: Floats
-    greatest: Floats
+    first: Floats
 
     @classmethod
-    def of(cls, places: Sequence[Sequence[float]]) -> "_Places":
-        found = np.array(places)
-        return cls(found, found.min(axis=0), found.max(axis=0))
+    def of(cls, sizes: Sequence[Sequence[float]]) -> "_Measured":
+        found = np.unique(np.array(sizes, np.float64), axis=0)
+        return cls(found, found[:, 0])
 
-    def bracket(self, place: Floats) -> bool:
-        """Whether one of them is nowhere larger, and another nowhere smaller."""
-        if (place < self.least).any() or (place > self.greatest).any():
-            return False
-        below = above = False
-        for start in range(0, len(self.all), _BLOCK):
-            block = self.all[start : start + _BLOCK]
-            below = below or bool((block <= place).all(axis=1).any())
-            above = above or bool((block >= place).all(axis=1).any())
-            if below and above:
+    def bracket(self, sizes: Sequence[float]) -> bool:
+        """Whether one of them is nowhere larger, and another nowhere smaller, both near."""
+        place = np.array(sizes, np.float64)
+        return self._is_one(place / NEAR, place) and self._is_one(place, place * NEAR)
+
+    def _is_one(self, least: Floats, most: Floats) -> bool:
+        """Whether one lies between these, all sizes of it."""
+        start = int(np.searchsorted(self.first, least[0], "left"))
+        end = int(np.searchsorted(self.first, most[0], "right"))
+        for at in range(start, end, _BLOCK):
+            block = self.all[at : min(at + _BLOCK, end)]
+            if ((least <= block) & (block <= most)).all(axis=1).any():
                 return True
         return False
 
@@ -167,28 +160,3 @@ def _ratio(
     whole = fsum(of)
     part = fsum(x for one, x in zip(found, of, strict=True) if one.standing is standing)
     return part / whole if whole else None
-
-
-def _curve(case: Case) -> Hashable:
-    """What a case shares with those that differ in sizes and lengths alone."""
-    kernel, inputs, outputs, op_state, attributes = alike(case)
-    settings = tuple((name, "" if _is_length(name) else text) for name, text in attributes)
-    return kernel, inputs, outputs, op_state, settings
-
-
-def _place(case: Case) -> list[float]:
-    """Its sizes, and the mean of each column of lengths."""
-    lengths = (text for name, text in case.attributes if _is_length(name))
-    return [*map(float, sizes(case)), *map(_mean, lengths)]
-
-
-def _is_length(name: str) -> bool:
-    return name in _OF_LENGTHS
-
-
-def _mean(text: str) -> float:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        return 0.0
-    return fsum(numbers) / len(numbers)

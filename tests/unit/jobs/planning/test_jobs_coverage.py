@@ -1,5 +1,7 @@
 """How far a version covers what is wanted."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,18 +16,24 @@ from jobs.planning.coverage import Covered, Standing, Wanted, covered, share, us
 pytestmark = pytest.mark.fast
 
 
-def record(kernel, shape, **extra):
+def record(kernel, shapes, output=None, dtypes=None, **extra):
+    slots = shapes.split(";")
+    told = ";".join(dtypes or ["FLOAT" if shape else "DT_UNDEFINED" for shape in slots])
     cells = {
         "OP State": "dynamic",
         "Accelerator Core": "",
-        "Input Shapes": f'"{shape}"',
-        "Input Data Types": "FLOAT",
-        "Input Formats": "ND",
-        "Output Shapes": f'"{shape}"',
+        "Input Shapes": f'"{shapes}"',
+        "Input Data Types": told,
+        "Input Formats": ";".join("ND" if shape else "NULL" for shape in slots),
+        "Output Shapes": f'"{output or slots[0]}"',
         "Output Data Types": "FLOAT",
         "Output Formats": "ND",
     }
     return CaseRecord(kernel, cells, {f"Runtime {name}": text for name, text in extra.items()})
+
+
+def product(rows, width=96, depth=64, kernel="MatMulV2"):
+    return record(kernel, f"{rows},{depth};{depth},{width}", f"{rows},{width}")
 
 
 def standings(wanted, measured, failed=()):
@@ -35,35 +43,90 @@ def standings(wanted, measured, failed=()):
 
 
 def test_a_case_has_a_duration_or_neighbours_or_nothing():
-    measured = [record("Exp", "8,64"), record("Exp", "32,128")]
+    measured = [record("Exp", "8,64"), record("Exp", "32,64")]
     wanted = [
-        *(record("Exp", shape) for shape in ("8,64", "16,64", "32,64", "8,256", "4,64", "32")),
+        *(record("Exp", shape) for shape in ("8,64", "16,64", "4,64", "16,128", "32")),
         *(record("Log", "8,64"), record("Exp", "64,64")),
     ]
     assert standings(wanted, measured, failed=[record("Exp", "64,64")]) == [
-        *("exact", "between", "between", "outside", "outside", "missing"),
+        *("exact", "between", "outside", "missing", "missing"),
         *("missing", "failed"),
     ]
 
 
+def test_neighbours_have_the_same_weights_and_lie_near():
+    measured = [product(16), product(128), product(4096), product(64, width=192)]
+    wanted = [
+        product(32),  # twice 16, a quarter of 128
+        product(20),  # 128 is more than four times as many
+        product(256),  # no more than twice 128, and 4,096 is sixteen times as many
+        product(32, width=192),
+        product(32, width=128),
+        product(32, kernel="MatMulV3"),
+    ]
+    assert standings(wanted, measured) == [
+        *("between", "outside", "outside", "outside", "missing", "between"),
+    ]
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=4, unique=True),
+    st.tuples(*[st.integers(0, 3)] * 3),
+)
+def test_a_product_with_weights_of_its_own_has_no_neighbours(corners, asked):
+    """However far around it others lie."""
+    measured = [product(16 << i, 96 << j, 64 << k) for i, j, k in corners]
+    i, j, k = asked
+    (standing,) = standings([product(24 << i, 100 << j, 72 << k)], measured)
+    assert standing == "missing"
+
+
 def test_a_twin_that_the_runtime_chose_answers_for_the_kernel_that_was_asked_for():
-    asked = record("MatMulV2", "4112,64")
-    ran = record("MatMulV3", "4112,64")
+    asked, ran = product(4112), product(4112, kernel="MatMulV3")
     assert standings([asked], [ran], failed=[asked]) == ["exact"]
 
 
-def test_lengths_are_sizes_and_settings_are_not():
-    def attention(lengths, heads="4"):
+def test_tokens_of_batches_stand_behind_their_heads():
+    def absorbed(heads, tokens):
         return record(
-            "FusedInferAttentionScore",
-            "2,64",
-            actual_seq_lengths_kv_values=lengths,
-            num_heads=heads,
+            "BatchMatMulV2", f"{heads},{tokens},128;{heads},128,512", f"{heads},{tokens},512"
         )
 
-    measured = [attention("100,100"), attention("400,400")]
-    wanted = [attention("250,250"), attention("500,500"), attention("250,250", "8")]
-    assert standings(wanted, measured) == ["between", "outside", "missing"]
+    measured = [absorbed(16, 4), absorbed(16, 16)]
+    wanted = [absorbed(16, 8), absorbed(8, 8), absorbed(16, 32)]
+    assert standings(wanted, measured) == ["between", "missing", "outside"]
+
+
+def attention(requests, lengths, heads=4, pages=64, width=9, **more):
+    slots = [""] * 15
+    slots[0], slots[5], slots[6] = f"{requests},{heads},128", f"{requests}", f"{requests}"
+    slots[1] = slots[2] = f"{pages},128,128"
+    slots[14] = f"{requests},{width}"
+    return record(
+        "FusedInferAttentionScore",
+        ";".join(slots),
+        actual_seq_lengths_kv_values=",".join(map(str, lengths)),
+        num_heads=str(heads),
+        **more,
+    )
+
+
+def test_lengths_are_sizes_and_heads_are_not():
+    measured = [attention(2, (100, 100)), attention(2, (400, 400))]
+    wanted = [
+        *(attention(2, (250, 250)), attention(2, (500, 500)), attention(2, (250, 250), heads=8)),
+        attention(4, (250, 250, 250, 250)),
+    ]
+    assert standings(wanted, measured) == ["between", "outside", "missing", "outside"]
+
+
+def test_how_many_pages_a_host_has_tells_nothing_of_a_launch():
+    known = attention(2, (100, 300), block_table_valid_blocks="1,3", source_profile="p0")
+    served = attention(2, (100, 300), pages=12_307, width=320)
+    assert standings([served], [known]) == ["exact"]
+    assert standings([attention(2, (100, 301), pages=12_307)], [known]) == ["outside"]
+    warm = replace(known, cells=known.cells | {"OP State": "static"})
+    assert standings([served], [warm]) == ["exact"]
 
 
 def test_a_message_between_measured_ones_is_of_the_same_ranks_and_grid():
