@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from collector.counting import counted
 from collector.errors import BadInput
 from jobs.cli.coverage import chosen_directory
 from jobs.cli.db import chosen_commit
+from jobs.cli.one_source import campaign_of
 from jobs.cli.options import CommitOption, DatabaseRootOption
 from jobs.cli.terminal import say
 
@@ -65,7 +66,7 @@ def compare_verb(
     state = load_state(store, chosen_commit(store, root, version))
     place = chosen_directory(state, directory)
     stack = state.versions[place].shown_stack
-    records = _records(_described(profile, grid, stack.device), store)
+    records = _records(campaign_of({"profile": str(profile)}, grid, stack.device), store)
     found = compared(records, *isolated_times(state, place, cache=cache))
     trace = read_step_trace(profile)
     peaks = peaks_of(stack)
@@ -76,23 +77,6 @@ def compare_verb(
         return
     for line in _lines(place, found, trace, parts, known):
         say(line)
-
-
-def _described(profile: Path, grid: str, device: str) -> Campaign:
-    """A campaign with the profile as its only source."""
-    import yaml
-
-    from jobs.campaign.campaign_file import campaign_from_text
-
-    source: dict[str, Any] = {"profile": str(profile)}
-    if grid:
-        sizes = grid.split(",")
-        if not all(size.strip().isdecimal() for size in sizes):
-            raise BadInput(f"--grid {grid!r}: numbers such as 48,8,2 are wanted")
-        source["collectives"] = {"grid": [int(size) for size in sizes]}
-    backend = "cpu" if device.startswith("CPU_") else "npu"
-    told = {"campaign": "compare", "sources": [source], "backend": backend, "devices": 1 << 16}
-    return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())
 
 
 def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.case import shape_text
 from collector.counting import counted
 from collector.errors import BadInput
+from jobs.cli.coverage_lines import coverage_lines, message_lines, print_json
 from jobs.cli.db import chosen_commit
+from jobs.cli.one_source import ServedModel, campaign_of
 from jobs.cli.options import CommitOption, DatabaseRootOption
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.database.state import State
-    from jobs.campaign.campaign_file import Campaign
-    from jobs.planning.coverage import Covered, UserMetrics
-
-_LISTED = 10
-_KERNEL_WIDTH = 32
+    from jobs.planning.coverage import Covered
 
 
 def coverage_verb(
@@ -41,12 +37,30 @@ def coverage_verb(
     ] = None,
     layout: Annotated[str, typer.Option(help="of the model: tp=8,sequence_split,...")] = "",
     concurrency: Annotated[
-        list[int] | None, typer.Option(help="requests that it serves at once  [1, 8, 32]")
+        list[int] | None, typer.Option(help="requests that it serves at once  [1, 8, 32]", min=1)
     ] = None,
-    input_tokens: Annotated[int, typer.Option("--input", help="tokens of a prompt", min=1)] = 4096,
+    input_tokens: Annotated[
+        int | None, typer.Option("--input", help="tokens of a prompt  [4096]", min=1)
+    ] = None,
     output_tokens: Annotated[
-        int, typer.Option("--output", help="tokens of an answer", min=1)
-    ] = 512,
+        int | None, typer.Option("--output", help="tokens of an answer  [512]", min=1)
+    ] = None,
+    max_batched_tokens: Annotated[
+        int | None, typer.Option(help="in one pass  [8192]", min=1)
+    ] = None,
+    graph_sizes: Annotated[
+        list[int] | None, typer.Option(help="a decode is padded to the next of them", min=1)
+    ] = None,
+    phase: Annotated[
+        str | None, typer.Option(help="prefill or decode, of a deployment of one phase")
+    ] = None,
+    release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
+    grid: Annotated[
+        str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
+    ] = "",
+    missing: Annotated[
+        Path | None, typer.Option(help="a new folder: what has no duration, as a tree to measure")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
 ) -> None:
     """Say how much of what a model or a profile launches a version of the database has."""
@@ -58,8 +72,20 @@ def coverage_verb(
     from jobs.planning.coverage_sources import wanted_cases
     from jobs.planning.forecast import peaks_of
 
-    if sum(one is not None for one in (campaign, profile, model)) != 1:
-        raise BadInput("one of CAMPAIGN, --profile and --model is wanted")
+    served = ServedModel(
+        model or "",
+        layout,
+        tuple(concurrency or ()),
+        input_tokens,
+        output_tokens,
+        max_batched_tokens,
+        tuple(graph_sizes or ()),
+        phase,
+        release,
+    )
+    _check(campaign, profile, model, served, grid)
+    if missing is not None and missing.exists():
+        raise BadInput("a folder that is not there yet is wanted for --missing", path=missing)
     store = open_root(root)
     state = load_state(store, chosen_commit(store, root, version))
     place = chosen_directory(state, directory)
@@ -67,8 +93,8 @@ def coverage_verb(
     if campaign is not None:
         described = open_campaign(campaign)
     else:
-        serving = (tuple(concurrency or (1, 8, 32)), input_tokens, output_tokens)
-        described = _described(profile, model, layout, serving, stack.device)
+        source = {"profile": str(profile)} if profile is not None else served.source()
+        described = campaign_of(source, grid, stack.device)
     wanted = wanted_cases(described, store, peaks_of(stack))
     answered = answers(state, place)
     cases = {
@@ -80,10 +106,12 @@ def coverage_verb(
     found = covered(wanted, cases, failed)
     metrics = user_metrics(found, _free(state, place))
     if as_json:
-        _print_json(place, found, metrics)
+        print_json(place, found, metrics)
     else:
-        for line in _lines(place, found, metrics):
+        for line in (*coverage_lines(place, found, metrics), *message_lines(found, campaign, grid)):
             say(line)
+    if missing is not None:
+        say(_written(missing, found), err=True)
 
 
 def chosen_directory(state: State, chosen: str | None) -> str:
@@ -95,40 +123,16 @@ def chosen_directory(state: State, chosen: str | None) -> str:
     return place
 
 
-def _described(
-    profile: Path | None,
-    model: str | None,
-    layout: str,
-    serving: tuple[tuple[int, ...], int, int],
-    device: str,
-) -> Campaign:
-    """The campaign that has what the options name as its only source."""
-    import yaml
-
-    from collector.shapes.decoder import bundled_decoder
-    from collector.shapes.layout import layout_of
-    from jobs.campaign.campaign_file import campaign_from_text
-
-    if profile is not None:
-        source: dict[str, object] = {"profile": str(profile)}
-    else:
-        said = layout_of(layout)
-        if Path(model or "").is_dir() and bundled_decoder(model or "") is None:
-            model = f"{model}/config.json"
-        names = ("tp", "dp", "ep", "nz", "sequence_split")
-        requests, prompt, answer = serving
-        source = {
-            "model": model,
-            "layout": {
-                **{name: getattr(said, name) for name in names},
-                "quantisation": str(said.quantisation),
-                "experts": str(said.experts),
-            },
-            "serving": {"concurrency": list(requests), "input": prompt, "output": answer},
-        }
-    backend = "cpu" if device.startswith("CPU_") else "npu"
-    text = yaml.safe_dump({"campaign": "coverage", "sources": [source], "backend": backend})
-    return campaign_from_text(text, path="the options", base=Path.cwd())
+def _check(
+    campaign: str | None, profile: Path | None, model: str | None, served: ServedModel, grid: str
+) -> None:
+    """Raise BadInput for options that go with nothing that is named."""
+    if sum(bool(one) for one in (campaign, profile, model)) != 1:
+        raise BadInput("one of CAMPAIGN, --profile and --model is wanted")
+    if not model and served != ServedModel(""):
+        raise BadInput("options of a model want --model: a campaign and a profile say theirs")
+    if campaign and grid:
+        raise BadInput("--grid: a campaign says which messages it wants, by `collectives`")
 
 
 def _free(state: State, place: str) -> frozenset[str]:
@@ -138,70 +142,21 @@ def _free(state: State, place: str) -> frozenset[str]:
     return zero_cost_kernels(mapping.text) if mapping is not None else frozenset()
 
 
-def _lines(place: str, found: Sequence[Covered], metrics: UserMetrics) -> Iterator[str]:
-    from jobs.planning.coverage import Standing, share
-
-    yield f"version     {place}"
-    for standing in Standing:
-        of = share(found, standing)
-        yield (
-            f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of their "
-            f"launches, {of.time:6.1%} of their time"
-        )
-    told = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
-    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in told)
-    whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
-    yield "metrics     " + ", ".join(f"{n.upper()} {v}" for n, v in (*shares, ("m5", whole)))
-    yield from _kernel_lines(found)
-    yield from _gap_lines(found)
-
-
-def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:
-    """A line a kernel type, in the order of its time."""
-    from jobs.planning.coverage import Standing, share
-
-    kernels: dict[str, list[Covered]] = defaultdict(list)
-    for one in found:
-        kernels[one.wanted.record.case.kernel_type].append(one)
-    whole = sum(one.wanted.time_us for one in found) or 1.0
-    rows = [(sum(one.wanted.time_us for one in of), name, of) for name, of in kernels.items()]
-    for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
-        parts = ", ".join(
-            f"{share(of, standing).cases:.0%} {standing}"
-            for standing in Standing
-            if share(of, standing).cases
-        )
-        shown = f"{time_us / whole:6.1%} of the time, {counted(len(of), 'case')}"
-        yield f"  {name:<{_KERNEL_WIDTH}} {shown}: {parts}"
-
-
-def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
-    """The cases without a duration that take the most time."""
+def _written(folder: Path, found: Sequence[Covered]) -> str:
+    """What has no duration, written as a tree's version, those kernels first that take longest."""
+    from collector.collective_case import is_collective
+    from collector.database.columns import case_cells
+    from collector.singlehost.version_files import VersionFiles
     from jobs.planning.coverage import Standing
 
     gaps = [one for one in found if one.standing is not Standing.EXACT]
-    if not gaps:
-        return
-    yield "largest gaps; a campaign with the same source measures what is missing"
-    whole = sum(one.wanted.time_us for one in found) or 1.0
-    for one in sorted(gaps, key=lambda gap: -gap.wanted.time_us)[:_LISTED]:
-        share = one.wanted.time_us / whole
-        yield f"  {share:6.1%} {one.standing:<8} {one.wanted.record.case.describe()}"
-
-
-def _print_json(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
-    import json
-    from dataclasses import asdict
-
-    cases = [
-        {
-            "case_id": one.wanted.record.case_id,
-            "kernel_type": one.wanted.record.case.kernel_type,
-            "inputs": [shape_text(slot.shape) for slot in one.wanted.record.case.inputs or ()],
-            "launches": one.wanted.launches,
-            "time_us": one.wanted.time_us,
-            "standing": one.standing,
-        }
-        for one in found
-    ]
-    typer.echo(json.dumps({"version": place, "metrics": asdict(metrics), "cases": cases}, indent=1))
+    kernels = [one for one in gaps if not is_collective(one.wanted.record.kernel_type)]
+    if not kernels:
+        return "nothing is written: every kernel has a duration"
+    files = VersionFiles.read(folder)
+    for one in sorted(kernels, key=lambda gap: -gap.wanted.time_us):
+        files.append(one.wanted.record.kernel_type, case_cells(one.wanted.record))
+    files.write()
+    left = len(gaps) - len(kernels)
+    told = f", {counted(left, 'message')} left out" if left else ""
+    return f"{counted(len(kernels), 'case')} in {folder}{told}; a campaign's source: tree: {folder}"

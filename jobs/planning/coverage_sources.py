@@ -1,6 +1,6 @@
 """What a campaign's sources launch, how often, and how long that takes: what coverage is of."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from collector.case import Case
@@ -17,7 +17,7 @@ from jobs.campaign.model_source import ModelSource
 from jobs.planning.coverage import Wanted
 from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
 from jobs.planning.model_sources import model_records
-from jobs.planning.sources import load_sources
+from jobs.planning.sources import completed_records, load_sources
 
 
 def wanted_cases(campaign: Campaign, store: Store, peaks: Peaks) -> tuple[Wanted, ...]:
@@ -57,10 +57,11 @@ def _roofline_s(case: Case, peaks: Peaks) -> float:
 
 
 def _launches(campaign: Campaign, store: Store) -> Iterator[tuple[CaseRecord, int]]:
-    for source, loaded in zip(campaign.sources, load_sources(campaign, store), strict=True):
-        counts: Iterable[int]
+    for source in campaign.sources:
         if isinstance(source, ModelSource):
-            counts = model_records(source, campaign.backend).launches
-        else:
-            counts = (one.profile.count if one.profile else 1 for one in loaded.records)
-        yield from zip(loaded.records, counts, strict=True)
+            found = model_records(source, campaign.backend)
+            yield from zip(completed_records(found.records), found.launches, strict=True)
+            continue
+        (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
+        for record in loaded.records:
+            yield record, record.profile.count if record.profile else 1

@@ -91,6 +91,32 @@ def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
     assert standings == {"2": {"between"}, "9": {"outside"}}
 
 
+def test_what_is_missing_is_a_source_that_plans_just_that(folder):
+    said = coverage("campaign.yaml", "--missing", "gaps/v1")
+    assert "2 cases in gaps/v1; a campaign's source: tree: gaps/v1" in said.stderr
+    text = "campaign: c\nsources: [{tree: gaps/v1}]\nbackend: cpu\n"
+    (gaps,) = load_sources(campaign_from_text(text, path="c", base=folder), MemoryStore())
+    told = json.loads(coverage("campaign.yaml", "--json").stdout)
+    missing = {one["case_id"] for one in told["cases"] if one["standing"] != "exact"}
+    assert {record.case_id for record in gaps.records} == missing
+
+
+def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
+    words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
+    assert "messages    not looked up" in coverage(*words).stdout
+    said = coverage(*words, "--grid", "48,8,2", "--missing", "gaps")
+    assert "messages    not" not in said.stdout and "hcom_allReduce_" in said.stdout
+    assert "messages left out" in said.stderr
+    assert not list((folder / "gaps").rglob("hcom*"))
+
+
+def test_a_deployment_is_described_as_a_campaign_does(folder):
+    words = ("--model", "qwen3-32b", "--phase", "decode", "--graph-sizes", "8", "--json")
+    told = json.loads(coverage(*words, "--concurrency", "5", "--max-batched-tokens", "64").stdout)
+    rows = {one["inputs"][0] for one in told["cases"] if one["kernel_type"] == "SwiGlu"}
+    assert rows == {"8,51200"}  # no prefill, and five requests in a graph of eight
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -99,6 +125,15 @@ def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
         (["--model", "no-such"], "no model is called"),
         (["campaign.yaml", "--directory", "elsewhere"], f"--directory: one of {PATH}"),
         (["--profile", "nowhere"], "nowhere"),
+        (["--model", ""], "one of CAMPAIGN, --profile and --model"),
+        (["campaign.yaml", "--layout", "tp=8"], "options of a model want --model"),
+        (["campaign.yaml", "--input", "4096"], "options of a model want --model"),
+        (["--profile", "nowhere", "--release", "x"], "options of a model want --model"),
+        (["campaign.yaml", "--grid", "48,8,2"], "--grid: a campaign says"),
+        (["--model", "qwen3-32b", "--grid", "48;8"], "numbers such as"),
+        (["--model", "qwen3-32b", "--release", "vllm-ascend-0.1"], "no set of kernels"),
+        (["--model", "qwen3-32b", "--phase", "training"], "phase"),
+        (["campaign.yaml", "--missing", "data"], "not there yet"),
     ],
 )
 def test_what_cannot_be_looked_up_is_refused(folder, words, said):

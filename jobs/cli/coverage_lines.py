@@ -1,0 +1,93 @@
+"""What `opmeter coverage` says, in lines and as JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from collector.case import shape_text
+from collector.counting import counted
+
+if TYPE_CHECKING:
+    from jobs.planning.coverage import Covered, UserMetrics
+
+_LISTED = 10
+_KERNEL_WIDTH = 32
+
+
+def coverage_lines(place: str, found: Sequence[Covered], metrics: UserMetrics) -> Iterator[str]:
+    from jobs.planning.coverage import Standing, share
+
+    yield f"version     {place}"
+    for standing in Standing:
+        of = share(found, standing)
+        yield (
+            f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of their "
+            f"launches, {of.time:6.1%} of their time"
+        )
+    told = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
+    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in told)
+    whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
+    yield "metrics     " + ", ".join(f"{n.upper()} {v}" for n, v in (*shares, ("m5", whole)))
+    yield from _kernel_lines(found)
+    yield from _gap_lines(found)
+
+
+def message_lines(found: Sequence[Covered], campaign: str | None, grid: str) -> Iterator[str]:
+    """That messages were not looked up, where nobody said how ranks lie."""
+    if campaign is None and not grid:
+        yield "messages    not looked up: --grid says how ranks lie, as 48,8,2"
+
+
+def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:
+    """A line a kernel type, in the order of its time."""
+    from jobs.planning.coverage import Standing, share
+
+    kernels: dict[str, list[Covered]] = defaultdict(list)
+    for one in found:
+        kernels[one.wanted.record.case.kernel_type].append(one)
+    whole = sum(one.wanted.time_us for one in found) or 1.0
+    rows = [(sum(one.wanted.time_us for one in of), name, of) for name, of in kernels.items()]
+    for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
+        parts = ", ".join(
+            f"{share(of, standing).cases:.0%} {standing}"
+            for standing in Standing
+            if share(of, standing).cases
+        )
+        shown = f"{time_us / whole:6.1%} of the time, {counted(len(of), 'case')}"
+        yield f"  {name:<{_KERNEL_WIDTH}} {shown}: {parts}"
+
+
+def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
+    """The cases without a duration that take the most time."""
+    from jobs.planning.coverage import Standing
+
+    gaps = [one for one in found if one.standing is not Standing.EXACT]
+    if not gaps:
+        return
+    yield "largest gaps; a campaign with the same source measures what is missing"
+    whole = sum(one.wanted.time_us for one in found) or 1.0
+    for one in sorted(gaps, key=lambda gap: -gap.wanted.time_us)[:_LISTED]:
+        share = one.wanted.time_us / whole
+        yield f"  {share:6.1%} {one.standing:<8} {one.wanted.record.case.describe()}"
+
+
+def print_json(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
+    import json
+    from dataclasses import asdict
+
+    cases = [
+        {
+            "case_id": one.wanted.record.case_id,
+            "kernel_type": one.wanted.record.case.kernel_type,
+            "inputs": [shape_text(slot.shape) for slot in one.wanted.record.case.inputs or ()],
+            "launches": one.wanted.launches,
+            "time_us": one.wanted.time_us,
+            "standing": one.standing,
+        }
+        for one in found
+    ]
+    typer.echo(json.dumps({"version": place, "metrics": asdict(metrics), "cases": cases}, indent=1))
