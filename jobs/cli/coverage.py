@@ -10,7 +10,12 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
-from jobs.cli.coverage_lines import coverage_lines, message_lines, print_json
+from jobs.cli.coverage_lines import (
+    budget_lines,
+    coverage_lines,
+    message_lines,
+    print_json,
+)
 from jobs.cli.db import chosen_commit
 from jobs.cli.one_source import ServedModel, campaign_of
 from jobs.cli.options import CommitOption, DatabaseRootOption
@@ -18,7 +23,7 @@ from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.database.state import State
-    from jobs.planning.coverage import Covered
+    from collector.record import CaseRecord
 
 
 def coverage_verb(
@@ -58,6 +63,10 @@ def coverage_verb(
     grid: Annotated[
         str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
     ] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(help="device-hours: what is worth measuring first, and what it brings", min=0),
+    ] = None,
     missing: Annotated[
         Path | None, typer.Option(help="a new folder: what has no duration, as a tree to measure")
     ] = None,
@@ -67,10 +76,12 @@ def coverage_verb(
     from collector.database.query import answers
     from collector.database.record_rows import case_records
     from collector.database.snapshot import load_state
+    from collector.ops.registry import find
     from jobs.cli.opening import open_campaign, open_root
-    from jobs.planning.coverage import covered, user_metrics
+    from jobs.planning.coverage import Standing, covered, user_metrics
     from jobs.planning.coverage_sources import wanted_cases
     from jobs.planning.forecast import peaks_of
+    from jobs.planning.worth import curve, gains, within
 
     served = ServedModel(
         model or "",
@@ -110,8 +121,15 @@ def coverage_verb(
     else:
         for line in (*coverage_lines(place, found, metrics), *message_lines(found, campaign, grid)):
             say(line)
+    gaps = [one.wanted.record for one in sorted(found, key=lambda one: -one.wanted.time_us)]
+    if budget is not None:
+        ordered = gains(found, described, peaks_of(stack), find)
+        for line in () if as_json else budget_lines(curve(found, ordered), budget):
+            say(line)
+        gaps = [gain.record for gain in within(ordered, budget)]
     if missing is not None:
-        say(_written(missing, found), err=True)
+        exact = {one.wanted.record.case_id for one in found if one.standing is Standing.EXACT}
+        say(_written(missing, [one for one in gaps if one.case_id not in exact]), err=True)
 
 
 def chosen_directory(state: State, chosen: str | None) -> str:
@@ -142,20 +160,18 @@ def _free(state: State, place: str) -> frozenset[str]:
     return zero_cost_kernels(mapping.text) if mapping is not None else frozenset()
 
 
-def _written(folder: Path, found: Sequence[Covered]) -> str:
-    """What has no duration, written as a tree's version, those kernels first that take longest."""
+def _written(folder: Path, gaps: Sequence[CaseRecord]) -> str:
+    """The records, written as a tree's version in their order."""
     from collector.collective_case import is_collective
     from collector.database.columns import case_cells
     from collector.singlehost.version_files import VersionFiles
-    from jobs.planning.coverage import Standing
 
-    gaps = [one for one in found if one.standing is not Standing.EXACT]
-    kernels = [one for one in gaps if not is_collective(one.wanted.record.kernel_type)]
+    kernels = [record for record in gaps if not is_collective(record.kernel_type)]
     if not kernels:
-        return "nothing is written: every kernel has a duration"
+        return "nothing is written: no kernel is to be measured"
     files = VersionFiles.read(folder)
-    for one in sorted(kernels, key=lambda gap: -gap.wanted.time_us):
-        files.append(one.wanted.record.kernel_type, case_cells(one.wanted.record))
+    for record in kernels:
+        files.append(record.kernel_type, case_cells(record))
     files.write()
     left = len(gaps) - len(kernels)
     told = f", {counted(left, 'message')} left out" if left else ""

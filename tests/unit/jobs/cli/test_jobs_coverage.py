@@ -101,6 +101,17 @@ def test_what_is_missing_is_a_source_that_plans_just_that(folder):
     assert {record.case_id for record in gaps.records} == missing
 
 
+def test_a_budget_tells_what_is_worth_measuring_first(folder):
+    none = coverage("campaign.yaml", "--budget", "0", "--missing", "none")
+    assert "nothing is written" in none.stderr and not (folder / "none").exists()
+    said = coverage("campaign.yaml", "--budget", "1", "--missing", "gaps")
+    lines = said.stdout.splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring   2 cases"))
+    assert lines[at + 1].split()[:4] == ["0.00", "h", "0", "cases"]
+    assert lines[-1].endswith("the budget") and "100.0%" in lines[-1]
+    assert "2 cases in gaps" in said.stderr
+
+
 def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     assert "messages    not looked up" in coverage(*words).stdout

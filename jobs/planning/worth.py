@@ -1,0 +1,105 @@
+"""What is worth measuring first of what a version lacks, and what that brings for its time.
+Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import fsum
+
+from collector.ops.refusals import FindOperator
+from collector.plan import devices_for
+from collector.record import CaseRecord
+from jobs.campaign.campaign_file import Campaign
+from jobs.planning.candidates import Candidate, price
+from jobs.planning.coverage import Covered, Standing
+from jobs.planning.forecast import Peaks, SessionCost, session_cost
+from jobs.planning.weight import weigh
+
+# How much of a case's time nobody knows: all of it, or what neighbours leave open.
+_UNCERTAIN: Mapping[Standing, float] = {
+    Standing.MISSING: 1.0,
+    Standing.OUTSIDE: 1.0,
+    Standing.BETWEEN: 0.25,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A case without a duration: its share of the time of all, and the device-seconds that
+    measuring it takes, its share of a session's start among them."""
+
+    record: CaseRecord
+    share: float
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """After so many device-hours so many more cases have a duration, and in all this share of the
+    time has one."""
+
+    device_h: float
+    cases: int
+    share: float
+
+
+def gains(
+    found: Sequence[Covered], campaign: Campaign, peaks: Peaks, find: FindOperator
+) -> tuple[Gain, ...]:
+    """What can be measured of what is wanted, that first which tells most of unknown time for its
+    own. What was tried and has no duration, and what no device will run, is left out; the campaign
+    says how measuring is done."""
+    whole_us = fsum(one.wanted.time_us for one in found) or 1.0
+    cost = session_cost(campaign.backend, find, peaks, campaign.measure)
+    known = [
+        (gain.share * _UNCERTAIN[one.standing] / gain.device_s, gain)
+        for one in found
+        if one.standing in _UNCERTAIN
+        and (gain := _gain(one, whole_us, campaign, peaks, find, cost)) is not None
+    ]
+    ranked = sorted(known, key=lambda pair: (-pair[0], pair[1].record.case_id))
+    return tuple(gain for _, gain in ranked)
+
+
+def curve(found: Sequence[Covered], ordered: Sequence[Gain]) -> tuple[Point, ...]:
+    """What each gain brings, in their order, behind the point where nothing is measured."""
+    whole_us = fsum(one.wanted.time_us for one in found) or 1.0
+    exact_us = fsum(one.wanted.time_us for one in found if one.standing is Standing.EXACT)
+    hours = accumulate(gain.device_s / 3600 for gain in ordered)
+    shares = accumulate((gain.share for gain in ordered), initial=exact_us / whole_us)
+    first = Point(0.0, 0, next(shares))
+    points = enumerate(zip(hours, shares, strict=True), start=1)
+    return (first, *(Point(hour, count, share) for count, (hour, share) in points))
+
+
+def within(ordered: Sequence[Gain], budget_h: float) -> tuple[Gain, ...]:
+    """The first of them, as long as the budget of device-hours pays for all."""
+    hours = accumulate(gain.device_s / 3600 for gain in ordered)
+    return tuple(gain for gain, hour in zip(ordered, hours, strict=True) if hour <= budget_h)
+
+
+def _gain(
+    one: Covered,
+    whole_us: float,
+    campaign: Campaign,
+    peaks: Peaks,
+    find: FindOperator,
+    cost: SessionCost,
+) -> Gain | None:
+    record = one.wanted.record
+    priced = price(
+        Candidate(record, None, weigh([record])),
+        find,
+        peaks,
+        campaign.measure,
+        campaign.limits,
+        None,
+        campaign.backend,
+        campaign.devices,
+    )
+    if priced.refusal is not None:
+        return None
+    session_s = campaign.shards.session_s
+    begun = 1 + cost.of_sessions(session_s, session_s) / session_s
+    device_s = priced.cost_s * begun * devices_for(priced.ranks, campaign.backend)
+    return Gain(record, one.wanted.time_us / whole_us, device_s)

@@ -1,0 +1,76 @@
+"""What is worth measuring first, and what it brings."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.ops.registry import find
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.coverage import Covered, Standing, Wanted
+from jobs.planning.forecast import Peaks
+from jobs.planning.worth import curve, gains, within
+from tests.unit.jobs.planning.test_jobs_coverage import product, record
+
+pytestmark = pytest.mark.fast
+
+_PEAKS = Peaks({"float32": 1e12}, 1e11, 1e-5, 1e9, 20.0)
+
+
+def campaign(backend="cpu"):
+    text = f"campaign: c\nsources: [{{bundled: quickstart}}]\nbackend: {backend}\n"
+    return campaign_from_text(text, path="c", base=None)
+
+
+def ordered(*found):
+    return gains(found, campaign(), _PEAKS, find)
+
+
+def wanted(rows, time_us, standing, kernel="MatMulV2"):
+    return Covered(Wanted(product(rows, kernel=kernel), 10, time_us), standing)
+
+
+def test_unknown_time_comes_before_time_that_neighbours_tell():
+    near = wanted(16, 300.0, Standing.BETWEEN)
+    far = wanted(17, 100.0, Standing.MISSING)
+    found = ordered(near, far, wanted(18, 600.0, Standing.EXACT))
+    assert [gain.record for gain in found] == [far.wanted.record, near.wanted.record]
+    assert [gain.share for gain in found] == [0.1, 0.3]
+    points = curve([near, far, wanted(18, 600.0, Standing.EXACT)], found)
+    assert [point.share for point in points] == pytest.approx([0.6, 0.7, 1.0])
+    assert [point.cases for point in points] == [0, 1, 2]
+
+
+def test_what_no_device_runs_or_has_run_is_not_asked_for():
+    odd = Covered(Wanted(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), Standing.MISSING)
+    assert ordered(odd, wanted(16, 9.0, Standing.FAILED)) == ()
+
+
+def test_a_costly_case_waits_for_cheap_ones_of_the_same_time():
+    large, small = wanted(1 << 16, 100.0, Standing.MISSING), wanted(8, 100.0, Standing.MISSING)
+    assert [gain.record for gain in ordered(large, small)] == [
+        small.wanted.record,
+        large.wanted.record,
+    ]
+
+
+_CASES = st.lists(
+    st.tuples(st.integers(1, 4096), st.floats(0, 1e6), st.sampled_from(list(Standing))),
+    unique_by=lambda case: case[0],
+    max_size=8,
+)
+
+
+@given(_CASES, st.floats(0, 1))
+def test_a_budget_is_kept_and_more_of_it_never_brings_less(cases, budget_h):
+    found = [wanted(*case) for case in cases]
+    first = ordered(*found)
+    points = curve(found, first)
+    assert len(points) == len(first) + 1
+    for one, other in pairwise(points):
+        assert one.device_h < other.device_h and one.share <= other.share
+    paid = within(first, budget_h)
+    assert paid == first[: len(paid)] and sum(gain.device_s for gain in paid) <= budget_h * 3600
+    if len(paid) < len(first):
+        assert points[len(paid) + 1].device_h > budget_h
