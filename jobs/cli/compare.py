@@ -115,7 +115,7 @@ def _lines(
         )
     yield "in situ by isolated, of launches: a tenth below, half below, a tenth above"
     for row in by_kernel(found):
-        spread = "  ".join(f"{ratio:6.2f}" for ratio in row.ratios) if row.ratios else "-"
+        spread = "  ".join(f"{ratio:7.3g}" for ratio in row.ratios) if row.ratios else "-"
         share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
         yield (
             f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms in situ, "

@@ -101,7 +101,7 @@ def budget_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
     """What measuring brings for its time, to the budget and beyond."""
     last = points[-1]
     yield (
-        f"measuring   {counted(last.cases, 'case')} without a duration take {last.device_h:,.2f} "
+        f"measuring   {counted(last.cases, 'case')} without a duration take {last.device_h:,.3f} "
         "device-hours; those that tell most for their time come first"
     )
     hours = [point.device_h for point in points]
@@ -111,5 +111,5 @@ def budget_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
         point = points[at]
         bar = "#" * round(_BAR * point.share)
         mark = "  the budget" if at == spent else ""
-        told = f"{point.device_h:9,.2f} h {point.cases:7,} cases {point.share:6.1%}"
+        told = f"{point.device_h:11,.3f} h {point.cases:7,} cases {point.share:6.1%}"
         yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()

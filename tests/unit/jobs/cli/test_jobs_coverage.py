@@ -107,7 +107,7 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
     said = coverage("campaign.yaml", "--budget", "1", "--missing", "gaps")
     lines = said.stdout.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring   2 cases"))
-    assert lines[at + 1].split()[:4] == ["0.00", "h", "0", "cases"]
+    assert lines[at + 1].split()[:4] == ["0.000", "h", "0", "cases"]
     assert lines[-1].endswith("the budget") and "100.0%" in lines[-1]
     assert "2 cases in gaps" in said.stderr
 
