@@ -49,8 +49,9 @@ def find_doubt(
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
+        rows = tensor if written is None else tensor[:written]
         try:
-            is_right = _is_finite(tensor[:written], or_infinite=position in infinite)
+            is_right = _is_finite(rows, or_infinite=position in infinite)
         except RuntimeError as error:  # NotImplementedError is one
             logger.warning("output %d was not looked at: %s", position, error)
             continue

@@ -40,3 +40,8 @@ def test_rows_that_were_not_written_are_not_doubted():
     rows = torch.tensor([[1.0], [torch.nan]])
     assert "output 0" in find_doubt((rows,))
     assert not find_doubt((rows,), written=1)
+
+
+def test_a_scalar_is_looked_at_as_it_is():
+    assert not find_doubt((torch.tensor(1.0),))
+    assert "output 0" in find_doubt((torch.tensor(torch.nan),))
