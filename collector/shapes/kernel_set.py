@@ -83,7 +83,8 @@ class StepPattern:
 @dataclass(frozen=True, slots=True)
 class KernelSet:
     """The patterns of a release, in their order, the tokens above which a dense model's pass is
-    split where the layout asks for that, and the most of a pass whose experts apart are told."""
+    split where the layout asks for that, and the most of a pass that a dispatch sends to experts
+    apart."""
 
     release: str
     patterns: tuple[StepPattern, ...]

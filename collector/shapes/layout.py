@@ -173,6 +173,7 @@ def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int
         "biases_choices": int(decoder.biases_choices),
         "rank_experts": decoder.experts // layout.ep,
         "fused": int(layout.experts is Experts.FUSED),
+        "apart": int(decoder.is_moe and layout.experts is Experts.APART),
         "routed": split * decoder.choices,
         "room": split * layout.ep * min(decoder.experts // layout.ep, decoder.choices),
         "expert_intermediate": decoder.expert_intermediate,

@@ -82,12 +82,15 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     tokens = batch.requests * batch.queries
     if not decoder.is_moe and tokens <= kernels.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    _check_experts(decoder, layout, tokens, kernels)
+    _check_experts(decoder, layout, kernels.release)
     if decoder.is_mla and batch.phase is Phase.PREFILL and batch.keys > batch.queries:
         raise BadInput(
             f"{decoder.name}: chunks of a prompt behind latent attention are not derived"
         )
-    names = names_of(decoder, layout, batch)
+    names = {
+        **names_of(decoder, layout, batch),
+        "dispatched": int(tokens <= kernels.most_dispatched_tokens),
+    }
     found: list[StepKernel] = []
     collectives: list[StepCollective] = []
     for pattern in kernels.patterns:
@@ -101,7 +104,7 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     return Step(tuple(found), tuple(collectives))
 
 
-def _check_experts(decoder: Decoder, layout: Layout, tokens: int, kernels: KernelSet) -> None:
+def _check_experts(decoder: Decoder, layout: Layout, release: str) -> None:
     """Raise BadInput for experts that no set of kernels tells of."""
     if not decoder.is_moe:
         return
@@ -110,14 +113,8 @@ def _check_experts(decoder: Decoder, layout: Layout, tokens: int, kernels: Kerne
     is_fused = layout.experts is Experts.FUSED
     if is_fused and layout.quantisation is Quantisation.BF16:
         raise BadInput(
-            f"{decoder.name}: {kernels.release} fuses no experts in BF16; layout: experts=apart, "
+            f"{decoder.name}: {release} fuses no experts in BF16; layout: experts=apart, "
             "or quantisation=w8a8, is wanted"
-        )
-    if not is_fused and tokens > kernels.most_dispatched_tokens:
-        raise BadInput(
-            f"{decoder.name}: a pass of {tokens} tokens with experts=apart is not derived, "
-            f"{kernels.most_dispatched_tokens} at most: {kernels.release} sends larger ones by "
-            "all-to-alls; layout: experts=fused, or serving: phase: decode, is wanted"
         )
 
 

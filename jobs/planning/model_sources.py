@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from collector.collective import Collective, check
+from collector.collective import Collective, check, whole_bytes
 from collector.record import CaseRecord
 from collector.shapes.decoder import Decoder, read_decoder
+from collector.shapes.expression import align
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Batch
 from collector.shapes.serving import passes
@@ -55,6 +56,14 @@ def _collectives(
         return
     for one, passes_of in ((one, times) for step, times in steps for one in step.collectives):
         tier = said.grid.natural_tier(one.group_size)
-        message = Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
+        message = _whole(
+            Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
+        )
         check(message)
         yield collective_record(message, said, said.grid.size, backend), one.times * passes_of
+
+
+def _whole(message: Collective) -> Collective:
+    """With whole elements for each rank where ranks have parts: rows to experts need not divide."""
+    size_bytes = align(message.message_bytes, whole_bytes(message))
+    return replace(message, message_bytes=size_bytes)

@@ -163,6 +163,28 @@ def test_experts_behind_plain_attention_have_no_dense_layer_and_no_bias():
     assert not any(name.startswith("SwiGlu") for name in found)
 
 
+def test_experts_apart_of_a_large_pass_are_sent_by_all_to_alls():
+    layout = "tp=4,dp=4,ep=16,sequence_split,quantisation=w8a8,experts=apart"
+    step = step_of("qwen3-235b-a22b", layout, Phase.PREFILL, 1, 2048, 2048)
+    found = kernels_of(step)
+    # 512 tokens a rank, each to 8 experts: 4,096 rows go, and as many come
+    wanted = (
+        *("MoeTokenPermute 512,4096;512,8", "DynamicQuant 4096,4096"),
+        *("MoeTokenPermute 4096,1;4096", "MoeTokenPermute 4096,4096;4096"),
+        "GroupedMatmulSwigluQuant 4096,4096;8,96,256,16,32;8,3072;4096;8",
+        "GroupedMatmul 4096,1536;8,128,96,16,32;8,4096;8;4096",
+        *("MoeTokenUnpermute 4096,4096;4096", "MoeTokenUnpermute 4096,4096;4096;512,8"),
+    )
+    assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 94)
+    assert not any("Distribute" in name for name in found)
+    rows = 4096
+    assert {key: times for key, times in messages_of(step).items() if key[0] == "all_to_allv"} == {
+        ("all_to_allv", 4 * rows, 16): 94,  # scales
+        ("all_to_allv", rows * 4096, 16): 94,  # INT8
+        ("all_to_allv", 2 * rows * 4096, 16): 94,  # and back
+    }
+
+
 LAYOUTS = {
     "qwen3-32b": ["tp=1", "tp=4,nz=2", "tp=16,sequence_split", "tp=8,quantisation=w8a8"],
     "llama-3-70b": ["tp=1", "tp=8,nz=2", "tp=16,sequence_split", "tp=4,quantisation=w8a8"],

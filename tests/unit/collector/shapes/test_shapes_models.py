@@ -175,12 +175,18 @@ def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
         )
 
 
-def test_a_pass_whose_experts_apart_would_be_sent_otherwise_is_refused():
-    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,experts=apart")
+def test_experts_apart_are_dispatched_up_to_a_size_of_passes():
+    layout = layout_of("tp=1,dp=16,ep=16,experts=apart")
     release = find_kernel_set("vllm-ascend-0.18")
-    derive_step(find_decoder("deepseek-v3"), layout, Batch(Phase.DECODE, 512, 1, 600), release)
-    with pytest.raises(BadInput, match="513 tokens with experts=apart is not derived"):
-        derive_step(find_decoder("deepseek-v3"), layout, Batch(Phase.DECODE, 513, 1, 600), release)
+    for tokens, sent in ((512, "MoeDistributeDispatchV2"), (513, "MoeTokenPermute")):
+        batch = Batch(Phase.DECODE, tokens, 1, 600)
+        step = derive_step(find_decoder("deepseek-v3"), layout, batch, release)
+        kernels = {one.record.kernel_type for one in step.kernels}
+        assert (
+            sent in kernels and len(kernels & {"MoeDistributeDispatchV2", "MoeTokenPermute"}) == 1
+        )
+        messages = {one.operation for one in step.collectives}
+        assert ("all_to_allv" in messages) == (tokens > 512)
 
 
 def test_serving_makes_the_passes_of_its_range():

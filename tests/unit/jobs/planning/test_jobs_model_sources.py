@@ -75,14 +75,27 @@ def test_launches_are_those_of_serving_every_request_once():
 
 def test_a_deployment_that_decodes_only_has_its_experts_apart():
     told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
-    with pytest.raises(BadInput, match="experts=apart is not derived"):
-        loaded(told.replace("500", "1500"))
     source = loaded(told.replace("output: 20", "output: 20, phase: decode"))
     kernels = {record.kernel_type for record in source.records}
     assert {DISPATCH, COMBINE, "GroupedMatmul", "GroupedMatmulSwigluQuant"} <= kernels
     assert KERNEL not in kernels and "experts=apart" in source.planned.name
     gangs = {ranks_of(one.case) for one in source.records if is_of_gangs(one.case)}
     assert gangs == {16}
+
+
+def test_rows_to_experts_are_sent_in_whole_elements_for_each_rank():
+    told = (
+        "model: qwen3-235b-a22b, layout: {dp: 64, ep: 64, quantisation: w8a8, experts: apart}, "
+        "serving: {concurrency: [1], input: 605, output: 1}, collectives: {grid: [8, 4, 2]}"
+    )
+    sent = {
+        collective_case(record.case).collective.message_bytes
+        for record in loaded(told, devices=64).records
+        if record.kernel_type == "hcom_alltoallv_"
+    }
+    rows = 605 * 8
+    scales = -(-4 * rows // 128) * 128
+    assert sent == {scales, rows * 4096, 2 * rows * 4096} and scales != 4 * rows
 
 
 def test_experts_are_cases_of_all_their_ranks():

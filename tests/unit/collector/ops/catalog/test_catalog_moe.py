@@ -37,6 +37,16 @@ def test_token_permute(torch, case_of, build, launch, kept):
     assert places.tolist() == [went[token, choice] for token in range(8) for choice in range(3)]
 
 
+@pytest.mark.parametrize("dtype", ["FLOAT", "INT8"])
+def test_tokens_that_came_to_their_experts_are_sorted_by_them(torch, case_of, build, launch, dtype):
+    case = case_of("MoeTokenPermute", "24,4;24", f"{dtype};INT32", "24,4;24", f"{dtype};INT32")
+    call = build(case)
+    tokens, experts, _ = call.args
+    permuted, places = launch(case, call)
+    assert torch.equal(permuted, tokens[experts.argsort(stable=True)])
+    assert torch.equal(permuted[places.long()], tokens)
+
+
 @pytest.mark.parametrize("kept, moved", [(24, 8 + 24), (15, 8 + 15), (3, 3 + 3)])
 def test_a_permuted_token_is_read_once(case_of, kept, moved):
     case = case_of("MoeTokenPermute", "8,4;8,3", "FLOAT;INT32", f"{kept},4;24", "FLOAT;INT32")
