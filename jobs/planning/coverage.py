@@ -96,16 +96,19 @@ def covered(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The sizes of a curve's measured cases (cases, sizes), by the first of them, which stands by
-    itself besides."""
+    """The sizes of a curve's measured cases (cases, sizes); of each size that differs among them,
+    where it stands, its values in order, and whose they are."""
 
     all: Floats
-    first: Floats
+    axes: tuple[tuple[int, Floats, npt.NDArray[np.intp]], ...]
 
     @classmethod
     def of(cls, sizes: Sequence[Sequence[float]]) -> "_Measured":
         found = np.unique(np.array(sizes, np.float64), axis=0)
-        return cls(found, found[:, 0])
+        told = [at for at in range(found.shape[1]) if np.ptp(found[:, at]) > 0] or [0]
+        orders = [np.argsort(found[:, at], kind="stable") for at in told]
+        axes = ((at, found[order, at], order) for at, order in zip(told, orders, strict=True))
+        return cls(found, tuple(axes))
 
     def bracket(self, sizes: Sequence[float]) -> bool:
         """Whether one of them is nowhere larger, and another nowhere smaller, both near."""
@@ -113,14 +116,21 @@ class _Measured:
         return self._is_one(place / NEAR, place) and self._is_one(place, place * NEAR)
 
     def _is_one(self, least: Floats, most: Floats) -> bool:
-        """Whether one lies between these, all sizes of it."""
-        start = int(np.searchsorted(self.first, least[0], "left"))
-        end = int(np.searchsorted(self.first, most[0], "right"))
-        for at in range(start, end, _BLOCK):
-            block = self.all[at : min(at + _BLOCK, end)]
+        """Whether one lies between these, all sizes of it. Only those are looked at which do in
+        the size in which fewest do."""
+        near = min((self._within(*axis, least, most) for axis in self.axes), key=len)
+        for at in range(0, len(near), _BLOCK):
+            block = self.all[near[at : at + _BLOCK]]
             if ((least <= block) & (block <= most)).all(axis=1).any():
                 return True
         return False
+
+    @staticmethod
+    def _within(
+        at: int, values: Floats, whose: npt.NDArray[np.intp], least: Floats, most: Floats
+    ) -> npt.NDArray[np.intp]:
+        start, end = np.searchsorted(values, [least[at], np.nextafter(most[at], np.inf)])
+        return whose[start:end]
 
 
 def share(found: Iterable[Covered], standing: Standing) -> Share:
