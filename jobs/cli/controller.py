@@ -31,7 +31,7 @@ def controller_verb(
     from jobs.controller.loop import Changes, run_forever
     from jobs.controller.metrics import Metrics
     from jobs.kube.cluster import Cluster
-    from jobs.kube.leader_election import Election, identity
+    from jobs.kube.leader_election import STUCK_S, Election, identity
     from jobs.objects.applied_campaign import SELECTOR
 
     log_as_json()
@@ -50,9 +50,9 @@ def controller_verb(
     changes = Changes(cluster, SELECTOR).start()
     stores = Stores(leads)
     controller = Controller(cluster, stores.open, metrics, leads, folders=sources_folder or ())
-    run_forever(controller, leads, stop, changes=changes, interval_s=interval)
+    with election.kept(STUCK_S):
+        run_forever(controller, leads, stop, changes=changes, interval_s=interval)
     changes.stop()
-    election.release()
     return 0
 
 

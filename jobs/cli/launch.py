@@ -192,7 +192,7 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
     from jobs.cli.stores import Stores
     from jobs.controller.controller import Controller
     from jobs.controller.loop import Changes, run_forever
-    from jobs.kube.leader_election import Election, identity
+    from jobs.kube.leader_election import STUCK_S, Election, identity
     from jobs.objects.applied_campaign import SELECTOR
 
     logging.getLogger("jobs").setLevel(logging.INFO)
@@ -200,8 +200,8 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
     changes = Changes(cluster, SELECTOR).start()
     stores = Stores(election.hold, roots)
     controller = Controller(cluster, stores.open, may_act=election.hold)
-    finished = run_forever(controller, election.hold, stop, changes=changes, until=campaign)
+    with election.kept(STUCK_S):
+        finished = run_forever(controller, election.hold, stop, changes=changes, until=campaign)
     changes.stop()
-    election.release()
     typer.echo("merged" if finished else "stopped; launching it again goes on")
     return 0 if finished else _NOT_FINISHED

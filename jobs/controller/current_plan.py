@@ -25,10 +25,10 @@ from jobs.objects.applied_campaign import SELECTOR, Applied
 from jobs.objects.gangs import check_gangs
 from jobs.objects.reruns import SERVED_BY, open_rerun, promise
 from jobs.planning.lifecycle import NewPlan
-from jobs.planning.situation import Situation, choose_step, survey
+from jobs.planning.situation import Situation, choose_step, survey, write
 from jobs.planning.stored_plans import read_plans
 from jobs.publishing.due_merges import own_numbers
-from jobs.publishing.next_plan import check_version, settled
+from jobs.publishing.next_plan import check_version, intended
 
 
 class PlanFinder:
@@ -50,7 +50,7 @@ class PlanFinder:
 
     def find(self) -> KnownPlan | None:
         """The campaign's plan, looked for where the campaign has changed; None while its stack is
-        being found, or what older plans have committed is being merged."""
+        being found, what older plans have committed is being merged, or another leads by now."""
         applied, memory = self._applied, self._memory
         if memory.plan is not None and memory.made_for == applied.fingerprint:
             return memory.plan
@@ -71,9 +71,14 @@ class PlanFinder:
         if due and not self._has_merged(situation, due):
             return None
         # Phase 3: write the plan where it is new, and say so.
-        advanced = settled(situation, step, self._store, options)
+        advanced, planned = intended(situation, step, options)
         plan = advanced.plan
         check_gangs(plan, applied.site)
+        if planned is not None:
+            # Making it may have taken minutes, in which another may have come to lead.
+            if not self._may_act():
+                return None
+            write(self._store, situation, planned)
         others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
         known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:

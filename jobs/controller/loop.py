@@ -68,8 +68,9 @@ def run_forever(
     until: str = "",
     interval_s: float = 5.0,
 ) -> bool:
-    """Look at every campaign, again and again, while we lead. Where the campaign `until` is waited
-    for, whoever leads, ends when it is finished, which is what it says, or is applied no more."""
+    """Look at every campaign, again and again, while we lead; the caller keeps the Lease. Where the
+    campaign `until` is waited for, whoever leads, ends when it is finished, which is what it says,
+    or is applied no more."""
     while not stop.is_set():
         started = surroundings.monotonic()
         try:
@@ -81,7 +82,7 @@ def run_forever(
         took_s = surroundings.monotonic() - started
         rest_s = min(took_s / _BUSY_SHARE, took_s + _LONGEST_S)
         soonest = started + max(interval_s, rest_s)
-        _wait(leads, stop, changes, soonest, max(soonest, started + _LONGEST_S))
+        _wait(stop, changes, soonest, max(soonest, started + _LONGEST_S))
     return False
 
 
@@ -90,17 +91,14 @@ def _followed(controller: Controller, campaign: str) -> dict[str, bool]:
 
 
 def _wait(
-    leads: Callable[[], bool],
     stop: threading.Event,
     changes: Changes | None,
     soonest: float,
     latest: float,
 ) -> None:
-    """Until something changes, but not before `soonest`; the Lease is kept meanwhile."""
+    """Until something changes, but not before `soonest`."""
     while (now := surroundings.monotonic()) < soonest and not stop.is_set():
         surroundings.wait(stop, min(_SLICE_S, soonest - now))
-        leads()
     while changes is not None and surroundings.monotonic() < latest and not stop.is_set():
         if changes.wait(_SLICE_S):
             return
-        leads()

@@ -7,7 +7,10 @@ counts, by its own monotonic clock, how long the Lease has not changed.
 import logging
 import os
 import platform
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from typing import Any, Protocol
 
 from collector import surroundings
@@ -17,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 LEASE = "opmeter-controller"
 DURATION_S = 30.0
+# Who leads and does not ask for so long is stuck: planning a large campaign takes minutes.
+STUCK_S = 3600.0
+_LOOK_S = 1.0
 
 
 class Leases(Protocol):
@@ -32,8 +38,8 @@ class Leases(Protocol):
 
 
 class Election:
-    """One candidate. `hold` is called again and again, before every act: it asks the cluster only
-    now and then, and says whether we lead now.
+    """One candidate. `hold` is called before every act: it asks the cluster only now and then, and
+    says whether we lead now. Within `kept` the same is done beside work that takes long.
 
     We lead for two thirds of the Lease's duration from before our last renewal was sent; others
     wait a whole one from when they saw it. So clocks may run at different speeds, up to that.
@@ -55,6 +61,8 @@ class Election:
         self._renewed_at: float | None = None
         self._asked_at: float | None = None
         self._term: tuple[Any, ...] = ()
+        self._held_at = clock()
+        self._renewing = threading.Lock()
 
     @property
     def leads(self) -> bool:
@@ -68,7 +76,40 @@ class Election:
         return self._term
 
     def hold(self) -> bool:
-        """Take or renew the Lease where that is ours to do."""
+        """Take or renew the Lease where that is ours to do, by whoever acts by it."""
+        self._held_at = self._clock()
+        return self._renewed_once()
+
+    @contextmanager
+    def kept(self, stuck_s: float = inf) -> Iterator[None]:
+        """The Lease taken or renewed beside whatever is done within the `with`, however long that
+        takes, and given back at its end. Not while `hold` was not called for `stuck_s`: another
+        shall lead where this process does nothing any more."""
+        self._held_at, ended = self._clock(), threading.Event()
+        keeper = surroundings.begin(lambda: self._keep(ended, stuck_s), "lease")
+        try:
+            yield
+        finally:
+            ended.set()
+            keeper.join()
+            self.release()
+
+    def _keep(self, ended: threading.Event, stuck_s: float) -> None:
+        while not surroundings.wait(ended, _LOOK_S):
+            if self._clock() - self._held_at < stuck_s:
+                self._renewed_once()
+
+    def _renewed_once(self) -> bool:
+        """By one thread at a time: two would take each other for another candidate."""
+        if not self._renewing.acquire(blocking=False):
+            return self.leads
+        try:
+            return self.renew()
+        finally:
+            self._renewing.release()
+
+    def renew(self) -> bool:
+        """Ask the cluster, where that is due; whether we lead now."""
         now = self._clock()
         if self._asked_at is not None and now - self._asked_at < self._duration_s / 6:
             return self.leads

@@ -10,7 +10,6 @@ API server meanwhile.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -53,19 +52,14 @@ class MergeLease:
         """The Lease, renewed until the end of the `with`. Raises LeaseTaken where it is not free
         for so long, and ClusterError where this account may not ask."""
         self._take(patience_s)
-        term, ended = self._election.term, threading.Event()
+        term = self._election.term
         where = f"the Lease {MERGE_LEASE} of namespace {self._leases.namespace}"
         logger.warning(
             "the store does not honour create-only writes: this merge holds %s instead", where
         )
-        keeper = surroundings.begin(lambda: self._keep(ended), "lease")
-        try:
+        with self._election.kept():
             # Led: asked before the term, which is written before that.
             yield Guard(GUARD, lambda: self._election.leads and self._election.term == term)
-        finally:
-            ended.set()
-            keeper.join()
-            self._election.release()
 
     def _take(self, patience_s: float) -> None:
         self._leases.lease(MERGE_LEASE)  # an election would take a refusal for a bad moment
@@ -77,7 +71,3 @@ class MergeLease:
                     f"{self._leases.namespace}; this one waits for its turn"
                 )
             self._sleep(_LOOK_S)
-
-    def _keep(self, ended: threading.Event) -> None:
-        while not surroundings.wait(ended, _LOOK_S):
-            self._election.hold()

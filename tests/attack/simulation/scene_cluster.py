@@ -132,7 +132,8 @@ class InCluster:
             may_act=election.hold,
             ask_store=lambda store: Probe(True, (), "played"),
         )
-        run_forever(controller, election.hold, process.stop, interval_s=_LOOK_S)
+        with election.kept():
+            run_forever(controller, election.hold, process.stop, interval_s=_LOOK_S)
 
     def _apply(self, name: str) -> None:
         """`opmeter launch`, or `kubectl apply`: what controllers and others noted stays."""

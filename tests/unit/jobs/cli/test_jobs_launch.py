@@ -2,6 +2,7 @@
 for."""
 
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -70,7 +71,13 @@ class Looking:
 def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
     seen = []
     changes = SimpleNamespace(stop=lambda: None, wait=lambda seconds: True)
-    election = SimpleNamespace(hold=lambda: True, release=lambda: seen.append("released"))
+
+    @contextmanager
+    def kept(stuck_s):
+        yield
+        seen.append("released")
+
+    election = SimpleNamespace(hold=lambda: True, kept=kept)
 
     def watching(cluster, selector):
         seen.append(selector)

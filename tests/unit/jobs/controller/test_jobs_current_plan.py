@@ -284,6 +284,24 @@ def test_rounds_follow_each_other_until_the_surface_is_known():
     assert play.new_controller().look() == {"small": True}
 
 
+def test_who_lost_the_lease_while_it_planned_publishes_no_plan():
+    """The first to ask is the look itself; the plan is made between the first and the second."""
+    play = Play(**CURVE)
+    asked = []
+
+    def leads_once():
+        asked.append(True)
+        return len(asked) == 1
+
+    play.controller = play.new_controller(may_act=leads_once)
+    assert not play.look()
+    assert len(asked) == 2 and not read_plans(play.store, "small")
+    assert not any(event["reason"] == "Planned" for event in play.cluster.told.values())
+    play.controller = play.new_controller()
+    play.look()
+    assert read_plans(play.store, "small")
+
+
 def test_damage_in_a_round_is_mended_before_the_next():
     play = Play(**CURVE)
     measures(play)

@@ -207,3 +207,48 @@ def test_a_change_wakes_the_loop_and_a_broken_watch_is_begun_again():
     assert changes.wait(5) and changes.wait(5) and changes.wait(5)
     changes.stop()
     assert len(watches) > 2 and set(watches) == {"x=y"}
+
+
+class LongLook:
+    """A controller whose look takes several Leases, while another candidate tries to take over."""
+
+    def __init__(self, now, cluster, other):
+        self.now, self.cluster, self.other, self.taken = now, cluster, other, False
+
+    def look(self):
+        for _ in range(7):
+            asked = self.cluster.requests
+            self.now.now += DURATION_S / 5
+            wait_for(lambda asked=asked: self.cluster.requests >= asked + 2)
+            self.taken |= self.other.hold()
+        return {"c": True}
+
+
+def test_a_look_that_takes_several_leases_keeps_the_lease():
+    now, cluster, (one, two) = candidates(1.0, 1.0)
+    looking = LongLook(now, cluster, two)
+    with one.election.kept():
+        wait_for(one.hold)
+        assert run_forever(looking, one.hold, StopAfter(99), until="c", interval_s=0)
+        assert one.leads and not looking.taken
+    assert not one.leads
+    now.now += DURATION_S / 5
+    assert two.hold()
+
+
+def test_who_is_stuck_loses_the_lease_though_it_is_kept():
+    now, cluster, (one, two) = candidates(1.0, 1.0)
+    with one.election.kept(stuck_s=DURATION_S):
+        wait_for(one.hold)
+        two.hold()
+        now.now += DURATION_S + 1
+        wait_for(lambda: not one.leads)
+        time.sleep(1.2)  # its keeper has looked meanwhile
+        assert two.hold() and not one.leads
+
+
+def wait_for(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -231,11 +231,11 @@ def test_a_lease_that_another_had_meanwhile_is_not_the_same_any_more():
     with one.held() as guard:
         with pytest.raises(LeaseTaken):
             two.held().__enter__()
-        renews, one._election.hold = one._election.hold, lambda: False  # as if it were paused
+        renews, one._election.renew = one._election.renew, lambda: False  # as if it were paused
         clock.now += DURATION_S + 1
         with two.held():
             pass
-        one._election.hold = renews
+        one._election.renew = renews
         clock.now += DURATION_S
         assert renews() and one._election.leads
         assert not guard.still_holds()
