@@ -10,6 +10,7 @@ Indices = npt.NDArray[np.intp]
 
 _EDGES = (8, 16, 32, 64, 128, 192, 256)
 _TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))
+_PAIRED = 6  # axes: all of what most kernels have, and 15 pairs at most
 _MOST_WAVES = 64  # beyond so many, a last one that is not full costs next to nothing
 _BEST = 0.98  # the rate that counts as best, so that a few wrong numbers do not set it
 _LEAST = 0.01  # of the durations: what a launch takes with next to no work
@@ -31,10 +32,12 @@ class Points:
 
 
 def features(points: Points) -> Floats:
-    """A column a feature: logarithms of lengths, of their products and ratios, and of the work; the
-    waste against edges of tiles; tiles, the waves that bring them to the cores, and their waste."""
+    """A column a feature: logarithms of lengths, of products and ratios of those that vary most,
+    and of the work; the waste against edges of tiles; tiles, the waves that bring them to the
+    cores, and their waste."""
     axes, logs = points.axes, np.log2(points.axes)
-    pairs = [(a, b) for a in range(axes.shape[1]) for b in range(a)]
+    widest = _widest(logs)
+    pairs = [(a, b) for a in widest for b in widest if b < a]
     columns = [
         *logs.T,
         *(logs[:, a] + logs[:, b] for a, b in pairs),
@@ -51,6 +54,13 @@ def features(points: Points) -> Floats:
         columns += [np.log2(tiles), np.minimum(waves, _MOST_WAVES), waves * points.cores / tiles]
     told = np.stack(columns, axis=1)
     return told[:, np.ptp(told, axis=0) > 0]
+
+
+def _widest(logs: Floats) -> Indices:
+    """The axes whose lengths make pairs, in their order: those that vary by the greatest factor, of
+    like ones the first. Pairs of all would be 190 of 20 axes, and each costs as much as an axis."""
+    order = np.argsort(-np.ptp(logs, axis=0), kind="stable")
+    return np.sort(order[:_PAIRED])
 
 
 def roofline(points: Points, asked: Indices, duration_us: Floats) -> Floats:

@@ -37,6 +37,27 @@ def found(surface, asked):
     return estimate(points, asked, duration_us[asked], np.random.default_rng(0))
 
 
+def _of_axes(count: int) -> Points:
+    """Points along so many axes, each of which varies by a greater factor than the one before."""
+    chance = np.random.default_rng(1)
+    tops = np.arange(1, count + 1) * 100
+    axes = np.stack([chance.integers(1, top, 500) for top in tops], axis=1).astype(float)
+    axes[0], axes[1] = 1, tops
+    return Points(axes, axes.prod(axis=1), axes.sum(axis=1), _CORES)
+
+
+@pytest.mark.parametrize("count", [7, 20])
+def test_only_the_six_axes_that_vary_most_make_pairs(count):
+    """Another axis adds what it adds by itself: its logarithm, seven edges and a divisor."""
+    few, many = features(_of_axes(6)), features(_of_axes(count))
+    assert many.shape[1] == few.shape[1] + (count - 6) * 9
+    logs = np.log2(_of_axes(count).axes)
+    told = {column.tobytes() for column in many.T}
+    assert (logs[:, -1] - logs[:, -2]).tobytes() in told
+    assert (logs[:, -6] + logs[:, -1]).tobytes() in told
+    assert (logs[:, 1] - logs[:, 0]).tobytes() not in told
+
+
 def test_waves_are_learnt_where_a_roofline_is_far_off(surface, asked, found):
     points, duration_us = surface
     rest = np.setdiff1d(np.flatnonzero(points.axes[:, 2] <= 4096), asked)
