@@ -113,7 +113,10 @@ class Performer:
         if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
             return
         self._cluster.annotate_config_map(metadata["name"], {note: self._applied.fingerprint})
-        self.say("Merged", f"plan {number}{', but for what is missing' if partial else ''}")
+        words = f"plan {number}{', but for what is missing' if partial else ''}"
+        if partial and self._known.plan.forecast.learning:
+            words += "; the next round of `density` waits until that is measured"
+        self.say("Merged", words)
 
     def _launch(self, wave: Wave, cap: int) -> None:
         """First the wave, then its Job: a Job always finds what its indexes are."""

@@ -12,6 +12,11 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.shard import read_shard
 from jobs.campaign.run_options import RunOptions
+from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.performer import Performer
+from jobs.decide.actions import Finish
+from jobs.decide.observed import Observed
+from jobs.objects.applied_campaign import SELECTOR, applied_from
 from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.reruns import rerun_annotations
 from jobs.objects.site_profile import load_site
@@ -282,6 +287,20 @@ def test_rounds_follow_each_other_until_the_surface_is_known():
     state = load_state(play.store, find_head(play.store))
     assert len(answers(state, STACK.version_path)) == 150 and everything_is_held(play)
     assert play.new_controller().look() == {"small": True}
+
+
+@pytest.mark.parametrize(("learning", "told"), [(150, True), (0, False)])
+def test_a_partial_end_tells_of_the_round_that_was_still_due(learning, told):
+    play = Play(**CURVE)
+    play.look()
+    forecast = replace(play.plan.forecast, learning=learning)
+    known = KnownPlan(replace(play.plan, forecast=forecast))
+    (applied,) = map(applied_from, play.cluster.config_maps(SELECTOR))
+    performer = Performer(play.cluster, applied, known, play.store, Memory(lambda: 0.0))
+    performer.perform(Finish(partial=True), Observed(frozenset(), ()))
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Merged"]
+    assert event["message"].startswith("plan 1, but for what is missing")
+    assert ("the next round of `density` waits" in event["message"]) is told
 
 
 def test_who_lost_the_lease_while_it_planned_publishes_no_plan():
