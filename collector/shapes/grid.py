@@ -2,13 +2,16 @@
 
 What is asked for is a sample of the cases that would run: points are taken in an order drawn by
 chance, and those that no device takes, or that no memory holds, are left out until there are
-enough. The same seed gives the same cases, whatever other kernels there are.
+enough. The same seed gives the same cases, whatever other kernels there are; those of them that
+are there already count, so that the same wish over again asks for nothing.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import Any
 
 from collector.case import Case, Slot, slot_cells
 from collector.record import CaseRecord
@@ -21,17 +24,31 @@ from collector.vocabulary import (
     INPUT_CELLS,
     OP_STATE,
     OUTPUT_CELLS,
+    dtype_of,
     is_absent_dtype,
 )
 
 _MOST_LOOKS = 1_000_000
-Pair = tuple[int, int]
-Word = tuple[str, str]  # dtype and format of a slot
+_DIMS_OF_BLOCKS = 4
+_LIST = re.compile(r"\s*-?[0-9]+(\s*,\s*-?[0-9]+)+\s*")
+Numbers = tuple[int, ...]
+# Why there is no case, in the place of one.
+Refusal = str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a slot says beside its shape; `in_blocks` where a row tells the blocks of its matrix."""
+
+    dtype: str
+    format: str
+    in_blocks: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a row says beside its shapes: dtype and format of each slot, and its settings."""
+    """What a row says beside its shapes: dtype and format of each slot, and its settings. Lists of
+    lengths and the like are none: they are of the row's own shapes."""
 
     kernel_type: str
     inputs: tuple[Word, ...]
@@ -42,27 +59,33 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The records, and how many points were looked at of how many; of these how many were there
-    already, were refused, and were too large."""
+    """The records that are new, and how many points were looked at of how many. Of these how many
+    cases were there already, came a second time, were refused (`why`, the first of them), or were
+    too large. `largest_bytes` is that of the new record with the most."""
 
     records: tuple[CaseRecord, ...]
     looked_at: int
     points: int
     known: int
+    repeated: int
     refused: int
+    why: Refusal
     too_large: int
+    largest_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """At most so many `rows` (None: all), none of which needs more than `largest_bytes`."""
+    """At most so many `rows` (None: all), those that are there among them; no new one needs more
+    than `largest_bytes`."""
 
     rows: int | None
     seed: int
     largest_bytes: float
 
 
-Accepts = Callable[[Case], bool]
+# The case as its operator runs it, with all that it says; or why it does not.
+Ask = Callable[[CaseRecord], CaseRecord | Refusal]
 
 
 def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
@@ -75,46 +98,64 @@ def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
 def choose(
     pattern: GridPattern,
     like: Sequence[Template],
-    products: Sequence[Pair],
+    sizes: Sequence[Numbers],
     known: Collection[str],
-    accepts: Accepts,
+    ask: Ask,
     wish: Wish,
 ) -> Chosen:
-    """Cases of a kernel that are not among those `known` by id. `products` are the pairs (n, k) of
-    weights."""
-    kernel_type = like[0].kernel_type if like else ""
-    sizes = [len(like), *map(len, pattern.axes.values())]
-    sizes += [len(products)] if pattern.has_products else []
-    points = prod(sizes)
-    order = _order(points, wish, f"{wish.seed} {kernel_type}")
+    """Cases of a kernel that are not among those `known` by id. `sizes` are those that only models
+    tell together, where the pattern has such."""
+    axes = (like, *pattern.axes.values(), *([sizes] if pattern.of_models else []))
+    points = prod(map(len, axes))
+    order = _order(points, wish, like[0].kernel_type if like else "")
+    places = (_place(pattern, axes, point) for point in order)
+    asked = (_asked(pattern, template, names, ask) for template, names in places)
+    return pick(asked, points, known, wish)
+
+
+def pick(
+    asked: Iterable[CaseRecord | Refusal], points: int, known: Collection[str], wish: Wish
+) -> Chosen:
+    """The first cases of these that are wished for, in the order of their shapes."""
     found: dict[str, CaseRecord] = {}
-    counts = {"known": 0, "refused": 0, "too_large": 0}
-    looked_at = 0
-    for point in order:
-        if wish.rows is not None and len(found) >= wish.rows:
-            break
+    there: set[str] = set()
+    looked_at = repeated = refused = too_large = largest = 0
+    why = ""
+    for record in asked:
         looked_at += 1
-        template, names = _place(pattern, like, products, sizes, point)
-        record = _record(pattern, template, names, accepts)
-        if record is None:
-            counts["refused"] += 1
-        elif record.case_id in known or record.case_id in found:
-            counts["known"] += 1
-        elif _bytes(record.case) > wish.largest_bytes:
-            counts["too_large"] += 1
+        if isinstance(record, Refusal):
+            refused += 1
+            why = why or record
+        elif record.case_id in found or record.case_id in there:
+            repeated += 1
+        elif record.case_id in known:
+            there.add(record.case_id)
+        elif (size := _bytes(record.case)) > wish.largest_bytes:
+            too_large += 1
         else:
             found[record.case_id] = record
-    records = sorted(found.values(), key=lambda record: _shapes(record.case))
-    return Chosen(tuple(records), looked_at, points, **counts)
+            largest = max(largest, size)
+        if wish.rows is not None and len(found) + len(there) >= wish.rows:
+            break
+    records = tuple(sorted(found.values(), key=lambda record: _shapes(record.case)))
+    return Chosen(
+        *(records, looked_at, points, len(there), repeated, refused, why, too_large, largest)
+    )
 
 
-def _order(points: int, wish: Wish, seed: str) -> Sequence[int]:
+def in_order_of_chance(records: Sequence[CaseRecord], wish: Wish) -> Sequence[CaseRecord]:
+    """All of a kernel's records, in the order in which they are asked for."""
+    kernel_type = records[0].kernel_type if records else ""
+    return [records[at] for at in _order(len(records), wish, kernel_type)]
+
+
+def _order(points: int, wish: Wish, kernel_type: str) -> Sequence[int]:
     """All points in their order, or some by chance: nobody looks longer than it would take to find
     one row among fifty."""
     if wish.rows is None:
         return range(points)
     looks = min(points, max(_MOST_LOOKS, 50 * wish.rows))
-    return Random(seed).sample(range(points), looks)
+    return Random(f"{wish.seed} {kernel_type}").sample(range(points), looks)
 
 
 def _template(case: Case) -> Template | None:
@@ -122,43 +163,48 @@ def _template(case: Case) -> Template | None:
     if attributes.pop(ACCELERATOR_CORE, None):
         return None
     inputs, outputs = (
-        tuple((slot.dtype, slot.format) for slot in side or ())
+        tuple(Word(slot.dtype, slot.format, _is_in_blocks(slot)) for slot in side or ())
         for side in (case.inputs, case.outputs)
     )
-    settings = tuple(sorted(attributes.items()))
+    settings = tuple(sorted(one for one in attributes.items() if not _LIST.fullmatch(one[1])))
     return Template(case.kernel_type, inputs, outputs, case.op_state, settings)
 
 
+def _is_in_blocks(slot: Slot) -> bool:
+    """Some rows tell FRACTAL_NZ as a format only, and the matrix as if it lay plain."""
+    return slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
+
+
 def _place(
-    pattern: GridPattern,
-    like: Sequence[Template],
-    products: Sequence[Pair],
-    sizes: Sequence[int],
-    point: int,
+    pattern: GridPattern, axes: Sequence[Sequence[Any]], point: int
 ) -> tuple[Template, Mapping[str, int]]:
     """The template and the numbers of a point, the last axis counting first."""
     digits = []
-    for size in reversed(sizes):
-        point, digit = divmod(point, size)
-        digits.append(digit)
-    first, *rest = reversed(digits)
-    axes = zip(pattern.axes.items(), rest, strict=False)
-    names = {name: values[at] for (name, values), at in axes}
-    if pattern.has_products:
-        names["n"], names["k"] = products[rest[-1]]
-    return like[first], names
+    for axis in reversed(axes):
+        point, digit = divmod(point, len(axis))
+        digits.append(axis[digit])
+    template, *numbers = reversed(digits)
+    names = dict(zip(pattern.axes, numbers, strict=False))
+    if pattern.of_models:
+        names.update(zip(pattern.of_models, numbers[-1], strict=True))
+    return template, names
 
 
-def _record(
-    pattern: GridPattern, template: Template, names: Mapping[str, int], accepts: Accepts
-) -> CaseRecord | None:
-    """The first way that the operator takes; None where it takes none."""
-    if not all(rule.value(names) for rule in pattern.keep):
-        return None
+def _asked(
+    pattern: GridPattern, template: Template, names: Mapping[str, int], ask: Ask
+) -> CaseRecord | Refusal:
+    """The first way that the operator takes; why it takes none, which is what it says of the last
+    way."""
+    broken = next((rule.text for rule in pattern.keep if not rule.value(names)), None)
+    if broken is not None:
+        return f"{broken} is wanted"
+    why = "the pattern does not tell all of the slots, or not how they lie"
     for record in _ways(pattern.ways, template, names):
-        if accepts(record.case):
-            return record
-    return None
+        answer = ask(record)
+        if not isinstance(answer, Refusal):
+            return answer
+        why = answer
+    return why
 
 
 def _ways(
@@ -177,19 +223,21 @@ def _slots(
     way: Sequence[Dims], words: Sequence[Word], names: Mapping[str, int]
 ) -> list[Slot] | None:
     """The slots of a side, as many as the template has; None where it has one that the way does not
-    know."""
+    know, or blocks of no known size."""
     slots = []
-    for at, (dtype, layout) in enumerate(words):
+    for at, word in enumerate(words):
         dims = way[at] if at < len(way) else None
-        is_absent = is_absent_dtype(dtype)
+        is_absent = is_absent_dtype(word.dtype)
         if dims is None and not is_absent:
             return None
         if dims is None or is_absent:
-            slots.append(Slot(None, dtype, layout))
-        elif layout == FRACTAL_NZ and len(dims) > 1:
-            slots.append(in_blocks(dtype, tuple(one.value(names) for one in dims)))
-        else:
-            slots.append(Slot(tuple(one.value(names) for one in dims), dtype, layout))
+            slots.append(Slot(None, word.dtype, word.format))
+            continue
+        shape = tuple(one.value(names) for one in dims)
+        if word.in_blocks and (len(shape) < 2 or dtype_of(word.dtype) is None):
+            return None
+        plain = Slot(shape, word.dtype, word.format)
+        slots.append(in_blocks(word.dtype, shape) if word.in_blocks else plain)
     return slots
 
 

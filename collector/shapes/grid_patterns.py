@@ -12,7 +12,10 @@ import yaml
 from collector.errors import BadInput
 from collector.shapes.expression import Expression, expression
 
-PRODUCTS = "products"  # pairs (n, k) of weights: of models, or of all values
+PRODUCTS, EXPERTS = "products", "experts"
+# Axes of sizes that only models tell together: of weights, width and depth; of the experts of a
+# rank, how many they are, their hidden size and their own.
+OF_MODELS = {PRODUCTS: ("n", "k"), EXPERTS: ("e", "h", "i")}
 _ABSENT = "-"
 
 Dims = tuple[Expression, ...] | None
@@ -28,15 +31,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class GridPattern:
-    """`axes` are names with their values, in order; `products` where one more axis is that of
-    pairs (n, k). Of points that do not `keep` a rule there is no case."""
+    """`axes` are names with their values, in order; `source` is that of OF_MODELS of which one more
+    axis is, or empty. Of points that do not `keep` a rule there is no case."""
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
-    has_products: bool
+    source: str
     keep: tuple[Expression, ...]
     ways: tuple[Way, ...]
     kernels: tuple[str, ...]
+
+    @property
+    def of_models(self) -> tuple[str, ...]:
+        """What the numbers of the axis of models are called; none where there is no such axis."""
+        return OF_MODELS.get(self.source, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +81,15 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
     axes = {
         axis: values[of] if isinstance(of, str) else tuple(map(int, of))
         for axis, of in said["axes"].items()
-        if of != PRODUCTS
+        if of not in (PRODUCTS, EXPERTS)
     }
+    source, *more = [of for of in said["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
+    if more:
+        raise BadInput("one axis of models at most is wanted")
     return GridPattern(
         name,
         axes,
-        PRODUCTS in said["axes"].values(),
+        source,
         tuple(expression(text) for text in said.get("keep", ())),
         tuple(
             Way(*(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs")))

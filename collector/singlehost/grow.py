@@ -1,28 +1,29 @@
 """More rows for a tree: each file gets cases on the grid of its kernel, without durations."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import inf
 from pathlib import Path
-from random import Random
 
-from collector.case import Case
 from collector.database.columns import case_cells
 from collector.errors import BadInput
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.record import CaseRecord
-from collector.shapes.decoder import Decoder
-from collector.shapes.grid import Chosen, Wish, choose, templates
-from collector.shapes.grid_patterns import bundled_patterns
+from collector.shapes.decoder import Decoder, bundled_names, find_decoder
+from collector.shapes.expert_sizes import experts_of
+from collector.shapes.grid import Chosen, Wish, choose, in_order_of_chance, pick, templates
+from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import products_of, rows_of
 from collector.singlehost.tree_source import record_of_row
 from collector.singlehost.version_files import TreeRow, VersionFiles
+from collector.vocabulary import RUNTIME_PREFIX
 
-_GIB = 1 << 30
+GIB = 1 << 30
 # Whose sizes only a model tells together.
 OF_MODELS = ("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine")
 
@@ -40,7 +41,8 @@ class Grown:
 class GridOptions:
     """`rows` at most for each kernel type, None for all; `largest_gib` of tensors a case, None for
     any; `decoders` are the models that sizes are of, none for all sizes that patterns have, and
-    `release` is that of the stack that serves them."""
+    for all models that come with the package where only models tell sizes together. `release` is
+    that of the stack that serves them."""
 
     rows: int | None
     seed: int
@@ -51,7 +53,9 @@ class GridOptions:
 
 def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Grown, ...]:
     """Add rows to the files of a version folder, kernel by kernel; a file is written whole, or not
-    at all. Raises BadInput where there is nothing of a tree, or a file of it cannot be read."""
+    at all. What was done is found there another time, so that the same options over again add what
+    a kill has left undone, or nothing. Raises BadInput where there is nothing of a tree, or a file
+    of it cannot be read."""
     files = VersionFiles.read(folder)
     if not files.kernel_types:
         raise BadInput(
@@ -75,51 +79,25 @@ def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Gro
 
 
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
-    op = find(kernel_type)
     known = {record.case_id for record in rows}
-    if op is not None:
-        known |= {completed(record, op).case_id for record in rows if record.case.inputs}
+    known |= {_completed(record).case_id for record in rows if record.case.inputs}
+    wish = Wish(options.rows, options.seed, _largest_bytes(options))
     if kernel_type in OF_MODELS:
-        return Grown(kernel_type, _of_models(kernel_type, known, options))
+        records = in_order_of_chance(_model_rows(options)[kernel_type], wish)
+        return Grown(kernel_type, pick(map(_asked, records), len(records), known, wish))
     pattern = bundled_patterns().of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes is known for it")
-    like = templates(record.case for record in rows)
+    like = templates(_bare(record).case for record in rows)
     if not like:
         return Grown(kernel_type, None, "no row says its inputs")
-    wish = Wish(options.rows, options.seed, _largest_bytes(options))
-    chosen = choose(pattern, like, _products(options), known, _is_accepted, wish)
-    return Grown(kernel_type, _filled(chosen))
+    sizes = _sizes(options, pattern.source)
+    return Grown(kernel_type, choose(pattern, like, sizes, known, _asked, wish))
 
 
-def _of_models(kernel_type: str, known: Collection[str], options: GridOptions) -> Chosen:
-    """The rows that models ask for, or some of them by chance."""
-    records = _model_rows(options)[kernel_type]
-    points = len(records)
-    if options.rows is not None:
-        records = Random(f"{options.seed} {kernel_type}").sample(records, points)
-    found: list[CaseRecord] = []
-    refused = there = looked_at = large = 0
-    for record in map(_completed, records):
-        if options.rows is not None and len(found) >= options.rows:
-            break
-        looked_at += 1
-        if record.case_id in known:
-            there += 1
-        elif not _is_accepted(record.case):
-            refused += 1
-        elif sum(slot.size_bytes for slot in record.case.inputs or ()) > _largest_bytes(options):
-            large += 1
-        else:
-            found.append(record)
-    return Chosen(tuple(found), looked_at, points, there, refused, large)
-
-
-def _filled(chosen: Chosen) -> Chosen:
-    records = tuple(map(_completed, chosen.records))
-    return Chosen(
-        *(records, chosen.looked_at, chosen.points, chosen.known, chosen.refused, chosen.too_large)
-    )
+def _asked(record: CaseRecord) -> CaseRecord | str:
+    refused = refusal(record.case, find, "npu")
+    return refused.reason if refused else _completed(record)
 
 
 def _completed(record: CaseRecord) -> CaseRecord:
@@ -127,22 +105,45 @@ def _completed(record: CaseRecord) -> CaseRecord:
     return completed(record, op) if op is not None else record
 
 
-def _is_accepted(case: Case) -> bool:
-    return refusal(case, find, "npu") is None
+def _bare(record: CaseRecord) -> CaseRecord:
+    """The record without the settings that it would be given anyway, so that a row that was added
+    is like the one that it was made after."""
+    own = {name: text for name, text in record.extra.items() if not _is_setting(name)}
+    if len(own) == len(record.extra):
+        return record
+    filled = _completed(replace(record, extra=own)).extra
+    told = {
+        name: text for name, text in record.extra.items() if name in own or text != filled.get(name)
+    }
+    return replace(record, extra=told)
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith(RUNTIME_PREFIX)
 
 
 def _largest_bytes(options: GridOptions) -> float:
-    return inf if options.largest_gib is None else options.largest_gib * _GIB
+    return inf if options.largest_gib is None else options.largest_gib * GIB
+
+
+def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
+    """The models that are asked for, or all that are known."""
+    return options.decoders or tuple(map(find_decoder, bundled_names()))
 
 
 @cache
 def _model_rows(options: GridOptions) -> dict[str, list[CaseRecord]]:
-    return rows_of(options.decoders, find_kernel_set(options.release), OF_MODELS)
+    return rows_of(_decoders(options), find_kernel_set(options.release), OF_MODELS)
 
 
 @cache
-def _products(options: GridOptions) -> tuple[tuple[int, int], ...]:
+def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
+    """What the axis of models has of a source."""
+    if source == EXPERTS:
+        return experts_of(_decoders(options))
+    if source != PRODUCTS:
+        return ()
     sizes = bundled_patterns().sizes
     if not options.decoders:
-        return tuple((n, k) for n in sizes for k in sizes)
+        return tuple(product(sizes, sizes))
     return products_of(options.decoders, find_kernel_set(options.release))

@@ -18,6 +18,7 @@ from jobs.cli.tree_options import (
 )
 
 if TYPE_CHECKING:
+    from collector.shapes.grid import Chosen
     from collector.singlehost.grow import Grown
 
 
@@ -65,18 +66,29 @@ def grid_verb(
     added = sum(len(one.chosen.records) for one in grown if one.chosen)
     verb = "would be added" if dry_run else "added"
     say(f"{counted(added, 'row')} {verb} to {folder}")
-    return 0 if added else 1
+    return 0 if any(one.chosen and _is_anything(one.chosen) for one in grown) else 1
+
+
+def _is_anything(chosen: Chosen) -> bool:
+    """Whether the tree has a case of those that were asked for; else nobody was helped."""
+    return bool(chosen.records or chosen.known)
 
 
 def _line(one: Grown) -> str:
+    from collector.singlehost.grow import GIB
+
     if one.chosen is None:
         return f"{one.kernel_type:<32} left as it is: {one.reason}"
     chosen = one.chosen
     left_out = (
         (chosen.known, "are there"),
-        (chosen.refused, "are no cases"),
+        (chosen.repeated, "come twice"),
         (chosen.too_large, "are too large"),
+        (chosen.refused, f"are no cases, the first: {chosen.why}"),
     )
-    told = "; ".join(f"{number:,} {what}" for number, what in left_out if number)
-    seen = f"{len(chosen.records):,} of {chosen.looked_at:,} looked at, of {chosen.points:,} points"
-    return f"{one.kernel_type:<32} {seen}{f'; {told}' if told else ''}"
+    told = "".join(f"; {number:,} {what}" for number, what in left_out if number)
+    largest = f", {chosen.largest_bytes / GIB:.2g} GiB at most" if chosen.records else ""
+    return (
+        f"{one.kernel_type:<32} {len(chosen.records):,} added{largest}: "
+        f"{chosen.looked_at:,} of {chosen.points:,} points looked at{told}"
+    )

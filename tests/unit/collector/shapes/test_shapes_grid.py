@@ -1,6 +1,7 @@
 """Cases on the grid of a kernel."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -25,14 +26,19 @@ PRODUCTS = [(64, 32), (96, 64), (320, 128)]
 ANY = 1 << 40
 
 
-def accepted(case):
-    return refusal(case, find, "npu") is None
+def refused(case):
+    return refusal(case, find, "npu")
+
+
+def ask(record):
+    found = refused(record.case)
+    return found.reason if found else record
 
 
 def chosen(kernel, *, rows=20, seed=0, like=None, products=PRODUCTS, largest=ANY, known=()):
     pattern = PATTERNS.of(kernel)
     like = templates(row.case for row in like or fixture_rows(kernel))
-    return choose(pattern, like, products, known, accepted, Wish(rows, seed, largest))
+    return choose(pattern, like, products, known, ask, Wish(rows, seed, largest))
 
 
 def test_no_kernel_is_of_two_patterns():
@@ -47,7 +53,7 @@ def test_every_pattern_makes_cases_that_its_operator_takes_of_rows_that_are_ther
     found = chosen(kernel, rows=3, like=rows).records
     assert found
     for record in found:
-        assert record.kernel_type == kernel and accepted(record.case)
+        assert record.kernel_type == kernel and not refused(record.case)
 
 
 def row(shapes, dtypes, formats, out, kernel="MatMulV2", state="dynamic"):
@@ -87,6 +93,7 @@ def test_no_point_is_chosen_that_is_there_or_too_large():
     every = chosen("MatMulV2", rows=None, like=[PLAIN]).records
     known = {record.case_id for record in every[:10]}
     rest = chosen("MatMulV2", rows=None, like=[PLAIN], known=known)
+    assert not known & {record.case_id for record in rest.records}
     assert rest.known == 10 and len(rest.records) == len(every) - 10
     small = chosen("MatMulV2", rows=None, like=[PLAIN], largest=100_000)
     assert small.too_large and len(small.records) == len(every) - small.too_large
@@ -102,6 +109,52 @@ def test_a_sample_is_of_the_cases_that_would_run_and_its_seed_decides_it(seed, r
     assert len(set(ids)) == len(ids) == min(rows, len(every))
     assert set(ids) <= every
     assert found == chosen("PadV3", rows=rows, seed=seed)
+
+
+def test_what_is_there_counts_so_that_a_wish_over_again_asks_for_nothing():
+    first = chosen("MatMulV2", rows=10, like=[PLAIN])
+    known = {record.case_id for record in first.records}
+    again = chosen("MatMulV2", rows=10, like=[PLAIN], known=known)
+    assert not again.records and again.known == 10 and again.looked_at == first.looked_at
+    more = chosen("MatMulV2", rows=15, like=[PLAIN], known=known)
+    assert len(more.records) == 5 and more.known == 10
+
+
+def test_a_case_of_two_points_comes_once():
+    like = [row("4,8;4,8", "DT_BF16;DT_BF16", "ND;ND", "4,8", "Add")]
+    pattern = PATTERNS.of("Add")
+    twice = replace(pattern, axes={"t": (1, 2, 2), "d": (8,)})
+    found = choose(twice, templates(one.case for one in like), [], (), ask, Wish(None, 0, ANY))
+    assert (len(found.records), found.repeated, found.known) == (2, 1, 0)
+
+
+def test_why_there_is_no_case_is_said_of_the_first():
+    found = chosen("TensorMove", rows=None)
+    assert found.refused and found.why == "t * d >= 262144 is wanted"
+    found = chosen("TransposeBatchMatMul", rows=None)
+    assert "multiples of 128" in found.why
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "formats"),
+    [("INT4;INT4", "ND;FRACTAL_NZ"), ("FLUFF;FLUFF", "FRACTAL_NZ;FRACTAL_NZ"), (";", ";")],
+)
+def test_a_row_of_dtypes_that_nobody_knows_makes_no_case(dtypes, formats):
+    like = [row("4,32;2,4,16,16", dtypes, formats, "4,64")]
+    found = chosen("MatMulV2", rows=None, like=like)
+    assert not found.records and found.why
+
+
+def test_a_matrix_that_rows_tell_plain_is_told_plain_whatever_its_format():
+    like = [row("4,32;64,32", "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", "4,64")]
+    found = chosen("MatMulV2", rows=None, like=like, products=[(768, 5120)]).records
+    assert '"1,5120;768,5120"' in {record.cells["Input Shapes"] for record in found}
+
+
+def test_lists_of_a_row_are_not_those_of_other_shapes():
+    lists = {"Runtime group_list_values": "2,5,10", "Runtime mode": "x"}
+    (like,) = templates([case_from_cells("Add", {**PLAIN.cells, **lists})])
+    assert like.settings == (("Runtime mode", "x"),)
 
 
 def test_rows_that_say_nothing_of_tensors_are_no_templates():
@@ -136,6 +189,7 @@ def test_the_weights_of_a_model_are_those_of_its_fused_projections():
         {"axes": {"t": "nothing"}, "ways": [], "kernels": []},
         {"axes": {"t": [1]}, "ways": [{"inputs": ["t ** 2"], "outputs": []}], "kernels": []},
         {"axes": {"t": [1]}, "kernels": []},
+        {"axes": {"a": "products", "b": "experts"}, "ways": [], "kernels": []},
     ],
 )
 def test_a_pattern_that_is_none_is_refused_by_its_name(said):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.database.columns import case_cells, csv_bytes, database_columns
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
@@ -14,11 +15,17 @@ from collector.shapes.decoder import find_decoder
 from collector.singlehost.grow import GridOptions, grow
 from collector.singlehost.parse import parse
 from collector.singlehost.tree_source import read_tree
+from tests.fixtures.op_rows import rows_of
 
 pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[4]
 RELEASE = "vllm-ascend-0.18"
+
+_ATTENTION = (
+    "Input Shapes,Input Data Types,Input Formats,Output Shapes,Output Data Types,Output Formats\n"
+    '"2,4,128;64,128,128;64,128,128",DT_BF16;DT_BF16;DT_BF16,ND;ND;ND,"2,4,128",DT_BF16,ND\n'
+)
 
 
 def options(*, rows=5, seed=0, largest_gib=32.0, models=()):
@@ -61,6 +68,46 @@ def test_another_time_adds_what_is_not_there_and_at_last_nothing(tree):
     assert content(tree) == there
 
 
+def test_the_same_wish_over_again_adds_nothing_and_another_seed_does(tree):
+    grow(tree, options(rows=7))
+    there = content(tree)
+    assert not any(one.chosen.records for one in grow(tree, options(rows=7)) if one.chosen)
+    assert content(tree) == there
+    assert any(one.chosen.records for one in grow(tree, options(rows=7, seed=1)) if one.chosen)
+
+
+def test_what_a_kill_left_undone_is_added_by_the_same_wish(tree):
+    before = content(tree)
+    grow(tree, options(rows=7))
+    whole = content(tree)
+    for name in sorted(whole)[::2]:  # as if these had not been written yet
+        (tree / name).write_bytes(before[name])
+    grow(tree, options(rows=7))
+    assert content(tree) == whole
+
+
+@pytest.mark.parametrize("rows", [5, None])
+def test_a_row_whose_settings_were_filled_is_like_the_one_it_was_made_after(tmp_path, rows):
+    kernel = "KvRmsNormRopeCache"
+    cells = [case_cells(record) for record in rows_of(kernel)]
+    (tmp_path / f"{kernel}.csv").write_bytes(
+        csv_bytes(database_columns({name for row in cells for name in row}), cells)
+    )
+    grow(tmp_path, options(rows=rows))
+    there = content(tmp_path)
+    (one,) = grow(tmp_path, options(rows=rows))
+    assert not one.chosen.records and content(tmp_path) == there
+    added = read_kernel_file(tmp_path / f"{kernel}.csv").rows[len(cells) :]
+    assert added and all(row["Runtime cache_mode"] for row in added)
+
+
+def test_without_models_attention_has_the_rows_of_all_that_are_known(tmp_path):
+    (tmp_path / "FusedInferAttentionScore.csv").write_text(_ATTENTION)
+    (any_model,) = grow(tmp_path, options(rows=None), write=False)
+    (one_model,) = grow(tmp_path, options(rows=None, models=("qwen3-32b",)), write=False)
+    assert len(any_model.chosen.records) > len(one_model.chosen.records) > 500
+
+
 def test_the_same_seed_makes_the_same_bytes_in_two_fresh_processes(tree, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
@@ -89,11 +136,7 @@ def test_a_kernel_gets_the_same_rows_whatever_others_there_are(tree):
 
 
 def test_attention_gets_rows_of_models_that_differ_in_lengths_alone(tree):
-    (tree / "FusedInferAttentionScore.csv").write_text(
-        "Input Shapes,Input Data Types,Input Formats,"
-        "Output Shapes,Output Data Types,Output Formats\n"
-        '"2,4,128;64,128,128;64,128,128",DT_BF16;DT_BF16;DT_BF16,ND;ND;ND,"2,4,128",DT_BF16,ND\n'
-    )
+    (tree / "FusedInferAttentionScore.csv").write_text(_ATTENTION)
     grow(tree, options(rows=None, models=("qwen3-32b",)))
     rows = read_kernel_file(tree / "FusedInferAttentionScore.csv").rows[1:]
     lengths = {

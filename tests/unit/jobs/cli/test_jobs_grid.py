@@ -29,7 +29,8 @@ def grid(tree, *words):
 def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
     said = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
     first, second, last = said.splitlines()
-    assert first.startswith("MatMulV2") and "10 of 10 looked at, of 2,146 points" in first
+    assert first.startswith("MatMulV2") and "10 added" in first
+    assert first.endswith("10 of 2,146 points looked at")
     assert second.split(maxsplit=1) == [
         "NonZero",
         "left as it is: no pattern of shapes is known for it",
@@ -44,9 +45,23 @@ def test_a_dry_run_writes_nothing(tree):
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
-def test_nothing_to_add_ends_with_1(tree):
+def test_a_tree_that_has_all_of_it_is_done(tree):
+    assert grid(tree, "--rows", "10").exit_code == 0
+    again = grid(tree, "--rows", "10")
+    assert again.exit_code == 0 and "10 are there" in again.stdout
+    assert again.stdout.splitlines()[-1] == f"0 rows added to {tree}"
+
+
+def test_a_tree_of_which_no_kernel_has_a_case_ends_with_1(tree):
     (tree / "MatMulV2.csv").unlink()
     assert grid(tree).exit_code == 1
+
+
+def test_what_is_no_case_says_why(tree):
+    (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
+    said = grid(tree, "--rows", "10")
+    assert said.exit_code == 1
+    assert "are no cases, the first: format NC1HWC0 (input 2) is not replayed" in said.stdout
 
 
 @pytest.mark.parametrize(
