@@ -38,10 +38,12 @@ Refusal = str
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a slot says beside its shape; `in_blocks` where a row tells the blocks of its matrix."""
+    """What a slot says beside its shape; `is_empty` where a row tells none, as of a scalar, and
+    `in_blocks` where it tells the blocks of a matrix."""
 
     dtype: str
     format: str
+    is_empty: bool
     in_blocks: bool
 
 
@@ -162,17 +164,21 @@ def _template(case: Case) -> Template | None:
     attributes = dict(case.attributes)
     if attributes.pop(ACCELERATOR_CORE, None):
         return None
+    tells_shapes = any(slot.shape is not None for slot in case.inputs or ())
     inputs, outputs = (
-        tuple(Word(slot.dtype, slot.format, _is_in_blocks(slot)) for slot in side or ())
+        tuple(_word(slot, tells_shapes) for slot in side or ())
         for side in (case.inputs, case.outputs)
     )
     settings = tuple(sorted(one for one in attributes.items() if not _LIST.fullmatch(one[1])))
     return Template(case.kernel_type, inputs, outputs, case.op_state, settings)
 
 
-def _is_in_blocks(slot: Slot) -> bool:
-    """Some rows tell FRACTAL_NZ as a format only, and the matrix as if it lay plain."""
-    return slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
+def _word(slot: Slot, tells_shapes: bool) -> Word:
+    """Some rows tell FRACTAL_NZ as a format only, and the matrix as if it lay plain. A row of
+    scalars alone is as good for its dtypes."""
+    in_blocks = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
+    is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and tells_shapes)
+    return Word(slot.dtype, slot.format, is_empty, in_blocks)
 
 
 def _place(
@@ -222,17 +228,16 @@ def _ways(
 def _slots(
     way: Sequence[Dims], words: Sequence[Word], names: Mapping[str, int]
 ) -> list[Slot] | None:
-    """The slots of a side, as many as the template has; None where it has one that the way does not
-    know, or blocks of no known size."""
+    """The slots of a side, as many as the template has, and empty where it has them empty; None
+    where it has one that the way does not know, or blocks of no known size."""
     slots = []
     for at, word in enumerate(words):
         dims = way[at] if at < len(way) else None
-        is_absent = is_absent_dtype(word.dtype)
-        if dims is None and not is_absent:
-            return None
-        if dims is None or is_absent:
+        if word.is_empty:
             slots.append(Slot(None, word.dtype, word.format))
             continue
+        if dims is None:
+            return None
         shape = tuple(one.value(names) for one in dims)
         if word.in_blocks and (len(shape) < 2 or dtype_of(word.dtype) is None):
             return None

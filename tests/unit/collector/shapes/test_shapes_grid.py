@@ -23,6 +23,7 @@ pytestmark = pytest.mark.fast
 PATTERNS = bundled_patterns()
 KERNELS = [kernel for pattern in PATTERNS.patterns for kernel in pattern.kernels]
 PRODUCTS = [(64, 32), (96, 64), (320, 128)]
+EXPERTS = [(4, 64, 32), (2, 256, 96)]
 ANY = 1 << 40
 
 
@@ -35,10 +36,11 @@ def ask(record):
     return found.reason if found else record
 
 
-def chosen(kernel, *, rows=20, seed=0, like=None, products=PRODUCTS, largest=ANY, known=()):
+def chosen(kernel, *, rows=20, seed=0, like=None, sizes=None, largest=ANY, known=()):
     pattern = PATTERNS.of(kernel)
     like = templates(row.case for row in like or fixture_rows(kernel))
-    return choose(pattern, like, products, known, ask, Wish(rows, seed, largest))
+    sizes = sizes or (EXPERTS if pattern.source == "experts" else PRODUCTS)
+    return choose(pattern, like, sizes, known, ask, Wish(rows, seed, largest))
 
 
 def test_no_kernel_is_of_two_patterns():
@@ -84,7 +86,7 @@ def test_every_dtype_and_format_that_is_there_is_asked_for():
 def test_a_weight_in_blocks_is_told_by_its_blocks():
     shapes = {
         record.cells["Input Shapes"]
-        for record in chosen("MatMulV2", rows=None, like=[BLOCKS], products=[(768, 5120)]).records
+        for record in chosen("MatMulV2", rows=None, like=[BLOCKS], sizes=[(768, 5120)]).records
     }
     assert '"1,5120;320,48,16,16"' in shapes  # (768, 5120), as a profile writes it
 
@@ -147,8 +149,38 @@ def test_a_row_of_dtypes_that_nobody_knows_makes_no_case(dtypes, formats):
 
 def test_a_matrix_that_rows_tell_plain_is_told_plain_whatever_its_format():
     like = [row("4,32;64,32", "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", "4,64")]
-    found = chosen("MatMulV2", rows=None, like=like, products=[(768, 5120)]).records
+    found = chosen("MatMulV2", rows=None, like=like, sizes=[(768, 5120)]).records
     assert '"1,5120;768,5120"' in {record.cells["Input Shapes"] for record in found}
+
+
+def shapes_like(kernel, shapes, out, dtypes="DT_BF16;DT_BF16"):
+    formats = ";".join("ND" for _ in dtypes.split(";"))
+    found = chosen(kernel, rows=None, like=[row(shapes, dtypes, formats, out, kernel)]).records
+    return {record.cells["Input Shapes"] for record in found}
+
+
+def test_a_slot_that_is_empty_in_a_row_stays_empty():
+    assert '"64,7168;"' in shapes_like("Add", "4,8;", "4,8")  # a tensor and a number
+    assert '"64,7168;64,7168;"' in shapes_like(
+        "MaskedFill", "4,8;4,8;", "4,8", "DT_BF16;BOOL;DT_BF16"
+    )
+
+
+def test_a_row_of_scalars_is_as_good_for_its_dtypes():
+    assert '"64,7168;64,7168"' in shapes_like("Add", ";", "")
+
+
+def test_a_linear_layer_with_a_bias_keeps_it():
+    like = [row("4,8;16,8;16", "DT_BF16;DT_BF16;FLOAT", "ND;ND;ND", "4,16")]
+    found = chosen("MatMulV2", rows=None, like=like, sizes=[(2560, 2048)]).records
+    assert '"16,2048;2560,2048;2560"' in {record.cells["Input Shapes"] for record in found}
+
+
+def test_experts_multiply_both_ways():
+    found = chosen("GroupedMatmul", rows=None, sizes=[(16, 7168, 2048)]).records
+    weights = {record.case.inputs[1].shape for record in found}
+    assert {(16, 7168, 4096), (16, 2048, 7168)} <= weights
+    assert all(record.case.inputs[0].shape[1] in (7168, 2048) for record in found)
 
 
 def test_lists_of_a_row_are_not_those_of_other_shapes():
