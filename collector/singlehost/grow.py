@@ -54,8 +54,9 @@ class GridOptions:
 def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Grown, ...]:
     """Add rows to the files of a version folder, kernel by kernel; a file is written whole, or not
     at all. What was done is found there another time, so that the same options over again add what
-    a kill has left undone, or nothing. Raises BadInput where there is nothing of a tree, or a file
-    of it cannot be read."""
+    a kill has left undone, or nothing. Raises BadInput where there is nothing of a tree, a file of
+    it cannot be read, or somebody else writes them meanwhile."""
+    before = _stamps(folder)
     files = VersionFiles.read(folder)
     if not files.kernel_types:
         raise BadInput(
@@ -74,8 +75,21 @@ def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Gro
         for record in found.chosen.records if found.chosen else ():
             files.append(kernel_type, case_cells(record))
     if write:
+        if _stamps(folder) != before:
+            raise BadInput(
+                "another command has changed this tree since it was read, and what it wrote would "
+                "be lost; nothing is written: run this one again when the other has ended",
+                path=folder,
+            )
         files.write()
     return tuple(grown)
+
+
+def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """What tells that a file of the tree was replaced."""
+    paths = (path for path in (*folder.glob("*.csv"), *folder.glob("*/*.csv")) if path.exists())
+    found = ((path, path.stat()) for path in paths)
+    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found}
 
 
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:

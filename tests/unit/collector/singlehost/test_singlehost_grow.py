@@ -86,6 +86,24 @@ def test_what_a_kill_left_undone_is_added_by_the_same_wish(tree):
     assert content(tree) == whole
 
 
+class Interloper(tuple):
+    """Models whose first look makes another command write a row into the tree."""
+
+    def __bool__(self):
+        path = self[0]
+        path.write_text(path.read_text().rstrip("\n") + "\n" + path.read_text().splitlines()[-1])
+        return False
+
+
+def test_what_another_command_writes_meanwhile_is_not_lost(tmp_path):
+    path = tmp_path / "FusedInferAttentionScore.csv"
+    path.write_text(_ATTENTION)
+    with pytest.raises(BadInput, match="another command has changed this tree"):
+        grow(tmp_path, GridOptions(5, 0, 32.0, Interloper([path]), RELEASE))
+    assert path.read_text().splitlines()[:2] == _ATTENTION.splitlines()
+    assert len(path.read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize("rows", [5, None])
 def test_a_row_whose_settings_were_filled_is_like_the_one_it_was_made_after(tmp_path, rows):
     kernel = "KvRmsNormRopeCache"
