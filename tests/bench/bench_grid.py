@@ -12,7 +12,8 @@ import time
 
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import Chosen, Template, Wish, choose
+from collector.record import CaseRecord
+from collector.shapes.grid import Chosen, Template, Wish, Word, choose
 from collector.shapes.grid_patterns import bundled_patterns
 
 _ROWS, _PART = 1000, 10_000
@@ -24,7 +25,7 @@ def main() -> int:
     sizes = bundled_patterns().sizes
     products = [(n, k) for n in sizes for k in sizes]
     like = [
-        Template("MatMulV2", ((dtype, "ND"), (dtype, layout)), ((dtype, "ND"),), state, ())
+        Template("MatMulV2", (_word(dtype), _word(dtype, layout)), (_word(dtype),), state, ())
         for dtype in ("DT_BF16", "FLOAT16", "FLOAT")
         for layout in _BLOCKS
         for state in ("dynamic", "static", "")
@@ -42,6 +43,15 @@ def main() -> int:
     return int(took_s > _LIMIT_S or peak_mb > _LIMIT_MB or ratio > _LIMIT_RATIO)
 
 
+def _word(dtype: str, layout: str = "ND") -> Word:
+    return Word(dtype, layout, is_empty=False, in_blocks=layout == "FRACTAL_NZ")
+
+
+def _asked(record: CaseRecord) -> CaseRecord | str:
+    refused = refusal(record.case, find, "npu")
+    return refused.reason if refused else record
+
+
 def _timed(
     like: list[Template], products: list[tuple[int, int]], rows: int | None
 ) -> tuple[Chosen, float]:
@@ -53,7 +63,7 @@ def _timed(
         like,
         products,
         frozenset(),
-        lambda case: refusal(case, find, "npu") is None,
+        _asked,
         Wish(rows, 0, 32 << 30),
     )
     return found, time.perf_counter() - began
