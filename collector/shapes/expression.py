@@ -71,6 +71,18 @@ def expression(text: str) -> Expression:
     return Expression(text)
 
 
+def dims_of(text: str) -> tuple[Expression, ...]:
+    """The expressions between the commas of a text that stand in no parentheses."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return tuple(expression(part) for part in parts if part.strip())
+
+
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from collector.errors import BadInput
-from collector.shapes.expression import Expression, expression
+from collector.shapes.expression import Expression, dims_of, expression
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models tell together: of weights, width and depth; of the experts of a
@@ -102,16 +102,4 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
 def _dims(text: str | int) -> Dims:
     if text == _ABSENT:
         return None
-    return tuple(expression(part) for part in split_dims(str(text)))
-
-
-def split_dims(text: str) -> list[str]:
-    """The parts between commas that stand in no parentheses."""
-    found, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [part for part in found if part.strip()]
+    return dims_of(str(text))

@@ -17,7 +17,7 @@ import yaml
 
 from collector.collective import OPERATIONS
 from collector.errors import BadInput
-from collector.shapes.expression import Expression, expression
+from collector.shapes.expression import Expression, dims_of, expression
 from collector.vocabulary import FRACTAL_NZ, dtype_of
 
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
@@ -167,19 +167,7 @@ def _slot(text: str) -> SlotPattern:
     found = _SLOT.fullmatch(text)
     if found is None or dtype_of(found["dtype"]) is None:
         raise BadInput(f"{text!r}: a slot such as DT_BF16 (tokens, hidden), or -, is wanted")
-    dims = tuple(expression(part) for part in _parts(found["dims"]))
+    dims = dims_of(found["dims"])
     return SlotPattern(
         found["dtype"], FRACTAL_NZ if found["form"] else "ND", found["form"] == " NZ", dims
     )
-
-
-def _parts(text: str) -> list[str]:
-    """The parts between commas that stand in no parentheses."""
-    found, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [part for part in found if part.strip()]

@@ -87,10 +87,10 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         raise BadInput(
             f"{decoder.name}: chunks of a prompt behind latent attention are not derived"
         )
-    names = {
-        **names_of(decoder, layout, batch),
-        "dispatched": int(tokens <= kernels.most_dispatched_tokens),
-    }
+    names = dict(names_of(decoder, layout, batch))
+    is_dispatched = tokens <= kernels.most_dispatched_tokens
+    names["dispatched"] = int(is_dispatched)
+    names["expert_rows"] = names["room" if is_dispatched else "routed"]
     found: list[StepKernel] = []
     collectives: list[StepCollective] = []
     for pattern in kernels.patterns:
