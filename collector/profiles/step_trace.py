@@ -5,8 +5,8 @@ The three add up to the step (`Stage`) but for rounding. A file has a line for e
 profiled, and in some releases a `Device_id`.
 """
 
-import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -14,8 +14,10 @@ from pathlib import Path
 from collector.errors import BadInput
 from collector.profiles.discovery import find_profiles
 from collector.profiles.small_file import read_small_file
+from collector.table import csv_rows
 
 FILE = "step_trace_time.csv"
+Times = tuple[float, ...]
 _MOST_US = 1e15
 _PARTS = ("Computing", "Communication(Not Overlapped)", "Free")
 
@@ -47,25 +49,27 @@ def read_step_trace(path: Path) -> StepTrace | None:
     return StepTrace(len(found), *(fsum(part) for part in zip(*found, strict=True)))
 
 
-def read_steps(file: Path) -> tuple[tuple[float, ...], ...]:
+def read_steps(file: Path) -> tuple[Times, ...]:
     """What computed, communicated and rested of each step of a file, in microseconds. BadInput,
     with the line, for a file that is none."""
     try:
         text = read_small_file(file).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot be read as a table of steps: {error}", path=file) from error
-    lines = csv.reader(io.StringIO(text, newline=""))
+    rows = csv_rows(io.StringIO(text, newline=""), path=file)
+    _, header = next(rows, (1, []))
+    if missing := [name for name in _PARTS if name not in header]:
+        raise BadInput(f"the columns {', '.join(_PARTS)} are wanted: no {missing[0]}", path=file)
+    places = [header.index(name) for name in _PARTS]
+    return tuple(_times_us(line, row, places, file) for line, row in rows if row)
+
+
+def _times_us(line: int, row: Sequence[str], places: Sequence[int], file: Path) -> Times:
     try:
-        header = next(lines, [])
-        if missing := [name for name in _PARTS if name not in header]:
-            raise BadInput(
-                f"the columns {', '.join(_PARTS)} are wanted: no {missing[0]}", path=file
-            )
-        places = [header.index(name) for name in _PARTS]
-        return tuple(tuple(map(_time_us, (row[at] for at in places))) for row in lines if row)
-    except (csv.Error, IndexError, ValueError) as error:
+        return tuple(_time_us(row[at]) for at in places)
+    except (IndexError, ValueError) as error:
         raise BadInput(
-            f"line {lines.line_num}: times of a step, in microseconds, are wanted", path=file
+            f"line {line}: times of a step, in microseconds, are wanted", path=file
         ) from error
 
 

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.counting import counted
-from collector.errors import BadInput
-from jobs.cli.coverage import chosen_directory
-from jobs.cli.db import chosen_commit
 from jobs.cli.one_source import campaign_of
-from jobs.cli.options import CommitOption, DatabaseRootOption
+from jobs.cli.options import (
+    CacheOption,
+    CommitOption,
+    DatabaseRootOption,
+    DirectoryOption,
+    RanksGridOption,
+    check_cache,
+)
+from jobs.cli.shown_version import open_version
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -42,40 +47,31 @@ def compare_verb(
     *,
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
-    directory: Annotated[
-        str | None, typer.Option(help="a version directory  [the only one]")
-    ] = None,
-    grid: Annotated[
-        str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
-    ] = "",
-    cache: Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")] = None,
+    directory: DirectoryOption = None,
+    grid: RanksGridOption = "",
+    cache: CacheOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
 ) -> None:
     """Hold a profile against a version of the database: each case, and the step by its causes."""
-    from collector.database.snapshot import load_state
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compared, m6, step_sum
     from collector.report.isolated import isolated_times
-    from jobs.cli.opening import open_root
     from jobs.planning.coverage_sources import roofline_us
     from jobs.planning.forecast import peaks_of
 
-    if cache not in (None, "warm", "cold"):
-        raise BadInput(f"--cache {cache!r}: warm or cold is wanted")
-    store = open_root(root)
-    state = load_state(store, chosen_commit(store, root, version))
-    place = chosen_directory(state, directory)
-    stack = state.versions[place].shown_stack
-    records = _records(campaign_of({"profile": str(profile)}, grid, stack.device), store)
-    found = compared(records, *isolated_times(state, place, cache=cache))
+    check_cache(cache)
+    shown = open_version(root, version, directory)
+    described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
+    records = _records(described, shown.store)
+    found = compared(records, *isolated_times(shown.state, shown.place, cache=cache))
     trace = read_step_trace(profile)
-    peaks = peaks_of(stack)
+    peaks = peaks_of(shown.stack)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
     parts = step_sum(found, trace) if trace else None
     if as_json:
-        _print_json(place, found, trace, parts, known)
+        _print_json(shown.place, found, trace, parts, known)
         return
-    for line in _lines(place, found, trace, parts, known):
+    for line in _lines(shown.place, found, trace, parts, known):
         say(line)
 
 

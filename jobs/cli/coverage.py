@@ -16,9 +16,14 @@ from jobs.cli.coverage_lines import (
     message_lines,
     print_json,
 )
-from jobs.cli.db import chosen_commit
 from jobs.cli.one_source import ServedModel, campaign_of
-from jobs.cli.options import CommitOption, DatabaseRootOption
+from jobs.cli.options import (
+    CommitOption,
+    DatabaseRootOption,
+    DirectoryOption,
+    RanksGridOption,
+)
+from jobs.cli.shown_version import open_version
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -33,9 +38,7 @@ def coverage_verb(
     *,
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
-    directory: Annotated[
-        str | None, typer.Option(help="a version directory  [the only one]")
-    ] = None,
+    directory: DirectoryOption = None,
     profile: Annotated[Path | None, typer.Option(help="instead of a campaign: a profile")] = None,
     model: Annotated[
         str | None, typer.Option(help="or a name of `opmeter model list`, or a config.json")
@@ -60,9 +63,7 @@ def coverage_verb(
         str | None, typer.Option(help="prefill or decode, of a deployment of one phase")
     ] = None,
     release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
-    grid: Annotated[
-        str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
-    ] = "",
+    grid: RanksGridOption = "",
     budget: Annotated[
         float | None,
         typer.Option(help="device-hours: what is worth measuring first, and what it brings", min=0),
@@ -75,9 +76,8 @@ def coverage_verb(
     """Say how much of what a model or a profile launches a version of the database has."""
     from collector.database.query import answers
     from collector.database.record_rows import case_records
-    from collector.database.snapshot import load_state
     from collector.ops.registry import find
-    from jobs.cli.opening import open_campaign, open_root
+    from jobs.cli.opening import open_campaign
     from jobs.planning.coverage import Standing, covered, user_metrics
     from jobs.planning.coverage_sources import wanted_cases
     from jobs.planning.forecast import peaks_of
@@ -97,16 +97,14 @@ def coverage_verb(
     _check(campaign, profile, model, served, grid)
     if missing is not None and missing.exists():
         raise BadInput("a folder that is not there yet is wanted for --missing", path=missing)
-    store = open_root(root)
-    state = load_state(store, chosen_commit(store, root, version))
-    place = chosen_directory(state, directory)
-    stack = state.versions[place].shown_stack
+    shown = open_version(root, version, directory)
+    state, place, peaks = shown.state, shown.place, peaks_of(shown.stack)
     if campaign is not None:
         described = open_campaign(campaign)
     else:
         source = {"profile": str(profile)} if profile is not None else served.source()
-        described = campaign_of(source, grid, stack.device)
-    wanted = wanted_cases(described, store, peaks_of(stack))
+        described = campaign_of(source, grid, shown.stack.device)
+    wanted = wanted_cases(described, shown.store, peaks)
     answered = answers(state, place)
     cases = {
         case_id: record.case
@@ -121,24 +119,18 @@ def coverage_verb(
     else:
         for line in (*coverage_lines(place, found, metrics), *message_lines(found, campaign, grid)):
             say(line)
-    gaps = [one.wanted.record for one in sorted(found, key=lambda one: -one.wanted.time_us)]
+    gaps = [
+        one.wanted.record
+        for one in sorted(found, key=lambda one: -one.wanted.time_us)
+        if one.standing is not Standing.EXACT
+    ]
     if budget is not None:
-        ordered = gains(found, described, peaks_of(stack), find)
+        ordered = gains(found, described, peaks, find)
         for line in () if as_json else budget_lines(curve(found, ordered), budget):
             say(line)
         gaps = [gain.record for gain in within(ordered, budget)]
     if missing is not None:
-        exact = {one.wanted.record.case_id for one in found if one.standing is Standing.EXACT}
-        say(_written(missing, [one for one in gaps if one.case_id not in exact]), err=True)
-
-
-def chosen_directory(state: State, chosen: str | None) -> str:
-    """The version directory that is named, or the only one. BadInput for one that is not there."""
-    there = sorted(state.versions)
-    place = there[0] if chosen is None and len(there) == 1 else chosen
-    if place is None or place not in state.versions:
-        raise BadInput(f"--directory: one of {', '.join(there)} is wanted")
-    return place
+        say(_written(missing, gaps), err=True)
 
 
 def _check(

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from collector.errors import BadInput
+
 CampaignArgument = Annotated[
     str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
 ]
@@ -15,6 +17,11 @@ DatabaseRootOption = Annotated[
     str, typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix")
 ]
 CommitOption = Annotated[int | None, typer.Option("--version", help="a commit's number")]
+DirectoryOption = Annotated[str | None, typer.Option(help="a version directory  [the only one]")]
+RanksGridOption = Annotated[
+    str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
+]
+CacheOption = Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")]
 SingleWriterOption = Annotated[
     bool,
     typer.Option(
@@ -32,3 +39,11 @@ CampaignNameArgument = Annotated[str, typer.Argument(help="the campaign's name")
 NamespaceOption = Annotated[
     str | None, typer.Option(help="the namespace of the workers  [that of this pod or context]")
 ]
+
+
+def check_cache(cache: str | None) -> None:
+    """Raise BadInput for a state of the caches that nobody measures in."""
+    from collector.measurement import CACHES
+
+    if cache is not None and cache not in CACHES:
+        raise BadInput(f"--cache {cache!r}: {' or '.join(CACHES)} is wanted")

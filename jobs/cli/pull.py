@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from collector.counting import counted
-from collector.errors import BadInput
 from jobs.cli.db import chosen_commit
-from jobs.cli.options import CommitOption, DatabaseRootOption
+from jobs.cli.options import CacheOption, CommitOption, DatabaseRootOption, check_cache
 from jobs.cli.terminal import say
 
 
@@ -21,14 +20,13 @@ def pull_verb(
         bool,
         typer.Option("--prune-empty-duration-rows", help="leave out rows without a duration"),
     ] = False,
-    cache: Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")] = None,
+    cache: CacheOption = None,
 ) -> None:
     """Write a version of the database as a tree of CSVs, every hash checked."""
     from collector.database.pull import pull
     from jobs.cli.opening import open_root
 
-    if cache not in (None, "warm", "cold"):
-        raise BadInput(f"--cache {cache!r}: warm or cold is wanted")
+    check_cache(cache)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
     pulled = pull(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)

@@ -57,9 +57,10 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
     ids, lengths, work = [], [], []
     for case_id, case in group:
         told = _work(case, find, backend)
-        if told is not None and min(sizes(case), default=0) > 0:
+        of_case = sizes(case)
+        if told is not None and min(of_case, default=0) > 0:
             ids.append(case_id)
-            lengths.append(sizes(case))
+            lengths.append(of_case)
             work.append(told)
     if not ids:
         return Surface((), Points(np.empty((0, 0)), np.empty(0), np.empty(0), _CORES))
