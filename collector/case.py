@@ -21,6 +21,7 @@ from collector.vocabulary import (
     ACCELERATOR_CORE,
     AI_CPU,
     EP_SIZE,
+    FRACTAL_NZ,
     INPUT_CELLS,
     NOT_KNOWN,
     OP_STATE,
@@ -123,6 +124,11 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
     )
 
 
+def is_kernel_type(text: str) -> bool:
+    """Whether a cell names a kernel: `N/A` does not, nor does `0`."""
+    return bool(_KERNEL_TYPE.fullmatch(text.strip())) and not text.strip().isdecimal()
+
+
 def normal_kernel_type(text: str) -> str:
     """The kernel type as identity knows it; BadInput where it could not be a file name."""
     name = _RENAMED.get(text.strip(), text.strip())
@@ -164,6 +170,17 @@ def slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, 
     shapes = ";".join(shape_text(slot.shape) for slot in told)
     texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
     return dict(zip(names, texts, strict=True))
+
+
+def logical_shape(slot: Slot) -> tuple[int, ...]:
+    """The shape of the tensor that a slot holds. FRACTAL_NZ keeps (.., R, C) as blocks
+    (.., C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
+    already, as profilers write grouped weights."""
+    shape = slot.shape or ()
+    if slot.format != FRACTAL_NZ or len(shape) < 4:
+        return shape
+    *outer, columns, rows, row, column = shape
+    return (*outer, rows * row, columns * column)
 
 
 def shape_text(shape: tuple[int, ...] | None) -> str:

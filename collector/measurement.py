@@ -17,6 +17,14 @@ _FAR = 1e15  # more than any time or count of a session, and small enough to be 
 _ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
 
 
+class Proof(StrEnum):
+    """Whether records show that the launches of a number are the call that its case names."""
+
+    NONE = ""  # no profiler of this device tells what a launch was given
+    PROVED = "proved"  # kernel type and every tensor that the case names
+    UNVERIFIED = "unverified"  # kernel type and count; of tensors the profiler told too little
+
+
 class Outcome(StrEnum):
     """How a case ended. Everything but OK has a reason beside it."""
 
@@ -29,7 +37,7 @@ class Outcome(StrEnum):
     OOM = "oom"  # it did not fit into memory
     CRASHED = "crashed"  # the session died in it
     HUNG = "hung"  # it outlived its limit
-    SUBSTITUTED = "substituted"  # another kernel ran
+    SUBSTITUTED = "substituted"  # another kernel ran, or on other tensors, or several a call
     PROFILER_LOST = "profiler_lost"  # launches and records do not agree
 
 
@@ -142,7 +150,9 @@ class Measurement:
     `disturbance` is None where nobody tells what else had the device. `canaries` are what the
     session read of its reference cases: of all its measurements the same.
     `op_state` is what the profiler said of the launches. `asked` is empty but where another case
-    had been asked for (its id), and this is the kernel that really ran.
+    had been asked for (its id), and this is the kernel that really ran. `recorded` are the cells
+    of inputs and outputs as they were recorded, where those are not the tensors of the case that
+    was asked for.
     """
 
     case_id: str
@@ -168,6 +178,8 @@ class Measurement:
     ended_at: str = ""
     disturbance: Disturbance | None = None
     canaries: tuple[CanaryReading, ...] = ()
+    identity: Proof = Proof.NONE
+    recorded: tuple[tuple[str, str], ...] = ()
 
     @property
     def measurement_id(self) -> str:

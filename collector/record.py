@@ -75,11 +75,19 @@ def _case(
     return case_from_cells(kernel_type, {**dict(extra), **dict(cells)})
 
 
-def as_ran(record: CaseRecord, kernel_type: str, op_state: str, core: str | None) -> CaseRecord:
-    """The record of the case that ran in place of one that was asked for: the same tensors under
-    the other kernel type, with the state and the core that the profiler told."""
+def as_ran(
+    record: CaseRecord,
+    kernel_type: str,
+    op_state: str,
+    core: str | None,
+    recorded: Iterable[tuple[str, str]] = (),
+) -> CaseRecord:
+    """The record of the case that ran in place of one that was asked for: the `recorded` tensors,
+    or the same where there are none, under the other kernel type, with the state and the core that
+    the profiler told."""
     told = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
-    cells = {**record.cells, **{name: text for name, text in told.items() if text}}
+    known = {name: text for name, text in told.items() if text}
+    cells = {**record.cells, **dict(recorded), **known}
     return CaseRecord(kernel_type, cells, record.extra)
 
 

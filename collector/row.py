@@ -19,11 +19,13 @@ from collector.measurement import (
     Disturbance,
     Measurement,
     Outcome,
+    Proof,
     Provenance,
     Timing,
 )
 from collector.stack import Runtime
 from collector.table import as_text
+from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 
 WHOLE_NUMBER = "0|[1-9][0-9]{0,17}"  # as a row spells one
 
@@ -53,6 +55,8 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "ended_at": m.ended_at,
         "disturbance": _disturbance_text(m.disturbance),
         "canaries": _canaries_text(m.canaries),
+        "identity": m.identity.value,
+        "recorded": _json([[name, as_text(text)] for name, text in m.recorded]),
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -111,6 +115,8 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         ended_at=row["ended_at"],
         disturbance=disturbance_of(row["disturbance"]),
         canaries=canaries_of(row["canaries"]),
+        identity=Proof(row["identity"]),
+        recorded=recorded_of(row["recorded"]),
     )
 
 
@@ -168,6 +174,17 @@ def canaries_of(text: str) -> tuple[CanaryReading, ...]:
     return readings
 
 
+def recorded_of(text: str) -> tuple[tuple[str, str], ...]:
+    """The cells of tensors that a cell holds. Raises BadInput for other text, also for columns that
+    a row of a profile does not have for them."""
+    cells = list_of("recorded", text)
+    if cells and tuple(name for name, _ in cells) != (*INPUT_CELLS, *OUTPUT_CELLS):
+        raise BadInput(f"recorded {text!r} is not what a row says of inputs and outputs")
+    if _json([list(pair) for pair in cells]) != text:
+        raise BadInput(f"recorded {text!r} is not how it is written")
+    return cells
+
+
 def _canaries_text(readings: Sequence[CanaryReading]) -> str:
     return _json(
         [
@@ -218,6 +235,7 @@ LISTS: Mapping[str, Any] = {
     "warnings": tuple[str, ...],
     "disturbance": tuple[tuple[str, float], ...],
     "canaries": tuple[tuple[str, str, float, float, float, int], ...],
+    "recorded": tuple[tuple[str, str], ...],
 }
 _COUNTS = frozenset({"watched", "clean", "switches"})
 ROW_COLUMNS = (
@@ -247,8 +265,10 @@ ROW_COLUMNS = (
     "ended_at",
     "disturbance",
     "canaries",
+    "identity",
+    "recorded",
 )
 # What parts were written without before there was such a column, in the order in which they came;
 # absent, it is empty.
-LATER_COLUMNS = ("disturbance", "canaries")
+LATER_COLUMNS = ("disturbance", "canaries", "identity", "recorded")
 FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]

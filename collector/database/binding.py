@@ -19,11 +19,12 @@ from collector.errors import BadInput, NotFound
 from collector.manifest import AttemptManifest, PartEntry, ShardCommit, StoredObject
 from collector.plan import Plan
 from collector.record import CaseRecord, as_ran
+from collector.row import recorded_of
 
 # The rows of a part, cut down to some columns.
 Columns = Callable[[Sequence[str]], Iterable[tuple[str, ...]]]
 _RANK = ("plan", "plan_hash", "head_commit")
-_CASE = ("case", "kernel_type", "asked", "op_state", "core")
+_CASE = ("case", "kernel_type", "asked", "op_state", "core", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +139,12 @@ class BoundShard:
 def _check_cases(
     rows: Iterable[tuple[str, ...]], records: Mapping[str, CaseRecord], key: str
 ) -> None:
-    for case, kernel_type, asked, op_state, core in set(rows):
+    for case, kernel_type, asked, op_state, core, recorded in set(rows):
         record = records.get(asked or case)
         if record is None:
             raise BadInput(f"a row is of case {asked or case}, which is none of it", path=key)
         if asked:
-            _check_ran(record, (case, kernel_type, op_state, core), key)
+            _check_ran(record, (case, kernel_type, op_state, core, recorded), key)
         elif not _is_name_of(kernel_type, record.kernel_type):
             raise BadInput(
                 f"case {case} is of {record.kernel_type}, {kernel_type!r} came", path=key
@@ -157,9 +158,9 @@ def _is_name_of(said: str, kernel_type: str) -> bool:
 
 def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
     """That a kernel which ran in place of a case's own is filed under what it makes of the case."""
-    case, kernel_type, op_state, core = told
+    case, kernel_type, op_state, core, recorded = told
     try:
-        ran = as_ran(record, kernel_type, op_state, core).case_id
+        ran = as_ran(record, kernel_type, op_state, core, recorded_of(recorded)).case_id
     except BadInput as error:
         raise BadInput(str(error), path=key) from error
     if ran != case:

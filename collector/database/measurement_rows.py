@@ -16,6 +16,7 @@ from collector.measurement import (
     TIMING_FIELDS,
     Disturbance,
     Outcome,
+    Proof,
     Timing,
     measurement_id_of,
 )
@@ -27,6 +28,7 @@ from collector.row import (
     canaries_of,
     disturbance_of,
     list_of,
+    recorded_of,
 )
 from collector.stack import Runtime
 
@@ -43,6 +45,7 @@ _WORDS: tuple[tuple[str, Collection[str]], ...] = (
     ("outcome", frozenset(Outcome)),
     ("runtime", frozenset(Runtime)),
     ("cache", CACHES),
+    ("identity", frozenset(Proof)),
 )
 # Lists that need no closer look: what is written of names without escapes and of numbers that are
 # far from having no end. All others are decoded.
@@ -61,6 +64,7 @@ _PLAIN = {
 _CLOSER: Mapping[str, Callable[[str], object]] = {
     "disturbance": disturbance_of,
     "canaries": canaries_of,
+    "recorded": recorded_of,
 }
 
 

@@ -24,6 +24,7 @@ from collector.manifest import AttemptManifest
 from collector.measurement import Outcome
 from collector.plan import Plan, PlannedShard
 from collector.record import CaseRecord, as_ran
+from collector.row import recorded_of
 from collector.shard import read_shard
 from collector.store.base import Store
 from collector.surroundings import side_by_side
@@ -215,10 +216,16 @@ def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Ca
     same tensors, under the kernel type and the state that the profiler told. The rows are bound to
     the shard, whose `records` these are."""
     shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
-    rows = shown.select(["asked", "kernel_type", "op_state", "core"]).to_pylist()
+    rows = shown.select(["asked", "kernel_type", "op_state", "core", "recorded"]).to_pylist()
     asked_for = {record.case_id: record for record in records}
     found = [
-        as_ran(asked_for[row["asked"]], row["kernel_type"], row["op_state"], row["core"])
+        as_ran(
+            asked_for[row["asked"]],
+            row["kernel_type"],
+            row["op_state"],
+            row["core"],
+            recorded_of(row["recorded"]),
+        )
         for row in rows
     ]
     return list({ran.case_id: ran for ran in found}.values())

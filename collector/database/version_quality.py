@@ -28,7 +28,8 @@ WIDTHS = (0.02, 0.05, 0.10)
 class VersionQuality:
     """Of one version directory: its durations by how many sessions they are of and by what tells of
     their variance, how far the interval of half of them reaches, the share that reaches beyond each
-    of WIDTHS, those with a warning, and the cases whose number no device can have shown."""
+    of WIDTHS, those with a warning, and the cases whose number no device can have shown. `proofs`
+    counts the durations by how well records prove what ran, where a profiler tells that."""
 
     version_path: str
     durations: int
@@ -42,6 +43,7 @@ class VersionQuality:
     warned: int
     implausible: int
     canaries: tuple[DeviceFactor, ...]  # how fast each device was, the slowest first
+    proofs: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +109,5 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         ),
         implausible=best["outcome"].to_pylist().count(Outcome.IMPLAUSIBLE.value),
         canaries=tuple(device_factors(told.canaries, told.prior)),
+        proofs=Counter(filter(None, good["identity"].to_pylist())),
     )

@@ -3,8 +3,7 @@
 from itertools import zip_longest
 from math import prod
 
-from collector.case import Case, Slot
-from collector.vocabulary import FRACTAL_NZ
+from collector.case import Case, Slot, logical_shape
 
 Shape = tuple[int, ...]
 
@@ -20,17 +19,6 @@ def input_shape(case: Case, position: int) -> Shape:
     """The shape of an input as torch has it; an empty or missing cell has no dimensions."""
     slot = given(case, position)
     return logical_shape(slot) if slot else ()
-
-
-def logical_shape(slot: Slot) -> Shape:
-    """The shape of the tensor that a slot holds. FRACTAL_NZ keeps (.., R, C) as blocks
-    (.., C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
-    already, as profilers write grouped weights."""
-    shape = slot.shape or ()
-    if slot.format != FRACTAL_NZ or len(shape) < 4:
-        return shape
-    *outer, columns, rows, row, column = shape
-    return (*outer, rows * row, columns * column)
 
 
 def output_slot(case: Case, position: int = 0) -> Slot | None:

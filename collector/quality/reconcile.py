@@ -1,78 +1,53 @@
 """Attribution by order: which launches of a device's stream are a case's repeats.
 
 Pure, and suspicious: a case is measured only where both its sentinels were recorded exactly once
-and between them exactly as many launches of its kernel type as were issued. Where all of them ran
-as another kernel instead, that one is named; everything else is `profiler_lost` for that case, and
-no other case's number depends on it.
+and between them exactly as many launches of its kernel type as were issued, on the tensors that
+the case names (identity.py). Where all of them ran as another kernel, or on other tensors, what
+ran is named; everything else is `profiler_lost` for that case, and no other case's number depends
+on it.
+
+    5 launches of Sort 16,64 DT_BF16 were issued, and recorded were
+    5 Sort 16,64 DT_BF16                    the case's own
+    5 Sort 16,64 FLOAT, 5 Cast              Sort of FLOAT ran instead; Cast is a companion
+    10 Sort 8,64 DT_BF16                    2 launches a call: not the kernel of the case
+    4 Sort 16,64 DT_BF16                    the profiler lost one
 
 A sentinel is known by its shape alone: on an NPU it is a row like any other, of whatever type.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from collector.case import normal_kernel_type, parse_shape, split_cell
+from collector.case import parse_shape, split_cell
 from collector.errors import BadInput
 from collector.measurement import Companion
+from collector.quality.identity import Comparison, Identity
 from collector.quality.sentinels import MARK_PREFIX, Mark, Sentinel, find_windows, sentinel_of
-from collector.vocabulary import (
-    ACCELERATOR_CORE,
-    INPUT_SHAPES,
-    NOT_KNOWN,
-    OP_STATE,
-    core_class,
+from collector.quality.substitution import (
+    DeviceRow,
+    Expectation,
+    Substitution,
+    normal_type,
+    ran_instead,
+    state_of,
+    substitution_of,
+    type_of,
 )
-
-
-class DeviceRow(Protocol):
-    """What attribution reads of a row of op_summary."""
-
-    @property
-    def op_type(self) -> str: ...
-
-    @property
-    def duration_us(self) -> float: ...
-
-    @property
-    def cells(self) -> Mapping[str, str]: ...
-
+from collector.vocabulary import (
+    INPUT_SHAPES,
+)
 
 Row = TypeVar("Row", bound=DeviceRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
-    """What a session issued for a case: `launches` in all (warm-ups, pilot, repeats, in this
-    order), of which the last `repeats` count. `family` are the kernel types among which the
-    runtime chooses, `op_state` the one that the case names, if any, and `core` what it says that
-    the kernel runs on: AI_CPU or AI_CORE, or nothing."""
-
-    ordinal: int
-    kernel_type: str
-    launches: int
-    repeats: int
-    family: frozenset[str] = frozenset()
-    op_state: str = ""
-    core: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Substitution:
-    """What ran instead of the kernel asked for. Its launches are measurements of `kernel_type`
-    where it is of the same family (`is_filed`); of another operator they say nothing."""
-
-    kernel_type: str
-    is_filed: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Attribution(Generic[Row]):
     """The rows that are a case's repeats, or why they cannot be told (`lost`). `op_state` is what
-    all of them have, empty where the profiler does not tell or they differ."""
+    all of them have, empty where the profiler does not tell or they differ. `identity` says how
+    well they are proved to be the call that the case asks for, where records can tell."""
 
     ordinal: int
     repeats: tuple[Row, ...]
@@ -81,6 +56,7 @@ class Attribution(Generic[Row]):
     lost: str = ""
     substitution: Substitution | None = None
     op_state: str = ""
+    identity: Identity | None = None
 
 
 def attribute(
@@ -125,82 +101,64 @@ def _attribute_window(
         return Attribution(expected.ordinal, (), 0, (), reason)
     by_type: dict[str, list[Row]] = defaultdict(list)
     for row in window:
-        by_type[_type_of(row)].append(row)
-    asked = _normal(expected.kernel_type)
-    instead = () if by_type.get(asked) else _ran_instead(expected, by_type)
+        by_type[type_of(row)].append(row)
+    asked = normal_type(expected.kernel_type)
+    instead = () if by_type.get(asked) else ran_instead(expected, by_type)
     ran = instead[0] if instead else asked
-    own = by_type.pop(ran, [])
+    own, others = _own(expected, by_type.pop(ran, []))
+    by_type = {**by_type, **({ran: others} if others else {})}
     companions = tuple(_companion(name, rows) for name, rows in sorted(by_type.items()))
     if len(own) != expected.launches:
-        reason = f"{expected.launches} launches were issued, {len(own)} were recorded"
-        return Attribution(expected.ordinal, (), len(own), companions, reason)
+        return _wrong_count(expected, asked, own, companions)
     counted = tuple(own[expected.launches - expected.repeats :])
-    states = {_state_of(row) for row in counted}
-    cores = {core_class(row.cells.get(ACCELERATOR_CORE, "")) for row in counted}
+    substitution, identity = substitution_of(expected, asked, instead, counted)
+    states = {state_of(row) for row in counted}
     return Attribution(
         expected.ordinal,
         counted,
         len(own),
         companions,
-        substitution=_substitution(expected, asked, instead, states, cores),
+        substitution=substitution,
         op_state=states.pop() if len(states) == 1 else "",
+        identity=identity,
     )
 
 
-def _ran_instead(
-    expected: Expectation, by_type: Mapping[str, Sequence[DeviceRow]]
-) -> tuple[str, ...]:
-    """The other types that came exactly as often as was launched: those of the family, where
-    there is one."""
-    as_often = [name for name, rows in by_type.items() if len(rows) == expected.launches]
-    family = [name for name in as_often if name in expected.family]
-    return tuple(sorted(family or as_often))
-
-
-def _substitution(
-    expected: Expectation, asked: str, instead: Sequence[str], states: set[str], cores: set[str]
-) -> Substitution | None:
-    """What ran in place of the case, in all its repeats; None where the case itself did."""
-    is_one_core = len(cores - {""}) <= 1
-    if instead:
-        is_filed = len(instead) == 1 and instead[0] in expected.family and is_one_core
-        more = "" if is_filed else ", which is not measured for it"
-        return Substitution(
-            instead[0], is_filed, f"{' and '.join(instead)} ran instead of {asked}{more}"
-        )
-    differences = (
-        _difference(OP_STATE, states, expected.op_state),
-        _difference(ACCELERATOR_CORE, cores, expected.core),
+def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The launches of a case among those of its type, and the others: where there are too many,
+    those on the tensors of the case, if there are as many of them as were issued."""
+    if expected.case is None or len(rows) <= expected.launches:
+        return rows, []
+    told = Comparison(expected.case)
+    is_own = [told.of(row.cells).is_proved for row in rows]
+    if sum(is_own) != expected.launches:
+        return rows, []
+    return (
+        [row for row, own in zip(rows, is_own, strict=True) if own],
+        [row for row, own in zip(rows, is_own, strict=True) if not own],
     )
-    reason = "; ".join(filter(None, differences))
-    is_filed = len(states) == 1 and is_one_core
-    return Substitution(asked, is_filed, reason) if reason else None
 
 
-def _difference(what: str, came: set[str], asked: str) -> str:
-    others = sorted(came - {"", asked})
-    return f"{what} {' and '.join(others)} came, {asked} was asked for" if asked and others else ""
+def _wrong_count(
+    expected: Expectation,
+    asked: str,
+    own: Sequence[Row],
+    companions: tuple[Companion, ...],
+) -> Attribution[Row]:
+    """Another number of launches than was issued. A multiple of it is what the call does, which no
+    further try will change; anything else was lost by the profiler."""
+    times, left = divmod(len(own), expected.launches)
+    if times > 1 and not left and expected.launches > 1:  # a single one may be there twice
+        reason = f"{times} launches of {asked} a call, which asks for one"
+        split = Substitution(asked, is_filed=False, reason=reason)
+        counted = tuple(own[-expected.repeats * times :])
+        return Attribution(expected.ordinal, counted, len(own), companions, substitution=split)
+    reason = f"{expected.launches} launches were issued, {len(own)} were recorded"
+    return Attribution(expected.ordinal, (), len(own), companions, reason)
 
 
 def _companion(kernel_type: str, rows: Sequence[DeviceRow]) -> Companion:
     return Companion(kernel_type, len(rows), fmean(row.duration_us for row in rows))
-
-
-def _type_of(row: DeviceRow) -> str:
-    return _normal(row.op_type)
-
-
-def _normal(kernel_type: str) -> str:
-    """The type as cases know it; what could be none (`N/A`) as it is."""
-    try:
-        return normal_kernel_type(kernel_type)
-    except BadInput:
-        return kernel_type
-
-
-def _state_of(row: DeviceRow) -> str:
-    state = row.cells.get(OP_STATE, "").strip().lower()
-    return "" if state == NOT_KNOWN.lower() else state
 
 
 def _sentinel(row: DeviceRow) -> Sentinel | None:

@@ -13,15 +13,17 @@ from statistics import fmean
 from collector.canonical import sha256_hex
 from collector.case import Case
 from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome, Provenance
+from collector.measurement import Measurement, Outcome, Proof, Provenance
 from collector.ops.floor import floor_us
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.clock_step import clock_step_us
 from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration, outworked
+from collector.quality.identity import Identity
 from collector.quality.modes import two_modes
-from collector.quality.reconcile import Attribution, Expectation, Substitution, attribute
+from collector.quality.reconcile import Attribution, attribute
 from collector.quality.statistics import summarise
+from collector.quality.substitution import Expectation, Substitution
 from collector.quality.trend import trend
 from collector.record import as_ran
 from collector.replay.canaries import told_by_canaries
@@ -156,6 +158,8 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         family=frozenset(entry.family),
         op_state=record.case.op_state,
         core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
+        # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
+        case=record.case if spec.backend == "npu" else None,
     )
 
 
@@ -200,6 +204,7 @@ class _Answers:
             companions=found.companions,
             opened=entry.opened,
             closed=entry.closed,
+            identity=_proof(found.identity),
         )
         if found.lost:
             return (certificate,)
@@ -216,18 +221,26 @@ class _Answers:
         instead: Substitution,
     ) -> tuple[Measurement, ...]:
         """The case's own answer, and what was measured of the kernel that really ran."""
-        answer = replace(certificate, outcome=Outcome.SUBSTITUTED, reason=instead.reason)
+        certificate = replace(certificate, recorded=instead.cells)
+        answer = replace(
+            certificate,
+            outcome=Outcome.SUBSTITUTED,
+            reason=instead.reason,
+            identity=Proof.NONE,
+        )
         if not instead.is_filed:
             return (answer,)
         core = found.repeats[0].task_type
         asked = self.spec.cases[entry.ordinal].record
-        ran = as_ran(asked, instead.kernel_type, found.op_state, core)
+        ran = as_ran(asked, instead.kernel_type, found.op_state, core, instead.cells)
         filed = replace(
             certificate,
             case_id=ran.case_id,
             kernel_type=ran.kernel_type,
             core=core,
             asked=asked.case_id,
+            # What was recorded is what it is filed under.
+            identity=Proof.PROVED if instead.cells else certificate.identity,
         )
         return answer, self._timed(filed, ran.case, found.repeats, entry)
 
@@ -283,6 +296,12 @@ class _Answers:
             started_at=entry.began_time,
             ended_at=entry.ended_time,
         )
+
+
+def _proof(identity: Identity | None) -> Proof:
+    if identity is None:
+        return Proof.NONE
+    return Proof.PROVED if identity.is_proved else Proof.UNVERIFIED
 
 
 def _durations_us(found: Attribution[KernelLaunch]) -> list[float]:

@@ -101,7 +101,8 @@ class TreeRows:
 
     def write_filed(self, asked: Asked, measurement: Measurement) -> None:
         """Give a number to the rows of the kernel that ran in place of the one asked for."""
-        ran = as_ran(asked.record, measurement.kernel_type, measurement.op_state, measurement.core)
+        m = measurement
+        ran = as_ran(asked.record, m.kernel_type, m.op_state, m.core, m.recorded)
         note = f"ran where {asked.record.kernel_type} was asked for"
         places = self._places.get(ran.case, ())
         is_due = self.update is Update.ALL

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from collector.counting import counted
 from collector.database.version_quality import WIDTHS, VersionQuality
+from collector.measurement import Proof
 from collector.quality.canary_history import DeviceFactor
 from collector.quality.repeatability import Apart
 
@@ -27,7 +28,14 @@ def quality_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def brief_lines(quality: VersionQuality) -> Iterator[str]:
-    """How far sessions lie apart, whether intervals hold them, and how wide they are."""
+    """What is proved to have run, how far sessions lie apart, whether intervals hold them, and how
+    wide they are."""
+    if quality.proofs:
+        unverified = quality.proofs.get(Proof.UNVERIFIED, 0)
+        yield (
+            f"identity    {quality.proofs.get(Proof.PROVED, 0):,} proved by the recorded shapes, "
+            f"dtypes and formats; {unverified:,} unverified, by type and count alone"
+        )
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
-from collector.case import Case, Slot
-from collector.ops.slots import logical_shape
+from collector.case import Case, Slot, logical_shape
 from collector.vocabulary import FRACTAL_NZ
 from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 from tests.npu.passed_otherwise import How, Way

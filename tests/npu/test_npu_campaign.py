@@ -1,4 +1,5 @@
-"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault.
+"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault, and
+one in twenty is cast, transposed or split on its way to its kernel.
 
 The fake's durations follow from the call alone. What a case has to measure is found by launching
 it once, alone, outside of every session; the campaign must come to the same number or to none.
@@ -8,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,12 @@ from collector.database.snapshot import load_state
 from collector.database.verify import verify
 from collector.ops.registry import all_ops
 from collector.record import write_table
+from collector.row import recorded_of
 from collector.store import open_store
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.build import environment
 from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.faults import Fault, struck, write_faults
@@ -57,6 +61,9 @@ FAULTS = (
     Fault("hang", call="aclnnSoftmax(", nth=15, times=1),
     Fault("no_export", times=2),
     Fault("status", count=139, times=3),
+    Fault("between", to="casts", share=0.03),
+    Fault("between", to="transposes", share=0.03),
+    Fault("between", to="splits", share=0.03),
 )
 
 
@@ -67,8 +74,8 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def truths(fake, cases, tmp_path_factory):
-    """case id -> what it takes, or None where torch_npu refuses the call."""
+def own_calls(fake, cases, tmp_path_factory):
+    """case id -> the call that launches its kernel, or None where torch_npu refuses it."""
     folder = tmp_path_factory.mktemp("rows")
     by_kernel = {}
     for row in cases:
@@ -80,15 +87,36 @@ def truths(fake, cases, tmp_path_factory):
         patch.setenv("OPMETER_OP_ROWS", str(folder))
         replayed = replay(fake, by_kernel)
     return {
-        row.case_id: None if answer.error else _own_us(row.kernel_type, answer.calls)
+        row.case_id: None if answer.error else _own(row.kernel_type, answer.calls)
         for kernel, rows in by_kernel.items()
         for row, answer in zip(rows, replayed[kernel], strict=True)
     }
 
 
-def _own_us(kernel: str, calls: tuple[Recorded, ...]) -> float | None:
+def _own(kernel: str, calls: tuple[Recorded, ...]) -> Recorded | None:
     own = [call for call in calls if kernel_of(call) == kernel]
-    return truth_us(own[0], kernel) if len(own) == 1 else None
+    return own[0] if len(own) == 1 else None
+
+
+def became(call: Recorded | None) -> Sequence[Part]:
+    """What CANN made of a call on its way to its kernel; nothing where it did what was asked."""
+    if call is None:
+        return ()
+    orders = (fault for fault in FAULTS if fault.fault == "between")
+    struck_by = (fault.to for fault in orders if is_struck(fault.to, call, fault.share))
+    found = (parts_of(name, call, kernel_of(call)) for name in struck_by)
+    return next(filter(None, found), ())
+
+
+@pytest.fixture(scope="module")
+def truths(own_calls):
+    """case id -> what it takes, or None where torch_npu refuses the call; without those of which
+    something else became."""
+    return {
+        case: None if call is None else truth_us(call, kernel_of(call))
+        for case, call in own_calls.items()
+        if not became(call)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +149,7 @@ def state(fake, cases, tmp_path_factory):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     print(done.stdout)
+    assert "proved by the recorded shapes, dtypes and formats; " in done.stdout
     assert len(struck(faults)) > 0
     assert not verify(store)
     return load_state(store, find_head(store))
@@ -136,18 +165,42 @@ def test_every_case_has_an_answer(answered, cases):
     assert answered.keys() >= {case.case_id for case in cases}
     outcomes = Counter(answered[case.case_id].outcome.value for case in cases)
     print(dict(outcomes))
-    assert outcomes["ok"] > 0.9 * len(cases)
+    assert outcomes["ok"] > 0.85 * len(cases)
 
 
-def test_what_is_measured_is_the_truth(answered, truths):
-    measured = {case: found.mean_us for case, found in answered.items() if found.is_good}
+def test_what_is_measured_is_the_truth(state, answered, truths):
+    # What ran in place of a case may be another one, and is as long as the call that it came from.
+    filed = {row["case"] for row in state.measurements.to_pylist() if row["asked"]}
+    measured = {
+        case: found.mean_us
+        for case, found in answered.items()
+        if found.is_good and case not in filed
+    }
     wrong = {
         case: (measured[case], us)
         for case, us in truths.items()
         if case in measured and measured[case] != pytest.approx(us, abs=1e-6)
     }
     assert not wrong
-    assert len(measured.keys() & truths.keys()) > 0.9 * len(truths)
+    assert len(measured.keys() & truths.keys()) > 0.85 * len(truths)
+
+
+def test_every_number_is_filed_under_what_ran(state, own_calls):
+    changed = {case: became(call) for case, call in own_calls.items() if became(call)}
+    assert len(changed) > 0.04 * len(own_calls)
+    filed = 0
+    for row in state.measurements.to_pylist():
+        case = row["asked"] or row["case"]
+        if case not in changed or row["outcome"] != "ok":
+            continue
+        parts = [part for part in changed[case] if part.kernel == row["kernel_type"]]
+        recorded, mean_us = dict(recorded_of(row["recorded"])), float(row["mean_us"])
+        assert row["asked"], f"{case} has the number of something else"
+        assert recorded in [dict(part.cells) for part in parts]
+        call = own_calls[case]
+        assert mean_us in [pytest.approx(part.duration_us(call), abs=1e-6) for part in parts]
+        filed += 1
+    assert filed > 0.4 * len(changed)
 
 
 def test_what_torch_npu_refuses_is_not_measured(answered, truths):

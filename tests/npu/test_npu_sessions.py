@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from collector.errors import BadInput
-from collector.measurement import Outcome
+from collector.measurement import Measurement, Outcome
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import CANARY_PLACES, Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
@@ -132,6 +132,11 @@ def outcomes(result: SessionResult) -> list[Outcome]:
     return [m.outcome for m in result.measurements if not m.is_filed]
 
 
+def about(record: CaseRecord, result: SessionResult) -> list[Measurement]:
+    """What a session says of a case, and what it measured in its place."""
+    return [m for m in result.measurements if record.case_id in (m.case_id, m.asked)]
+
+
 FORTY = [add(rows) for rows in range(1, 41)]
 GOOD = [*FORTY, unary("Abs"), add(8, "DT_BF16")]
 MARK = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
@@ -211,7 +216,7 @@ def test_without_its_marks_no_case_is_believed(bench, recorded):
 def test_a_twin_that_ran_is_filed_under_its_own_name(bench, recorded):
     bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="AddAiCore"))
     result = bench.export_again(recorded)
-    asked, ran = (m for m in result.measurements if add(8).case_id in (m.case_id, m.asked))
+    asked, ran = about(add(8), result)
     assert (asked.outcome, asked.reason) == (
         Outcome.SUBSTITUTED,
         "AddAiCore ran instead of Add",
@@ -225,10 +230,20 @@ def test_a_twin_that_ran_is_filed_under_its_own_name(bench, recorded):
     assert result.retry == ()
 
 
-def test_another_operator_that_ran_is_no_measurement(bench, recorded):
+def test_another_operator_that_ran_is_a_number_of_its_own(bench, recorded):
     bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="TensorMove"))
-    result = bench.export_again(recorded)
-    (asked,) = (m for m in result.measurements if add(8).case_id in (m.case_id, m.asked))
+    asked, ran = about(add(8), bench.export_again(recorded))
+    assert (asked.outcome, asked.reason) == (
+        Outcome.SUBSTITUTED,
+        "TensorMove ran instead of Add",
+    )
+    assert (ran.outcome, ran.kernel_type, ran.identity) == (Outcome.OK, "TensorMove", "proved")
+
+
+def test_another_operator_of_unknown_tensors_is_no_measurement(bench, recorded):
+    call = "aclnnAdd(f32[8,64]"
+    bench.faults(Fault("rename", call=call, to="TensorMove"), Fault("hide_shapes", call=call))
+    (asked,) = about(add(8), bench.export_again(recorded))
     assert asked.outcome is Outcome.SUBSTITUTED
     assert asked.reason == "TensorMove ran instead of Add, which is not measured for it"
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.faults import Fault, Orders
 from tests.npu.fakecann.summary import Task
 
@@ -13,6 +14,8 @@ def damaged(tasks: Sequence[Task], orders: Orders) -> list[Task]:
     same damage."""
     chance = Random(f"{orders.seed}|{orders.next_window()}")
     left = list(tasks)
+    for fault in orders.striking("between"):
+        left = [part for task in left for part in _between(task, fault)]
     for fault in orders.striking("lose_head"):
         left = left[fault.count :]
     for fault in orders.striking("lose"):
@@ -47,6 +50,27 @@ def _choose(tasks: Sequence[Task], fault: Fault, chance: Random) -> set[int]:
 
 def _concerns(fault: Fault, task: Task) -> bool:
     return fault.call in task.call.text and fault.kernel in ("", task.kernel)
+
+
+def _between(task: Task, fault: Fault) -> Sequence[Task]:
+    """What the device did for one launch: one kernel behind the other, where it was several. How
+    long they take is no matter of when they start, so that no later launch has to move."""
+    if task.shown is not None or not (
+        _concerns(fault, task) and is_struck(fault.to, task.call, fault.share)
+    ):
+        return [task]
+    parts = parts_of(fault.to, task.call, task.kernel)
+    return [_as(task, part, place) for place, part in enumerate(parts)] or [task]
+
+
+def _as(task: Task, part: Part, place: int) -> Task:
+    return replace(
+        task,
+        kernel=part.kernel,
+        start_ns=task.start_ns + place,
+        duration_ns=round(part.duration_us(task.call) * 1000),
+        shown=part.cells,
+    )
 
 
 def _renamed(task: Task, fault: Fault) -> Task:

@@ -20,7 +20,7 @@ from tests.npu.fakecann.kernels import calls_of
 _OF_LAUNCHES = ("crash", "hang")
 _OF_WINDOWS = (
     *("lose_head", "lose", "rename", "hide_shapes", "jitter", "block", "slices"),
-    *("status", "no_export", "refuse"),
+    *("status", "no_export", "refuse", "between"),
 )
 
 
@@ -35,6 +35,7 @@ class Fault:
             rename       a share of the records bears the OP Type `to`
             hide_shapes  N/A instead of shapes
             jitter       durations stray by up to this share
+            between      CANN does `to` (between.py) with this share of the calls
             block        the header says `to`: Dim (CANN 8) or Num (CANN 9)
             slices       the op_summary comes in `count` files
             status       msprof exits with `count`, after it has exported

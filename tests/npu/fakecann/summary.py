@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
-from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_call
+from tests.npu.fakecann.calls import Recorded, parse_call
+from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.columns import columns, counters
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.truth import truth_us
@@ -15,8 +17,6 @@ _ON_ITS_WAY_NS = 10_000  # from the host's call to the device
 _CLOCK_MHZ = 1650
 _NO_MODEL = "4294967295"
 _NOT_KNOWN = "N/A"
-# Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
-_MORE_OUTPUTS = {"aclnnRmsNorm": 2, "aclnnSort": 2, "aclnnTopk": 2, "aclnnAddRmsNorm": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Task:
     start_ns: int
     duration_ns: int
     shows_shapes: bool = True
+    shown: Mapping[str, str] | None = None  # instead of what follows from the call
 
     @property
     def core(self) -> str:
@@ -102,7 +103,11 @@ def _base(
     cells |= {"OP State": "dynamic", block[0]: "24"}
     if task.core == "MIX_AIC":
         cells |= {block[1]: "48", "Context ID": "0"}
-    return cells | (_shapes(task.call.text) if task.shows_shapes else {})
+    return cells | (_shown(task) if task.shows_shapes else {})
+
+
+def _shown(task: Task) -> Mapping[str, str]:
+    return task.shown if task.shown is not None else _shapes(task.call.text)
 
 
 def _op_name(task: Task) -> str:
@@ -110,36 +115,8 @@ def _op_name(task: Task) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _shapes(text: str) -> dict[str, str]:
-    inputs, outputs = _sides(parse_call(text))
-    return _side("Input", inputs) | _side("Output", outputs)
-
-
-def _sides(call: Recorded) -> tuple[Sequence[RecordedTensor], Sequence[RecordedTensor]]:
-    """Inputs and outputs: aclnn passes outputs last, and the tensor that it updates first."""
-    tensors = call.tensors
-    if call.outputs_from is not None:
-        outputs = call.outputs
-        return tensors[: len(tensors) - len(outputs)], outputs
-    if call.name.startswith("aclnnInplace"):
-        return (tensors[1:] if call.name == "aclnnInplaceCopy" else tensors), tensors[:1]
-    count = min(_MORE_OUTPUTS.get(call.name, 1), max(len(tensors) - 1, 0))
-    return tensors[: len(tensors) - count], tensors[len(tensors) - count :]
-
-
-def _side(name: str, tensors: Sequence[RecordedTensor]) -> dict[str, str]:
-    shapes = ";".join(_shape(tensor) for tensor in tensors)
-    return {
-        f"{name} Shapes": f'"{shapes}"',
-        f"{name} Data Types": ";".join(tensor.dtype for tensor in tensors),
-        f"{name} Formats": ";".join(tensor.format for tensor in tensors),
-    }
-
-
-def _shape(tensor: RecordedTensor) -> str:
-    """A private format shows how the tensor lies in memory, a plain one how it is seen."""
-    shape = tensor.storage if tensor.format == "FRACTAL_NZ" else tensor.shape
-    return ",".join(map(str, shape))
+def _shapes(text: str) -> Mapping[str, str]:
+    return MappingProxyType(cells_of(parse_call(text)))
 
 
 @lru_cache(maxsize=4096)

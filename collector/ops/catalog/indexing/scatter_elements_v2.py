@@ -1,7 +1,8 @@
-"""Single elements replaced where an index tells, in place, along the first or last dimension.
+"""Single elements replaced where an index tells, in place, along the last dimension.
 
-A profile does not tell which, nor whether they are added instead: the first where the index
-differs from the tensor there alone, else the last; and they are not.
+CANN's kernel scatters along the last dimension alone: for another aclnn transposes first, and the
+row shows what was transposed (aclnn_scatter.cpp of ops-nn). A profile does not tell whether
+elements are added instead; here they are not.
 """
 
 from typing import Any
@@ -15,27 +16,16 @@ from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 
-def _axis(case: Case) -> int | None:
-    """None where no dimension fits: in the others no index is longer than the tensor, and but
-    for the first and last they are equal (else CANN's AI CPU does it)."""
-    x, index = input_shape(case, 0), input_shape(case, 1)
-    if not x or len(index) != len(x) or index[1:-1] != x[1:-1]:
-        return None
-    last = len(x) - 1
-    if index[1:] == x[1:] and index != x:
-        return 0 if x[0] else None
-    return last if x[last] and all(i <= n for i, n in zip(index[:last], x, strict=False)) else None
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     x, index, updates = case.inputs or ()
-    axis = _axis(case) or 0
-    size = input_shape(case, 0)[axis]
+    *_, size = input_shape(case, 0)
+    shape = index.shape or ()
+    last = len(shape) - 1
     return Call(
         (
             make.normal(x.shape or (), x.dtype),
-            axis,
-            distinct_along(make, index.shape or (), axis, size, index.dtype),
+            last,
+            distinct_along(make, shape, last, size, index.dtype),
             make.normal(updates.shape or (), updates.dtype),
         )
     )
@@ -46,11 +36,13 @@ def _reference(torch: Any, x: Any, axis: int, index: Any, updates: Any) -> Any:
 
 
 def _fits(case: Case) -> bool:
-    return (
-        _axis(case) is not None
-        and input_shape(case, 2) == input_shape(case, 1)
-        and agrees(case, 0, input_shape(case, 0))
-    )
+    """Between the first and the last dimension an index is as long as the tensor (else CANN's AI
+    CPU does it), and in the first no longer."""
+    x, index = input_shape(case, 0), input_shape(case, 1)
+    if not x or len(index) != len(x) or not x[-1]:
+        return False
+    is_in_x = index[1:-1] == x[1:-1] and (len(x) == 1 or index[0] <= x[0])
+    return is_in_x and input_shape(case, 2) == index and agrees(case, 0, x)
 
 
 OP = OpSpec(

@@ -21,6 +21,7 @@ from collector.measurement import (
     Disturbance,
     Measurement,
     Outcome,
+    Proof,
     Provenance,
     Timing,
 )
@@ -66,6 +67,7 @@ class Tried:
     ran: str = ""
     state: str = "dynamic"
     core: str = "AI_VECTOR_CORE"
+    recorded: tuple[tuple[str, str], ...] = ()  # where it ran on other tensors
     reason: str = 'it said "no",\nand nothing else'  # where there is no mean
     disturbance: Disturbance | None = None
     canaries: tuple[CanaryReading, ...] = ()
@@ -263,11 +265,18 @@ def filed_of(
     made: MadePlan, plan: Plan, shard: str, session: int, asked: CaseRecord, tried: Tried
 ) -> Measurement:
     """What was measured of the kernel that ran instead."""
-    ran = as_ran(asked, tried.ran, tried.state, tried.core)
+    ran = as_ran(asked, tried.ran, tried.state, tried.core, tried.recorded)
     good = measurement_of(
         made, plan, shard, session, ran.case_id, tried.ran, replace(tried, ran="")
     )
-    return replace(good, asked=asked.case_id, op_state=tried.state, core=tried.core)
+    return replace(
+        good,
+        asked=asked.case_id,
+        op_state=tried.state,
+        core=tried.core,
+        recorded=tried.recorded,
+        identity=Proof.PROVED,
+    )
 
 
 def part_bytes(measurements: Sequence[Measurement]) -> bytes:

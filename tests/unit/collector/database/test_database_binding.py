@@ -32,6 +32,7 @@ from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, t
 from collector.stack import Runtime
 from collector.store.memory import MemoryStore
 from collector.table import table_bytes, table_rows
+from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.worker.attempt import part_bytes, read_part
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -151,6 +152,23 @@ def test_what_ran_in_place_of_a_case_is_bound_to_it_good_or_not():
     for old, new in ((b"AddAiCore", b"AddOther"), (b",ok,", b",hung,")):
         seal_part(store, store.get(PART).replace(old, new))
     refused(store, PART, "AddOther ran for case .*, and that is not case")
+
+
+@pytest.mark.parametrize(
+    ("new", "refusal"),
+    [
+        (b"8,64;8,64", "Add ran for case .*, and that is not case"),
+        (b"8,x;8,64", "a shape is a list of integers"),
+    ],
+)
+def test_tensors_that_were_not_recorded_are_refused(new, refusal):
+    store = MemoryStore()
+    cells = {name: RECORDS[0].cells[name] for name in (*INPUT_CELLS, *OUTPUT_CELLS)}
+    recorded = tuple({**cells, "Input Shapes": "7,64;7,64"}.items())
+    session = {RECORDS[0].case_id: Tried(5.0, ran="Add", recorded=recorded)}
+    write_campaign(store, MadePlan([MadeShard("s1", RECORDS[:1], [session])]))
+    seal_part(store, store.get(PART).replace(b"7,64;7,64", new))
+    refused(store, PART, refusal)
 
 
 def test_a_filed_row_answers_nothing():

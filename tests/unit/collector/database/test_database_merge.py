@@ -21,6 +21,7 @@ from collector.record import as_ran
 from collector.stack import Runtime, Stack
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
+from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,
@@ -41,6 +42,10 @@ from tests.unit.collector.database.wrapped_stores import (
 pytestmark = pytest.mark.fast
 
 RECORDS = [add_record(rows) for rows in range(1, 5)]
+# What was recorded of a launch that got seven rows.
+SEVEN = {"Input Shapes": '"7,64;7,64"', "Output Shapes": '"7,64"'}
+OF_SEVEN = tuple((name, RECORDS[0].cells[name]) for name in (*INPUT_CELLS, *OUTPUT_CELLS))
+OF_SEVEN = tuple((name, SEVEN.get(name, text)) for name, text in OF_SEVEN)
 MUL = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
 
 
@@ -427,6 +432,19 @@ def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
     assert len(shown) == 2 and verify(store) == []
     ran = as_ran(RECORDS[0], "Add", "static", "AI_VECTOR_CORE")
     assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
+
+
+def test_the_tensors_that_were_recorded_are_those_of_its_case() -> None:
+    store = MemoryStore()
+    session = {RECORDS[0].case_id: Tried(7.5, ran="Add", recorded=OF_SEVEN)}
+    result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
+    assert verify(store) == []
+    state = load_state(store, result.commit)
+    ran = replace(RECORDS[0], cells={**RECORDS[0].cells, **dict(OF_SEVEN)})
+    shown = answers(state, PATH)
+    assert shown[ran.case_id].mean_us == 7.5 and not shown[RECORDS[0].case_id].is_good
+    pulled = render(state)[f"{PATH}/Add.csv"]
+    assert pulled.rows == 2 and b"7,64;7,64" in pulled.data
 
 
 def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:

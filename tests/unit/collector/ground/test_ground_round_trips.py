@@ -29,6 +29,7 @@ from collector.measurement import (
     Disturbance,
     Measurement,
     Outcome,
+    Proof,
     Provenance,
     Timing,
 )
@@ -47,7 +48,7 @@ from collector.record import CaseRecord, ProfileStatistics, read_table, write_ta
 from collector.row import ROW_COLUMNS, from_row, to_row
 from collector.shard import ShardCase, read_shard, write_shard
 from collector.stack import Runtime, Stack, version_name
-from collector.vocabulary import BASE_CELLS
+from collector.vocabulary import BASE_CELLS, INPUT_CELLS, OUTPUT_CELLS
 
 pytestmark = pytest.mark.fast
 
@@ -182,6 +183,9 @@ measurements = st.builds(
         ),
         max_size=3,
     ).map(tuple),
+    identity=st.sampled_from(Proof),
+    recorded=st.just(())
+    | st.tuples(*[st.tuples(st.just(name), texts) for name in (*INPUT_CELLS, *OUTPUT_CELLS)]),
 )
 
 

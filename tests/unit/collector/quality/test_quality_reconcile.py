@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.case import case_from_cells
 from collector.measurement import Companion
-from collector.quality.reconcile import Expectation, Substitution, attribute
+from collector.quality.reconcile import attribute
 from collector.quality.sentinels import (
     FLUSH,
     SENTINEL_TYPE,
@@ -18,6 +19,7 @@ from collector.quality.sentinels import (
     find_windows,
     sentinel_of,
 )
+from collector.quality.substitution import Expectation, Substitution
 from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 
 pytestmark = pytest.mark.fast
@@ -283,3 +285,71 @@ def test_from_a_flush_to_the_next_tick_nothing_counts():
     assert found.companions == ()
     without_a_tick = [row for i, row in enumerate(cold) if i != 2]
     assert _attributed([first, *without_a_tick, last]).lost
+
+
+SORT = {
+    INPUT_SHAPES: '"16,64"',
+    "Input Data Types": "DT_BF16",
+    "Input Formats": "ND",
+    "Output Shapes": '"16,64"',
+    "Output Data Types": "DT_BF16",
+    "Output Formats": "ND",
+}
+FLOAT = {"Input Data Types": "FLOAT", "Output Data Types": "FLOAT"}
+NOT_TOLD = dict.fromkeys(SORT, "N/A")
+
+
+def _of_sort(*launches: tuple[str, dict[str, str]], **expected):
+    """What becomes of a case that asks for SORT, of which four launches were issued."""
+    rows = [Row(kernel, float(i), cells) for i, (kernel, cells) in enumerate(launches, 1)]
+    window = [sentinel_row(Mark.OPEN, 0), *rows, sentinel_row(Mark.CLOSE, 0)]
+    values = {"family": frozenset({"Sort"}), "case": case_from_cells("Sort", SORT)} | expected
+    return attribute(window, [Expectation(0, "Sort", 4, 2, **values)])[0]
+
+
+def test_the_tensors_of_every_counted_launch_prove_the_case():
+    found = _of_sort(*[("Sort", SORT)] * 4)
+    assert found.substitution is None and found.identity.is_proved
+
+
+def test_what_was_not_told_is_unverified():
+    found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", NOT_TOLD))
+    assert found.substitution is None and not found.identity.is_proved
+    assert _of_sort(*[("Sort", NOT_TOLD)] * 4, case=None).identity is None
+
+
+def test_the_kernel_on_other_tensors_is_filed_under_those():
+    found = _of_sort(*[("Cast", SORT), ("Sort", SORT | FLOAT)] * 4)
+    assert found.substitution.kernel_type == "Sort" and found.substitution.is_filed
+    assert dict(found.substitution.cells) == SORT | FLOAT
+    assert found.substitution.reason.startswith("input 1: 16,64 FLOAT ND came")
+    assert [(c.kernel_type, c.count) for c in found.companions] == [("Cast", 4)]
+
+
+def test_launches_on_tensors_of_two_kinds_are_filed_under_neither():
+    found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", SORT | FLOAT))
+    assert found.substitution == Substitution("Sort", False, "its launches differ among themselves")
+
+
+def test_another_operator_is_filed_where_all_its_tensors_were_recorded():
+    found = _of_sort(*[("Mul", SORT)] * 4)
+    assert found.substitution.is_filed and dict(found.substitution.cells) == SORT
+    for cells in (NOT_TOLD, SORT | {"Output Shapes": "N/A"}):
+        assert not _of_sort(*[("Mul", cells)] * 4).substitution.is_filed
+    assert not _of_sort(*[("0", SORT)] * 4).substitution.is_filed
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_multiple_of_the_launches_is_no_loss(times):
+    found = _of_sort(*[("Sort", SORT | {INPUT_SHAPES: '"8,64"'})] * 4 * times)
+    assert not found.lost and not found.substitution.is_filed
+    assert found.substitution.reason == f"{times} launches of Sort a call, which asks for one"
+    assert _of_sort(*[("Sort", SORT)] * (4 * times + 1)).lost
+
+
+def test_of_more_launches_those_on_the_case_s_tensors_are_its_own():
+    before = ("Sort", SORT | {INPUT_SHAPES: '"8,64"'})
+    found = _of_sort(*[before, ("Sort", SORT)] * 4)
+    assert found.substitution is None and found.identity.is_proved
+    assert [row.duration_us for row in found.repeats] == [6.0, 8.0]
+    assert [(c.kernel_type, c.count) for c in found.companions] == [("Sort", 4)]

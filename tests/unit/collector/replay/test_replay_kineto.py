@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.profiles.launches import KernelLaunch, read_op_summary
-from collector.quality.reconcile import Attribution, Expectation, attribute
+from collector.quality.reconcile import Attribution, attribute
 from collector.quality.sentinels import FLUSH, SENTINEL_TYPE, TICK, Mark, Sentinel
+from collector.quality.substitution import Expectation
 from collector.replay.events import SENTINEL_OPERATOR, Event
 from collector.replay.kineto import Filing, summary_rows
 from collector.replay.op_summary import join_summaries, write_summary

@@ -1,0 +1,227 @@
+"""The shapes, dtypes and formats that msprof prints of a recorded call: those of its kernel.
+
+What aclnn is called with is not what its kernel is: tables of the host become tensors, a weight
+that is a transposed view is the tensor as it lies, what is updated is an output too. How each call
+is turned into a kernel's slots stands in `_LAYOUTS`; of a call that is not there the tensors are
+the slots, outputs last. `?` says that nobody here knows, and msprof prints N/A.
+
+    aclnnIndexSelect(f32[20,6]:ND, 0, i64[5]:ND, f32[5,6]:ND)     "0 2 [1]:INT64 -> 3"
+    Input Shapes "20,6;5;1"   Output Shapes "5,6"
+
+A layout names arguments by position: `3` (a list is all its tensors), `-1` from the end, `3T` as
+it lies in memory, `3:INT32` of another dtype, `3@5` empty where argument 5 is 0, `#3:INT64` a
+tensor of as many numbers as the array has, `[1]:INT64` one of that shape, `.:FLOAT` a number of
+the host as a scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number for each tensor of a
+list, and `r0:INT64` one for each dimension of a tensor.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
+
+UNKNOWN = "?"
+_TOKEN = re.compile(
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>\d+)\])?(?P<lies>T)?"
+    r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
+)
+_LAYOUTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("aclnnMm", "aclnnMatmul", "aclnnBatchMatMul"), "0T 1T -> 2"),
+        "aclnnMatmulWeightNz": "0T 1 -> 2",
+        "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
+        "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
+        "aclnnQuantMatmulV5": "0 1T 3 6 8 2 -> -1",
+        "aclnnQuantMatmulWeightNz": "0 1 3 6 8 2 -> -1",
+        "aclnnWeightQuantBatchMatmulV2": "0 1T 2 3 4 5 6 -> -1",
+        "aclnnGroupedMatmulV5": "0 1T 2 3 4 5 6 8 7 -> 17",
+        "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
+        "aclnnGroupedMatmulSwigluQuantWeightNZ": "0 1 4 5 6 -> 7 8",
+        "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
+        "aclnnLayerNorm": "0 2 3 -> 4 5 6",
+        "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
+        "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
+        "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",
+        "aclnnApplyAdamWV2": "0 1 2 4 5 -> 0 1 2",
+        "aclnnApplyRotaryPosEmbV2": "0 1 2 3 -> 0 1",
+        "aclnnRotaryPositionEmbeddingGrad": "0 1 2 3 -> 5 6@3 7@3",
+        "aclnnKvRmsNormRopeCache": "0 1 2 3 4 5 6 -> 5 6 13 14",
+        "aclnnApplyTopKTopP": "0 0:INT32 1 2 -> 3",
+        "aclnnArgMax": "0 .:INT64 -> 3:INT32",
+        "aclnnSort": "0 -> 4 5:INT32",
+        "aclnnDequantSwigluQuantV2": "0 1 2 3 4 5 6 -> 13 14",
+        "aclnnDynamicQuantV2": "0 1 2 -> 4 5",
+        "aclnnFusedInferAttentionScoreV3": (
+            f"0 1 2 3 4 #5:INT64 #6:INT64 {' '.join(map(str, range(7, 27)))} -> -2 -1"
+        ),
+        "aclnnIncreFlashAttentionV4": "0 1 2 3 4 #5:INT64 6 7 8 9 10 11 12 13 14 15 -> -1",
+        "aclnnPromptFlashAttentionV3": "0 1 2 3 4 #5:INT64 #6:INT64 -> -1",
+        "aclnnSparseFlashAttention": "0 1 2 3 4 5 6 7 8 -> -3",
+        "aclnnLightningIndexer": "0 1 2 3 4 5 -> 13 14",
+        "aclnnAttentionUpdate": "0 1 -> 3 ?",
+        "aclnnScatterPaKvCache": "0 1 2 3 4 -> 1 4",
+        "aclnnScatterNdUpdate": "0 1 2 -> 0",
+        "AtbPagedCacheLoad": "0 1 2 3 4 5 6 -> 4 5",
+        "aclnnMoeDistributeDispatchV4": "0 1 2 3 4 -> -7 -6 -5 -4 -3 -2 -1",
+        "aclnnMoeFinalizeRoutingV4": "0 1 2 3 4 5 6 -> -1",
+        "aclnnMoeGatingTopK": "0 1 -> 9 10 11",
+        "aclnnMoeGatingTopKSoftmax": "0 1 -> 3 4 5",
+        "aclnnMoeInitRoutingV3": "0 1 2 3 -> -4 -3 -2 -1",
+        "aclnnMoeReRouting": "0 1 2 -> 5 6 7 8",
+        "aclnnMoeTokenPermute": "0 1 -> 4 5",
+        **dict.fromkeys(("aclnnAll", "aclnnAny", "aclnnAmax", "aclnnAmin"), "0 #1:INT64 -> -1"),
+        **dict.fromkeys(("aclnnMean", "aclnnReduceSum", "aclnnRepeat"), "0 #1:INT64 -> -1"),
+        "aclnnClamp": "0 .=0 .=0 -> 3",
+        "aclnnCumsum": "0 [1]:INT64 -> 3",
+        "aclnnEmbedding": "0 1 [1]:INT64 -> 2",
+        "aclnnIndexSelect": "0 2 [1]:INT64 -> 3",
+        "aclnnInplaceFillScalar": "r0:INT64 .=0 -> 0",
+        "aclnnHistc": "0 .=0 .=0 -> 4:INT32",
+        "aclnnInplaceIndexFill": "0 2 .=0 -> 0",
+        "aclnnIndexPutImpl": "0 2 n1:INT64 n1:INT64 1 -> 0",
+        "aclnnInplaceMaskedFillScalar": "0 1 .=0 -> 0",
+        "aclnnNonzero": "0 -> ?",
+        "aclnnConstantPadNd": "0 #1:INT32 .=0 -> 3",
+        "aclnnPowTensorScalar": "0 .=0 -> 2",
+        "aclnnArange": ".:DOUBLE .:DOUBLE .:DOUBLE -> 3",
+        "aclnnIndex": "? -> 2",
+        "aclnnEmbeddingDenseBackward": "? -> -1",
+        "aclnnFlashAttentionScore": "? -> ?",
+        "aclnnFlashAttentionScoreGrad": "? -> ?",
+        "AtbRingMLA": "? -> ?",
+    }
+)
+# Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
+_MORE_OUTPUTS = {"aclnnRmsNorm": 2, "aclnnTopk": 2, "aclnnAddRmsNorm": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What stands in the three cells of a slot. A private format shows how the tensor lies in
+    memory, a plain one how it is seen; a tensor of no elements shows no shape."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    format: str = ""
+
+    @classmethod
+    def of(cls, tensor: RecordedTensor) -> "_Cell":
+        shape = tensor.storage if tensor.format == "FRACTAL_NZ" else tensor.shape
+        return cls(shape, tensor.dtype, tensor.format)
+
+    @property
+    def shape_text(self) -> str:
+        return "" if 0 in self.shape else ",".join(map(str, self.shape))
+
+
+_Side = Sequence[_Cell] | None
+
+
+def cells_of(call: Recorded) -> dict[str, str]:
+    """The cells of an op_summary's row, by their columns."""
+    inputs, outputs = _sides(call)
+    return _texts("Input", inputs) | _texts("Output", outputs)
+
+
+def _sides(call: Recorded) -> tuple[_Side, _Side]:
+    layout = _copied(call) if call.name == "aclnnInplaceCopy" else _LAYOUTS.get(call.name)
+    if layout is not None:
+        inputs, outputs = layout.split(" -> ")
+        return _read(inputs, call), _read(outputs, call)
+    if call.kind == "CUSTOM":  # it returns its outputs, so that the call does not hold them
+        return None, None
+    tensors = [_Cell.of(tensor) for tensor in call.tensors]
+    if call.outputs_from is not None:
+        count = len(call.outputs)
+    elif call.name.startswith("aclnnInplace"):
+        return tensors, tensors[:1]
+    else:
+        count = min(_MORE_OUTPUTS.get(call.name, 1), max(len(tensors) - 1, 0))
+    return tensors[: len(tensors) - count], tensors[len(tensors) - count :]
+
+
+def _copied(call: Recorded) -> str:
+    """The layout of a copy, which is Cast, TensorMove or Transpose by the view that it reads; of
+    the other views nobody here knows what their kernels are given."""
+    source = call.tensors[1]
+    if source.is_dense:
+        return "1 -> 0"
+    is_whole = source.storage == (prod(source.shape),) and 0 not in source.strides
+    is_told = len(set(source.strides)) == len(source.strides)  # else the order is anybody's guess
+    return "1T r1:INT64 -> 0" if is_whole and is_told else "? -> 0"
+
+
+def _read(layout: str, call: Recorded) -> _Side:
+    if UNKNOWN in layout:
+        return None
+    return [cell for token in layout.split() for cell in _slots(token, call.arguments)]
+
+
+def _slots(token: str, arguments: Sequence[str]) -> Iterable[_Cell]:
+    match = _TOKEN.fullmatch(token)
+    if match is None:
+        raise ValueError(f"{token!r} is no slot of a layout")
+    if match["shape"]:
+        return [_Cell((int(match["shape"]),), match["dtype"], "ND")]
+    if match["kind"] == ".":
+        dtype = match["dtype"] or _tensors(arguments[int(match["like"])])[0].dtype
+        return [_Cell((), dtype, "ND")]
+    place = int(match["place"])
+    argument = arguments[place] if -len(arguments) <= place < len(arguments) else "0"
+    if match["kind"]:
+        return [_count(match["kind"], argument, match["dtype"])]
+    return list(_passed(match, argument, arguments))
+
+
+def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> Iterator[_Cell]:
+    """The tensors that an argument is; an absent one says nothing."""
+    tensors = _tensors(argument)
+    if argument.startswith("{"):  # in a list of indices one of no elements stands for none
+        tensors = [tensor for tensor in tensors if tensor.storage != (0,)]
+    if not tensors:
+        yield _Cell()
+    for tensor in tensors:
+        cell = _Cell.of(tensor)
+        shape = _as_it_lies(tensor) if match["lies"] else cell.shape
+        if match["unless"] and arguments[int(match["unless"])] == "0":
+            shape = ()
+        yield _Cell(shape, match["dtype"] or cell.dtype, cell.format)
+
+
+def _as_it_lies(tensor: RecordedTensor) -> tuple[int, ...]:
+    if tensor.format == "FRACTAL_NZ":
+        return tensor.storage
+    order = sorted(range(len(tensor.shape)), key=lambda i: -tensor.strides[i])
+    return tensor.shape if tensor.is_dense else tuple(tensor.shape[i] for i in order)
+
+
+def _count(kind: str, argument: str, dtype: str) -> _Cell:
+    """How many numbers, tensors or dimensions an argument has, as a tensor of so many."""
+    tensors = _tensors(argument)
+    if kind == "r":
+        return _Cell((len(tensors[0].shape),), dtype, "ND")
+    if kind == "n":
+        return _Cell((len(tensors),), dtype, "ND")
+    if not argument.startswith("ints("):
+        return _Cell()
+    *listed, last = argument[len("ints(") : -1].split(",")
+    count = len(listed) + (int(last) if last.startswith("+") else bool(last))
+    return _Cell((count,), dtype, "ND") if count else _Cell()
+
+
+def _tensors(argument: str) -> list[RecordedTensor]:
+    texts = argument[1:-1].split(", ") if argument.startswith("{") else [argument]
+    return [tensor for tensor in map(parse_tensor, texts) if tensor is not None]
+
+
+def _texts(name: str, side: _Side) -> dict[str, str]:
+    if side is None:
+        return {}
+    return {
+        f"{name} Shapes": f'"{";".join(cell.shape_text for cell in side)}"',
+        f"{name} Data Types": ";".join(cell.dtype for cell in side),
+        f"{name} Formats": ";".join(cell.format for cell in side),
+    }

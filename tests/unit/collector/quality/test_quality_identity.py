@@ -1,0 +1,169 @@
+"""Which spellings of a recorded launch are the call that a case asks for, and which are not.
+
+Each rule stands beside what it must not excuse.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.case import case_from_cells
+from collector.quality.identity import Comparison, are_told, identity_of, tensor_cells
+from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
+
+pytestmark = pytest.mark.fast
+
+
+def cells(text: str) -> dict[str, str]:
+    """`4,8 FLOAT ND; - -> 4,8 FLOAT ND`: shape, dtype and format of each slot, `()` for an empty
+    cell, `-` for a slot that says nothing."""
+    found = {}
+    for names, side in zip((INPUT_CELLS, OUTPUT_CELLS), text.split("->"), strict=False):
+        slots = [slot.split() for slot in side.split(";")]
+        columns = [[_word(slot, i) for slot in slots] for i in range(3)]
+        found |= {name: ";".join(column) for name, column in zip(names, columns, strict=True)}
+    return found
+
+
+def _word(slot: list[str], place: int) -> str:
+    word = slot[place] if place < len(slot) else ""
+    return "" if word in ("-", "()") else word
+
+
+def compared(asked: str, recorded: str):
+    return identity_of(case_from_cells("Add", cells(asked)), cells(recorded))
+
+
+SAME = [
+    ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
+    # Trailing slots that say nothing, as profiles of many optional inputs have them.
+    ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND; - ; - -> 4,8 FLOAT ND; -"),
+    # A slot in the middle that the case leaves blank, and the row calls undefined.
+    (
+        "4 FLOAT ND; -; 4 FLOAT ND -> 4 FLOAT ND",
+        "4 FLOAT ND; () DT_UNDEFINED N/A; 4 FLOAT ND -> 4 FLOAT ND",
+    ),
+    # A number of the host: without dimensions, or a tensor of one element.
+    ("4,8 FLOAT ND; () FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND; 1 FLOAT ND -> 4,8 FLOAT ND"),
+    # A tensor of no elements has an empty cell.
+    ("0,8 FLOAT ND -> 0,8 FLOAT ND", "() FLOAT ND -> () FLOAT ND"),
+    # Scales packed into 64 bits: aclnn calls INT64 UINT64.
+    ("8 INT64 ND -> 8 FLOAT ND", "8 UINT64 ND -> 8 FLOAT ND"),
+    # Every prefix of a dtype, every name of a plain layout, and none.
+    ("2,3,4 BF16 ND -> 2,3,4 DT_FLOAT ND", "2,3,4 DT_BF16 NCL -> 2,3,4 FLOAT NCHW"),
+    ("4,8 FLOAT -> 4,8 FLOAT", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
+    # FRACTAL_NZ: as it lies in memory, or as torch has it, up to whole blocks.
+    ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("30,41 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("5,30,64 INT8 FRACTAL_NZ -> 4 FLOAT ND", "5,2,2,16,32 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
+    # Rows of a graph leave absent inputs out.
+    (
+        "4 INT8 ND; 4 INT8 ND; 8 INT32 ND -> 4 FLOAT ND",
+        "4 INT8 ND; 4 INT8 ND; -; 8 INT32 ND -> 4 FLOAT ND",
+    ),
+    # An output that was not asked for is a tensor of no elements.
+    ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; () FLOAT ND"),
+]
+OTHER = [
+    ("16,64 DT_BF16 ND -> 16,64 DT_BF16 ND", "16,64 FLOAT ND -> 16,64 DT_BF16 ND"),
+    (
+        "20,6 FLOAT ND; 5,6 INT64 ND -> 20,6 FLOAT ND",
+        "6,20 FLOAT ND; 6,5 INT32 ND -> 6,20 FLOAT ND",
+    ),
+    ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND -> 8,4 FLOAT ND"),
+    ("4,8 FLOAT ND -> 4,8 FLOAT ND", "1,4,8 FLOAT ND -> 4,8 FLOAT ND"),
+    ("4,8 FLOAT ND; 4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
+    ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND; 2 INT64 ND -> 4,8 FLOAT ND"),
+    ("4,8 FLOAT ND; () FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND; 4,8 FLOAT ND -> 4,8 FLOAT ND"),
+    ("4,8 FLOAT ND; -; -> 4,8 FLOAT ND", "4,8 FLOAT ND; () FLOAT ND -> 4,8 FLOAT ND"),
+    ("0,8 FLOAT ND -> 0,8 FLOAT ND", "() DT_BF16 ND -> () FLOAT ND"),
+    ("8 INT64 ND -> 8 FLOAT ND", "8 INT32 ND -> 8 FLOAT ND"),
+    ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "32,48 DT_BF16 ND -> 4 FLOAT ND"),
+    ("30,50 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; 4 FLOAT ND"),
+]
+
+
+@pytest.mark.parametrize(("asked", "recorded"), SAME)
+def test_another_spelling_of_the_same_call_is_proved(asked, recorded):
+    assert compared(asked, recorded).is_proved, compared(asked, recorded)
+
+
+@pytest.mark.parametrize(("asked", "recorded"), OTHER)
+def test_another_call_is_told_by_its_slots(asked, recorded):
+    found = compared(asked, recorded)
+    assert found.differences and not found.is_proved
+
+
+def test_a_difference_names_the_slot_and_both_sides():
+    found = compared("4 FLOAT ND; 16,64 DT_BF16 ND -> 4 FLOAT ND", "4 FLOAT ND; - -> 4 FLOAT ND")
+    assert found.differences == ("input 2: nothing came, 16,64 DT_BF16 ND was asked for",)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "untold"),
+    [
+        ("N/A -> N/A", ("its inputs are not told", "its outputs are not told")),
+        ("4,8 FLOAT ND -> N/A", ("its outputs are not told",)),
+        ("", ("its inputs are not told", "its outputs are not told")),
+    ],
+)
+def test_what_was_not_recorded_proves_nothing(recorded, untold):
+    found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", recorded)
+    assert (found.differences, found.untold, found.is_proved) == ((), untold, False)
+
+
+def test_of_what_the_case_does_not_say_nothing_is_asked():
+    assert compared("4,8 FLOAT ND -> N/A", "4,8 FLOAT ND -> 8,4 INT8 ND").is_proved
+
+
+def test_cells_that_are_none_prove_nothing():
+    found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,x FLOAT ND -> 4,8 FLOAT ND")
+    assert not found.differences and "cannot be read" in found.untold[0]
+
+
+def test_whole_rows_alone_tell_what_ran():
+    assert are_told(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
+    for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", ""):
+        assert not are_told(tensor_cells(cells(row)))
+    assert not are_told(())
+
+
+_SLOT = st.tuples(
+    st.lists(st.integers(1, 40), min_size=1, max_size=4).map(lambda s: ",".join(map(str, s))),
+    st.sampled_from(["FLOAT", "DT_BF16", "INT32", "INT8"]),
+    st.sampled_from(["ND", "NCHW"]),
+).map(" ".join)
+_ROW = st.tuples(
+    st.lists(_SLOT, min_size=1, max_size=5).map(";".join),
+    st.lists(_SLOT, min_size=1, max_size=3).map(";".join),
+).map(" -> ".join)
+
+
+@given(_ROW)
+def test_every_call_is_itself(row):
+    assert compared(row, row).is_proved
+
+
+@given(_ROW, _ROW)
+def test_no_side_matters_which_is_asked(one, other):
+    assert bool(compared(one, other).differences) == bool(compared(other, one).differences)
+
+
+@given(_ROW, _ROW)
+def test_two_calls_of_other_work_are_never_one(one, other):
+    if work(one) != work(other):
+        assert not compared(one, other).is_proved
+
+
+def work(row: str) -> list[list[tuple[int, str]]]:
+    """Elements and dtype of every tensor."""
+    case = case_from_cells("Add", cells(row))
+    sides = (case.inputs or (), case.outputs or ())
+    return [[(slot.numel, slot.dtype) for slot in side] for side in sides]
+
+
+def test_a_wording_is_read_once():
+    told = Comparison(case_from_cells("Add", cells("4 FLOAT ND -> 4 FLOAT ND")))
+    row = cells("4 FLOAT ND -> 4 FLOAT ND")
+    assert told.of(row) is told.of(dict(row))
