@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 REFUSED = "the operator refuses it"
+UNTOLD = "lengths unknown"
 NO_RANKS = "it does not tell what its ranks are to do"
 NO_PLACE = "its ranks need as many devices at once, and warm caches"
 TOO_MANY_RANKS = "too many ranks for a cpu"
@@ -53,11 +54,13 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
         return Refusal(Outcome.UNSUPPORTED, NO_OPERATOR, reason)
     try:
         op.check(case, backend)
+        untold = op.untold(case)
     except CaseRejected as error:
         return Refusal(Outcome.REJECTED, REFUSED, str(error))
     except UNFORESEEN as error:
         logger.warning("%s cannot be checked: %r", case.describe(), error)
-    return None
+        return None
+    return Refusal(Outcome.UNSUPPORTED, UNTOLD, untold) if untold else None
 
 
 def refusal_of_place(case: Case, ranks: int) -> Refusal | None:

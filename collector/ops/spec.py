@@ -122,6 +122,8 @@ class OpSpec:
                  operator of its own in the registry
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
                  uses: those of the case, or the likeliest where it names none
+    untold       what the time depends on and the case does not say, where no value is likely
+                 enough to be taken unasked; empty where all is told
     verified_on  devices on which the NPU call was seen to launch this kernel
     """
 
@@ -143,6 +145,7 @@ class OpSpec:
     npu: NpuCall = NpuCall()
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
+    untold: Callable[[Case], str] = lambda case: ""
     verified_on: tuple[str, ...] = ()
 
     @property

@@ -110,8 +110,9 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
 
 
 def _asked(record: CaseRecord) -> CaseRecord | str:
-    refused = refusal(record.case, find, "npu")
-    return refused.reason if refused else _completed(record)
+    told = _completed(record)
+    refused = refusal(told.case, find, "npu")
+    return refused.reason if refused else told
 
 
 def _completed(record: CaseRecord) -> CaseRecord:

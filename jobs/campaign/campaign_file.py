@@ -21,6 +21,7 @@ from jobs.campaign.density import DensitySettings, read_density
 from jobs.campaign.document import Entry, read_document
 from jobs.campaign.measure import read_measure
 from jobs.campaign.quality import QualitySettings, read_quality
+from jobs.campaign.runtime_values import RuntimeValues, read_runtime
 from jobs.campaign.source_kinds import Source, read_sources
 
 UPDATES = ("all", "missing-only", "precision")
@@ -38,6 +39,7 @@ _KEYS = (
     "limits",
     "quality",
     "density",
+    "runtime",
     "op_mapping",
     "store",
 )
@@ -76,6 +78,7 @@ class Campaign:
     limits: Limits
     quality: QualitySettings
     density: DensitySettings | None
+    runtime: RuntimeValues
     op_mapping: Path | None
     store: str | None
 
@@ -133,6 +136,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         limits=read("limits", _limits, Limits()),
         quality=quality,
         density=density,
+        runtime=read("runtime", read_runtime, RuntimeValues()),
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )

@@ -13,9 +13,6 @@ from collector.canonical import sha256_hex
 from collector.counting import counted
 from collector.errors import BadInput, DamagedObject, NotFound, stored
 from collector.gang_case import is_of_gangs
-from collector.ops.refusals import UNFORESEEN
-from collector.ops.registry import find
-from collector.ops.runtime import completed
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
@@ -26,6 +23,7 @@ from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.model_source import ModelSource
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
+from jobs.planning.assumed_lengths import assumed, completed_case
 from jobs.planning.collective_sources import (
     check_gangs,
     collective_records,
@@ -46,7 +44,23 @@ class LoadedSource:
 
 def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be."""
-    return tuple(_load(source, campaign, store) for source in campaign.sources)
+    return tuple(_assuming(_load(source, campaign, store), campaign) for source in campaign.sources)
+
+
+def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
+    """A source with the cases that the campaign's assumptions add to it."""
+    lengths = campaign.runtime.kv_lengths
+    added = assumed(loaded.records, lengths)
+    if not added:
+        return loaded
+    planned = loaded.planned
+    told = ", ".join(f"{length:,}" for length in lengths)
+    return _loaded(
+        f"{planned.name} (with {counted(len(added), 'case')} at assumed lengths of {told} keys)",
+        (*loaded.records, *added),
+        same_stack=planned.same_stack,
+        communication_us=planned.communication_us,
+    )
 
 
 def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
@@ -140,18 +154,9 @@ def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSour
 
 def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
     """The records with every column that a launch of theirs depends on: a case is fully told
-    before it is planned, so that a replay assumes nothing that its row does not say."""
-    return tuple(_completed(record) for record in records)
-
-
-def _completed(record: CaseRecord) -> CaseRecord:
-    op = find(record.case.kernel_type)
-    if op is None or record.case.inputs is None:
-        return record
-    try:
-        return completed(record, op)
-    except UNFORESEEN:  # what becomes of the case is its outcome
-        return record
+    before it is planned, so that a replay assumes nothing that its row does not say. One that does
+    not tell what nobody can guess stays as it is, and is refused."""
+    return tuple(map(completed_case, records))
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from typing import Any
 from collector.case import Case, Slot
 from collector.ops.catalog.attention import _fused_replay as fused
 from collector.ops.catalog.attention._fused import FusedCall, Rule
-from collector.ops.catalog.attention._fused_reading import columns, read_call
+from collector.ops.catalog.attention._fused_reading import TABLE, columns, read_call
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
+from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 _ABSENT = Slot(None, "", "")
@@ -61,6 +62,7 @@ def flash(
         traffic=lambda case: fused.traffic(view(case)),
         npu=NpuCall(run=run),
         runtime=lambda case: columns(view(case)),
+        untold=lambda case: untold_lengths(view(case), TABLE),
         constraints=(
             Constraint(
                 "quantisation, padding and position shifts are not replayed: those slots want no "

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from collector.case import Case
 from collector.ops.parts.shares import even, running
-from collector.ops.slots import Shape
+from collector.ops.slots import Shape, given
 from collector.vocabulary import RUNTIME_PREFIX
 
 _NO_LENGTH = 1 << 40
@@ -106,6 +106,20 @@ def paged_keys(
         keys = tuple(count * pages.block_size for count in valid)
     keys = tuple(unnamed) if keys is None else keys
     return keys, valid or tuple(pages_of(length, pages.block_size) for length in keys)
+
+
+def untold_lengths(case: Case, table: int) -> str:
+    """What a row of a paged cache leaves open, whose block table is the input at `table`. Shapes
+    bound how many keys a request may have and say of none how many it has; empty where a column
+    does. A decode of 4,096 keys that is read as one page is a case of 128."""
+    columns = ("actual_seq_lengths_kv_values", "avg_seq_len", "block_table_valid_blocks")
+    if given(case, table) is None or any(case.attribute(RUNTIME_PREFIX + c) for c in columns):
+        return ""
+    return (
+        "lengths unknown: how many keys its requests have in the paged cache; name them with "
+        "`runtime: {kv_length: [...]}` in the campaign, or take operator_details.csv or "
+        "`opmeter fia-backfill`"
+    )
 
 
 def named(case: Case, columns: Mapping[str, object]) -> dict[str, str]:

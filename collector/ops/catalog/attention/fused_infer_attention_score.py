@@ -3,9 +3,10 @@
 from typing import Any
 
 from collector.ops.catalog.attention._fused import FusedCall
-from collector.ops.catalog.attention._fused_reading import columns
+from collector.ops.catalog.attention._fused_reading import TABLE, columns
 from collector.ops.catalog.attention._fused_replay import build, flops, reference, traffic
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
+from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.spec import NpuCall, OpSpec
 
 _SLOTS = (
@@ -65,5 +66,6 @@ OP = OpSpec(
     traffic=traffic,
     npu=NpuCall(run=_launch),
     runtime=columns,
+    untold=lambda case: untold_lengths(case, TABLE),
     constraints=FUSED_RULES,
 )

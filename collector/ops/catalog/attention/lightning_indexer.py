@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.attention._lengths import NoNumber, number
+from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
 from collector.ops.catalog.attention._pages import held_keys, make_table
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._sparse import (
@@ -174,6 +174,7 @@ OP = OpSpec(
     traffic=_traffic,
     npu=NpuCall(run=_launch),
     runtime=_columns,
+    untold=lambda case: untold_lengths(case, _PLACES.table),
     constraints=(
         inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
         one_dtype((_QUERY, _KEY), (_VALUES,)),

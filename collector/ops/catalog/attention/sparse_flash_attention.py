@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.catalog.attention._pages import make_table
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._sparse import (
@@ -202,6 +203,7 @@ OP = OpSpec(
     traffic=_traffic,
     npu=NpuCall(run=_launch),
     runtime=_columns,
+    untold=lambda case: untold_lengths(case, _PLACES.table),
     constraints=(
         inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
         one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),

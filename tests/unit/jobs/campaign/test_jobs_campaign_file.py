@@ -11,6 +11,7 @@ from collector.plan import Limits, MeasureSettings, ShardSettings
 from jobs.campaign.campaign_file import Campaign, Target, campaign_from_text, load_campaign
 from jobs.campaign.density import DensitySettings
 from jobs.campaign.quality import QualitySettings
+from jobs.campaign.runtime_values import RuntimeValues
 from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
 
 pytestmark = pytest.mark.fast
@@ -34,6 +35,7 @@ measure: {budget_s: 0.5, repeats: [5, 50], cache: cold, aic_metrics: [PipeUtiliz
 shards: {target_s: 600, session_s: 120}
 limits: {case_s: 30, memory_gb: 28.5}
 quality: {repeat_share: 0.05}
+runtime: {kv_length: [1024, 4096]}
 op_mapping: op_mapping.yaml
 store: s3://perf/opmeter
 """
@@ -70,6 +72,7 @@ def test_every_key_is_read() -> None:
         limits=Limits(30.0, 28.5),
         quality=QualitySettings(0.05),
         density=None,
+        runtime=RuntimeValues((1024, 4096)),
         op_mapping=BASE / "op_mapping.yaml",
         store="s3://perf/opmeter",
     )

@@ -1,6 +1,7 @@
 """Sources on their way into a plan: cases are told in full before they are planned."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -8,7 +9,10 @@ import yaml
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.errors import BadInput
-from collector.record import write_table
+from collector.measurement import Outcome
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from collector.record import ProfileStatistics, read_table, write_table
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.controller.launching import campaign_object
@@ -19,11 +23,14 @@ from tests.fixtures.profiles.variants import Told, collective, write_profile
 
 pytestmark = pytest.mark.fast
 
-ROWS = rows_of("FusedInferAttentionScore")[:2]
+# The first tells its lengths, of the second nobody knows how long its sequences are.
+TOLD, UNTOLD = rows_of("FusedInferAttentionScore")[:2]
+ROWS = [TOLD]
+LENGTHS = "runtime: {kv_length: [8, 16]}\n"
 
 
-def campaign(cases):
-    text = f"campaign: c\nsources: [{{cases: {cases}}}]\nbackend: cpu\n"
+def campaign(cases, more=""):
+    text = f"campaign: c\nsources: [{{cases: {cases}}}]\nbackend: cpu\n{more}"
     return campaign_from_text(text, path="c.yaml", base=None)
 
 
@@ -35,6 +42,50 @@ def test_cases_parsed_elsewhere_are_read_from_the_store_and_told_in_full():
     for record in source.records:
         assert record.case.attribute("Runtime num_heads")
         assert completed_records([record]) == (record,)
+
+
+def stored_source(rows, more=""):
+    store, table = MemoryStore(), write_table(rows)
+    store.put(keys.source("c", sha256_hex(table)), table)
+    (source,) = load_sources(campaign(sha256_hex(table), more), store)
+    return source
+
+
+def test_lengths_that_nobody_can_guess_are_refused_and_not_filled_in():
+    (record,) = stored_source([UNTOLD]).records
+    assert record == UNTOLD
+    refused = refusal(record.case, find, "cpu")
+    assert (refused.outcome, refused.why) == (Outcome.UNSUPPORTED, "lengths unknown")
+    assert refusal(TOLD.case, find, "cpu") is None
+
+
+def test_assumed_lengths_make_a_case_each_beside_the_row_that_does_not_tell():
+    profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
+    source = stored_source([TOLD, replace(UNTOLD, profile=profile)], LENGTHS)
+    told, untold, *added = source.records
+    assert untold.profile == profile and refusal(untold.case, find, "cpu") is not None
+    means = [one.case.attribute("Runtime avg_seq_len") for one in added]
+    assert means == ["8.000000", "16.000000"]
+    assert {one.profile for one in added} == {None} and len({one.case_id for one in added}) == 2
+    assert not any(refusal(one.case, find, "cpu") for one in (told, *added))
+    lengths = [one.case.attribute("Runtime actual_seq_lengths_kv_values") for one in added]
+    assert lengths == ["8,8,8,8,8", "16,16,16,16,16"]
+    assert source.planned.name == "cases (with 2 cases at assumed lengths of 8, 16 keys)"
+
+
+def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
+    parsed = stored_source([UNTOLD], LENGTHS)
+    again = stored_source(read_table(parsed.table), LENGTHS)
+    assert [one.case_id for one in again.records] == [one.case_id for one in parsed.records]
+    assert again.table == parsed.table
+
+
+@pytest.mark.parametrize(
+    "wrong", ["{}", "{kv_length: []}", "{kv_length: [0]}", "{kv_length: [8, 8]}", "{length: [8]}"]
+)
+def test_lengths_that_are_none_are_refused_with_their_line(wrong):
+    with pytest.raises(BadInput, match="c.yaml:4"):
+        campaign("0" * 64, f"runtime: {wrong}\n")
 
 
 def test_communication_is_told_by_a_profile_and_by_who_parsed_it_elsewhere(tmp_path):
