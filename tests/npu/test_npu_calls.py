@@ -8,10 +8,13 @@ import pytest
 
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
+from collector.quality.identity import identity_of
 from tests.npu.fakecann.build import FakeCann
+from tests.npu.fakecann.cells import cells_of
 from tests.npu.golden import golden_path, golden_text, is_own, no_own_call
 from tests.npu.passed_otherwise import COMPANIONS, PASSED_OTHERWISE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
+from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 from tests.npu.slots_of_calls import missing
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
@@ -72,6 +75,18 @@ def test_slots_of_the_row_are_in_the_call(replayed, kernel):
         assert absent == [], f"{own.text}: the call, or tests/npu/passed_otherwise.py, lacks them"
         needed |= used
     assert needed == set(ways), "what is declared otherwise is so in no row"
+
+
+@EACH
+def test_the_row_is_what_a_profile_of_the_call_would_show(replayed, kernel):
+    found = {}
+    for number, row in enumerate(replayed[kernel]):
+        (own,) = (call for call in row.calls if is_own(kernel, call))
+        found[number] = identity_of(row.case, cells_of(own))
+    different = {number for number, identity in found.items() if identity.differences}
+    assert different == set(DIFFERENT.get(kernel, {})), found
+    untold = any(identity.untold and not identity.differences for identity in found.values())
+    assert untold == (kernel in UNTOLD), found
 
 
 @EACH

@@ -16,7 +16,7 @@ list, and `r0:INT64` one for each dimension of a tensor.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -85,7 +85,6 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnInplaceMaskedFillScalar": "0 1 .=0 -> 0",
         "aclnnNonzero": "0 -> ?",
         "aclnnConstantPadNd": "0 #1:INT32 .=0 -> 3",
-        "aclnnPowTensorScalar": "0 .=0 -> 2",
         "aclnnArange": ".:DOUBLE .:DOUBLE .:DOUBLE -> 3",
         "aclnnIndex": "? -> 2",
         "aclnnEmbeddingDenseBackward": "? -> -1",
@@ -127,7 +126,8 @@ def cells_of(call: Recorded) -> dict[str, str]:
 
 
 def _sides(call: Recorded) -> tuple[_Side, _Side]:
-    layout = _copied(call) if call.name == "aclnnInplaceCopy" else _LAYOUTS.get(call.name)
+    chosen = _CHOSEN.get(call.name)
+    layout = chosen(call) if chosen else _LAYOUTS.get(call.name)
     if layout is not None:
         inputs, outputs = layout.split(" -> ")
         return _read(inputs, call), _read(outputs, call)
@@ -152,6 +152,16 @@ def _copied(call: Recorded) -> str:
     is_whole = source.storage == (prod(source.shape),) and 0 not in source.strides
     is_told = len(set(source.strides)) == len(source.strides)  # else the order is anybody's guess
     return "1T r1:INT64 -> 0" if is_whole and is_told else "? -> 0"
+
+
+def _raised(call: Recorded) -> str:
+    """The layout of a power, which for whole numbers is Square (kernels/elementwise.py)."""
+    return "0 -> 2" if call.tensors[0].dtype.startswith("INT") else "0 .=0 -> 2"
+
+
+_CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
+    {"aclnnInplaceCopy": _copied, "aclnnPowTensorScalar": _raised}
+)
 
 
 def _read(layout: str, call: Recorded) -> _Side:

@@ -51,9 +51,9 @@ def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
     does. Both want the same number of dimensions, those before the last two being a batch."""
     a, b, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     batch = broadcast(a[:-2], b[:-2])
-    if len(a) < 2 or len(a) != len(b) or batch is None:
-        return None
     pads = _blocks(case)
+    if len(a) < 2 or len(a) != len(b) or batch is None or pads is None:
+        return None
     fits = (_read(a, b, out, layout, batch, pads) for layout in layouts)
     return next((product for product in fits if product is not None), None)
 
@@ -77,8 +77,13 @@ def _read(
     return product if out is None or out == product.shape else None
 
 
-def _blocks(case: Case) -> tuple[int, int]:
-    """Rows and columns that FRACTAL_NZ rounds the second operand up to; 1 where it does not."""
+def _blocks(case: Case) -> tuple[int, int] | None:
+    """Rows and columns that FRACTAL_NZ rounds the second operand up to, 16 and as many as 32 bytes
+    hold; 1 where it does not, None where it lies in others."""
     slot = given(case, 1)
     shape = (slot.shape or ()) if slot and slot.format == FRACTAL_NZ else ()
-    return (shape[-2], shape[-1]) if len(shape) >= 4 else (1, 1)
+    if slot is None or len(shape) < 4:
+        return 1, 1
+    rows, columns = shape[-2:]
+    whole = (16, 32 // slot.known_dtype.item_bytes) if slot.known_dtype else (rows, columns)
+    return whole if (rows, columns) == whole else None

@@ -11,7 +11,7 @@ A profile tells the memory and the view's shape, not the strides. Taken are, in 
 from collector.case import Case
 from collector.ops.catalog.movement._copy import build_view, copy
 from collector.ops.dtypes import one_dtype
-from collector.ops.parts.moving import no_flops, picked_bytes
+from collector.ops.parts.moving import no_flops, one_a_dimension, picked_bytes
 from collector.ops.slots import Shape, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -68,6 +68,8 @@ OP = OpSpec(
             "memory is wanted in which the output lies scattered, so that no other kernel does",
             lambda case: _strides(case) is not None,
         ),
+        one_a_dimension(1, of_output=True),
+        one_a_dimension(2, of_output=True),
         one_dtype((0,)),
     ),
     twins=("AsStridedAiCore",),

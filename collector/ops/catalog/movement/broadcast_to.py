@@ -3,7 +3,7 @@
 from collector.case import Case
 from collector.ops.catalog.movement._copy import build_view, copy
 from collector.ops.dtypes import not_bool, one_dtype
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.moving import no_flops, one_a_dimension
 from collector.ops.slots import broadcast, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -27,6 +27,7 @@ OP = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("a larger output is wanted to which the input broadcasts", _fits),
+        one_a_dimension(1, of_output=True),
         one_dtype((0,)),
         not_bool((0,)),  # CANN broadcasts it as INT32, between two casts
     ),

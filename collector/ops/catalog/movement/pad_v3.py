@@ -4,7 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.dtypes import not_bool, one_dtype
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.moving import no_flops, one_a_dimension
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -43,6 +43,7 @@ OP = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("an output is wanted that holds the input and more", _fits),
+        one_a_dimension(1, each=2),
         one_dtype((0,)),
         not_bool((0,)),  # CANN pads it as INT8, between two casts
     ),

@@ -7,7 +7,7 @@ TensorMove.
 from collector.case import Case
 from collector.ops.catalog.movement._copy import build_view, copy
 from collector.ops.dtypes import one_dtype
-from collector.ops.parts.moving import no_flops, picked_bytes
+from collector.ops.parts.moving import no_flops, one_a_dimension, picked_bytes
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -42,6 +42,8 @@ OP = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("an output is wanted that lies within the input", _fits),
+        one_a_dimension(1),
+        one_a_dimension(2),
         one_dtype((0,)),
     ),
     npu=NpuCall(build=_build_npu),

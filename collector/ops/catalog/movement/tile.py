@@ -4,7 +4,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.dtypes import one_dtype
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.moving import no_flops, one_a_dimension
 from collector.ops.slots import Shape, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -42,6 +42,7 @@ OP = OpSpec(
             "a larger output is wanted that repeats the input",
             lambda case: _multiples(case) is not None,
         ),
+        one_a_dimension(1, of_output=True),
         one_dtype((0,)),
     ),
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from collector.case import Case
 from collector.ops.catalog.movement._copy import build_view, copy
 from collector.ops.dtypes import one_dtype
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.moving import no_flops, one_a_dimension
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
@@ -55,6 +55,7 @@ OP = OpSpec(
             "places",
             lambda case: _permutation(case) is not None,
         ),
+        one_a_dimension(1),
         one_dtype((0,)),
     ),
     twins=("TransposeAiCore",),

@@ -74,6 +74,13 @@ def test_a_weight_in_blocks_is_read_as_the_matrix_it_holds(case_of, inputs, outp
     assert (product.layout, product.weight) == (layout, weight)
 
 
+@pytest.mark.parametrize("block", ["18,18", "16,32", "32,16"])
+def test_blocks_that_cann_does_not_lay_out_do_not_fit(case_of, block):
+    case = case_of("MatMulV2", f"10,32;1,1,{block}", "DT_BF16;DT_BF16", "10,16", "DT_BF16", NZ)
+    with pytest.raises(CaseRejected, match="NT, NN, TN or TT"):
+        find("MatMulV2").check(case, "npu")
+
+
 def test_blocks_that_are_more_than_padding_do_not_fit(case_of):
     case = case_of("MatMulV2", "10,32;2,3,16,16", "DT_BF16;DT_BF16", "10,32", "DT_BF16", NZ)
     with pytest.raises(CaseRejected, match="NT, NN, TN or TT"):

@@ -1,0 +1,47 @@
+"""Fixture rows that a profile of their own recorded call would not show: what is not known of the
+kernel's cells, and where they would be others. On an NPU such a row is `unverified` in the first
+case, and in the second answered `substituted`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_VIEW = "the copy reads a view, and what the kernel is given of it is not known"
+_RETURNED = "the function returns its outputs, so that the record does not hold them"
+_ATB = "what ATB makes of its tensors is not known"
+
+# Kernels of whose cells the recorded call does not tell all, in some rows or in every one.
+UNTOLD: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("AsStrided", "BroadcastTo", "Transpose"), _VIEW),
+        **dict.fromkeys(
+            (
+                *("AddRmsNormBias", "ApplyTopKTopPCustom", "_triton_rope", "_triton_rope_siso"),
+                *("batch_matmul_transpose_0", "mla_preprocess_0_mix_aic", "muls_add_kernel"),
+                "split_qkv_rmsnorm_rope_kernel",
+            ),
+            _RETURNED,
+        ),
+        "RINGMLAPrefillBF16Kernel": _ATB,
+        "AttentionUpdate": "what it shows where no second output is asked for is not known",
+        "EmbeddingDenseGradV2": "aclnn sorts the indices itself, and flattens them",
+        "FlashAttentionScore": "a row of fifteen inputs, of which the call has seven",
+        "FlashAttentionScoreGrad": "as the forward pass",
+        "Index": "which dimensions are indexed, and their sizes, are tensors that aclnn makes",
+        "NonZero": "as many rows are made as there are elements",
+    }
+)
+
+# Rows by their number in the fixture table, from 0, that differ from what their kernel would show.
+DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
+    {
+        "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},
+        "Cumsum": {1: "the dimension is INT64 to the kernel", 3: "the same"},
+        "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ"},
+        "LightningIndexer": {0: "values are not asked for", 1: "the same"},
+        "MaskedFill": {2: "the value is a scalar of the row"},
+        "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},
+        "PadV3": {2: "the value is a scalar of the row"},
+        "QuantBatchMatmulV3": {5: "scale and offset are packed into one"},
+    }
+)
