@@ -12,6 +12,9 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _FILE = re.compile(r"\.\.|\.$|\.(csv|json|parquet|ya?ml|tmp)$", re.IGNORECASE)
 _VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
 
+# `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: of CANN two numbers name several releases.
+_RELEASE = re.compile(r"\d+\.\d+\.\w.*")
+
 # What operators can be launched on, by whose devices they are.
 BACKENDS = ("npu", "cuda", "cpu")
 _RUNTIME = "runtime"
@@ -95,6 +98,16 @@ class Stack:
             **{name: str(value.get(name) or "") for name in names},
             details=tuple(sorted((str(k), str(v)) for k, v in details.items())),
         )
+
+
+def is_cann_release(version: str) -> bool:
+    """Whether a version of CANN is one release, and not a line of them as `8.5` is."""
+    return _RELEASE.fullmatch(version) is not None
+
+
+def is_version_of(wanted: str, here: str) -> bool:
+    """Whether a version is the one wanted, or a closer description of it: `8.5.1` of `8.5`."""
+    return here == wanted or (bool(wanted) and here.startswith(tuple(wanted + c for c in ".+-")))
 
 
 def runtime_details(runtime: Runtime) -> tuple[tuple[str, str], ...]:

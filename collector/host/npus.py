@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collector.errors import BadInput, HostFault
+from collector.errors import HostFault
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _PATIENCE_S = 60.0
@@ -23,17 +23,8 @@ _REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's li
 _FIRST = re.compile(r"\|\s*(\d+)\s+(\S.*?)\s*\|\s*[A-Za-z]+\s*\|.*\|")
 _SECOND = re.compile(r"\|\s*(\d+)(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:\S+\s*\|.*?(?:/\s*(\d+))?\s*\|")
 
-# Which names of the database a chip may stand under. The speeds of A2 chips are those widely
-# reported for them, and no source of Huawei's was at hand: where a name would be a guess, several
-# are given, and whoever asks is told to choose.
-_A2 = "ATLAS_800_A2_"
-_A3 = ("ATLAS_800_A3_560T_128G_DIE", "ATLAS_800_A3_752T_128G_DIE")
-_NAMES: Mapping[tuple[str, int], tuple[str, ...]] = {
-    ("910B2", 64): (f"{_A2}376T_64G",),
-    ("910B3", 64): (f"{_A2}313T_64G",),
-    ("910B4", 32): (f"{_A2}280T_32G_PCIE",),
-    ("910B4-1", 64): (f"{_A2}280T_64G", f"{_A2}280T_64G_PCIE"),
-}
+# Of `npu-smi info -t common`. On A2 and A3 an AI core has one cube core.
+_CORES = re.compile(r"^\s*AI\s?core Count\s*:\s*(\d+)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +87,18 @@ def board_of(npu: Npu) -> Board:
     return parse_board(_npu_smi(*card), _npu_smi(*card, "-c", str(npu.chip)))
 
 
+def cube_cores_of(npu: Npu) -> int | None:
+    """How many cube cores a chip shows; None where npu-smi does not tell. Raises HostFault where
+    it does not answer."""
+    return parse_cores(_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip)))
+
+
+def parse_cores(text: str) -> int | None:
+    """The cores in what `npu-smi info -t common` printed, where it tells one number."""
+    told = set(_CORES.findall(text))
+    return int(told.pop()) if len(told) == 1 else None
+
+
 def parse(text: str) -> tuple[Npu, ...]:
     """The chips in what `npu-smi info` printed. Raises HostFault where it names none."""
     found: list[Npu] = []
@@ -146,40 +149,6 @@ def visible(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
             raise HostFault(f"{_VISIBLE}={variable!r} names NPU {number} twice")
         chosen.append(found[int(number)])
     return tuple(replace(npu, index=index) for index, npu in enumerate(chosen))
-
-
-def device_names(soc: str, memory_gb: int | None = None) -> tuple[str, ...]:
-    """The names under which the database may know a chip; none for a chip that we do not know."""
-    if re.fullmatch(r"Ascend910_93\d\d", soc):
-        return _A3
-    chip = soc.removeprefix("Ascend")
-    return tuple(
-        name
-        for (known, gb), names in _NAMES.items()
-        if known == chip and memory_gb in (None, gb)
-        for name in names
-    )
-
-
-def device_name(soc: str, memory_gb: int, wanted: str | None = None) -> str:
-    """The one name of a chip: the wanted one where the chip may have it, else the only one.
-
-    Raises BadInput, with what to write, where it cannot be told, HostFault where it is another's.
-    """
-    names = device_names(soc, memory_gb)
-    if wanted is not None:
-        if names and wanted not in names:
-            raise HostFault(
-                f"this is {soc} with {memory_gb} GB, {' or '.join(names)}, and {wanted} is wanted"
-            )
-        return wanted
-    if len(names) == 1:
-        return names[0]
-    which = f"one of {', '.join(names)}" if names else "its name in the database"
-    raise BadInput(
-        f"backend npu: {soc} with {memory_gb} GB can be known by several names: say which in the "
-        f"campaign, target: {{device: NAME, ...}} with {which}"
-    )
 
 
 def _fields(text: str) -> dict[str, str]:

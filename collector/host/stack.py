@@ -10,7 +10,8 @@ from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_runtime, cann_version
 from collector.host.cpu import this_cpu
 from collector.host.gpus import Gpu, list_gpus
-from collector.host.npus import Board, Npu, board_of, device_name, list_npus
+from collector.host.npu_names import device_name
+from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
 from collector.stack import Stack, runtime_details
 
 # What a cpu session sets, so that page faults are not measured: part of the stack, since it
@@ -37,7 +38,8 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
         return cuda_stack(torch, list_gpus())
     if backend == "npu":
         found = list_npus()
-        return npu_stack(torch, found, board_of(found[0]), wanted_device)
+        cores = cube_cores_of(found[0])
+        return npu_stack(torch, found, board_of(found[0]), cores, wanted_device)
     raise BadInput(f"backend {backend!r} cannot be described here: cpu, cuda or npu is wanted")
 
 
@@ -106,10 +108,16 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
     return Stack(device=gpu_device(models[0]), torch=torch, driver=found[0].driver)
 
 
-def npu_stack(torch: str, found: Sequence[Npu], board: Board, wanted: str | None) -> Stack:
-    """NPUs of one model with what is installed; `board` is the first one's. Raises HostFault
-    where there are two models, BadInput where CANN, torch_npu or the device's name cannot be
-    told."""
+def npu_stack(
+    torch: str,
+    found: Sequence[Npu],
+    board: Board,
+    cube_cores: int | None,
+    wanted: str | None,
+) -> Stack:
+    """NPUs of one model with what is installed; `board` and `cube_cores` are the first one's.
+    Raises HostFault where there are two models or a slice of one, BadInput where CANN, torch_npu
+    or the device's name cannot be told."""
     models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
     if len(models) > 1:
         raise HostFault(
@@ -124,7 +132,7 @@ def npu_stack(torch: str, found: Sequence[Npu], board: Board, wanted: str | None
             "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
         )
     return Stack(
-        device=device_name(board.soc, found[0].memory_gb, wanted),
+        device=device_name(board.soc, found[0].memory_gb, cube_cores, wanted),
         torch=torch,
         driver=board.driver,
         firmware=board.firmware,

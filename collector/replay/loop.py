@@ -3,6 +3,7 @@ when the process has been made safe."""
 
 import importlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,10 @@ from collector.replay.recording import open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
 
 logger = logging.getLogger(__name__)
+
+# The allocators that raise a plain RuntimeError: torch's on a cpu, and torch_npu's in releases
+# before it had torch's own class, and for workspaces.
+_NO_MEMORY = re.compile(r"can't allocate memory|\bout of memory\b", re.IGNORECASE)
 
 
 class Loop:
@@ -97,8 +102,7 @@ def judge_error(error: Exception) -> tuple[Outcome, str]:
         return Outcome.UNSUPPORTED, reason
     if isinstance(error, CaseRejected):
         return Outcome.REJECTED, reason
-    # The allocator of torch on a cpu raises a plain RuntimeError.
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in reason:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _NO_MEMORY.search(reason):
         return Outcome.OOM, reason
     return Outcome.FAILED, f"{type(error).__name__}: {reason}"
 

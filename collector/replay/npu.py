@@ -12,7 +12,7 @@ import torch
 
 from collector.errors import BadInput
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
-from collector.host.npus import device_names
+from collector.host.npu_names import device_names, slice_of_a_chip
 from collector.measurement import DeviceState
 from collector.replay.calls import Calls, NpuCalls
 from collector.replay.repeats import Watcher
@@ -41,7 +41,11 @@ class NpuDevice:
         index = spec.device
         if index >= torch.npu.device_count():
             raise BadInput(f"npu device {index} is wanted, torch sees {torch.npu.device_count()}")
-        check_npu(spec, torch.npu.get_device_name(index))
+        properties = torch.npu.get_device_properties(index)
+        # Not every release tells the cores.
+        cores = int(getattr(properties, "cube_core_num", 0)) or None
+        memory_gb = properties.total_memory / 2**30
+        check_npu(spec, torch.npu.get_device_name(index), memory_gb, cores)
         self.name = f"npu:{index}"
         self._index = index
         self._format_cast = torch_npu.npu_format_cast
@@ -50,7 +54,6 @@ class NpuDevice:
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
-        properties = torch.npu.get_device_properties(index)
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _L2_BYTES
 
     def synchronize(self) -> None:
@@ -80,10 +83,14 @@ class NpuDevice:
         return None
 
 
-def check_npu(spec: SessionSpec, soc: str) -> None:
-    """Raises BadInput where an NPU of this name is known, and not as the device that the results
-    are for."""
-    names = device_names(soc)
+def check_npu(
+    spec: SessionSpec, soc: str, memory_gb: float | None = None, cube_cores: int | None = None
+) -> None:
+    """Raises BadInput where an NPU of this name, memory and cores is known, and not as the device
+    that the results are for, or is a part of one."""
+    if fault := slice_of_a_chip(soc, cube_cores):
+        raise BadInput(f"npu device {spec.device} to torch: {fault}")
+    names = device_names(soc, memory_gb, cube_cores)
     if spec.stack and names and spec.stack.device not in names:
         raise BadInput(
             f"npu device {spec.device} is {soc!r} to torch, {' or '.join(names)}, and "

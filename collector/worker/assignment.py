@@ -17,7 +17,7 @@ from collector.measurement import Outcome
 from collector.ops.registry import find
 from collector.plan import Plan, PlannedShard
 from collector.shard import ShardCase, read_shard
-from collector.stack import Stack
+from collector.stack import Stack, is_version_of
 from collector.store.base import Store
 from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.attempt import Attempt, is_committed
@@ -135,23 +135,20 @@ def keep_log(
 def check_stack(wanted: Stack, here: Stack) -> None:
     """Raises WrongImage where the software differs, WrongNode where the device does.
 
-    Versions beside CANN are those that people write: `8.5` is every 8.5.x, and `2.9.0` also
-    `2.9.0+cpu`.
+    Versions beside CANN are those that people write: `2.9.0` is also `2.9.0+cpu`. CANN's is the
+    release itself: between two of them kernels are new.
     """
-    agree = _is_version_of if wanted.cann else str.__eq__
+    agree = is_version_of if wanted.cann else str.__eq__
     if wanted.device != here.device:
         raise WrongNode(_difference("device", wanted.device, here.device))
-    for name in ("torch", "torch_npu", "cann", "vllm"):
+    for name in ("torch", "torch_npu", "vllm"):
         if not agree(getattr(wanted, name), getattr(here, name)):
             raise WrongImage(_difference(name, getattr(wanted, name), getattr(here, name)))
+    if wanted.cann != here.cann:
+        raise WrongImage(_difference("cann", wanted.cann, here.cann))
     for name in ("driver", "firmware", "details"):
         if getattr(wanted, name) != getattr(here, name):
             raise WrongNode(_difference(name, getattr(wanted, name), getattr(here, name)))
-
-
-def _is_version_of(wanted: str, here: str) -> bool:
-    """Whether a version is the one wanted, or a closer description of it."""
-    return here == wanted or (bool(wanted) and here.startswith(tuple(wanted + c for c in ".+-")))
 
 
 def _difference(name: str, wanted: object, here: object) -> str:

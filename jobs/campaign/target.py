@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from collector.errors import BadInput, HostFault
 from collector.host.stack import local_stack
-from collector.stack import Stack
+from collector.stack import Stack, is_cann_release, is_version_of
 from jobs.campaign.campaign_file import Campaign, Target
 
 # All that a stack of NPUs says.
@@ -15,29 +15,38 @@ _WANTED = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 def resolve_stack(campaign: Campaign) -> Stack:
     """The stack of the campaign's results.
 
-    `here` is this machine. A named target of NPUs must say everything that they have, except where
-    it names this very device: then this machine fills what was left open. Of another device there
-    is more than a target can say (flags, threads, allocator), so that it must be this machine's.
+    `here` is this machine. A named target of NPUs must say everything that they have, CANN by its
+    release, except where it names this very device: then this machine fills what was left open. Of
+    another device there is more than a target can say (flags, threads, allocator), so that it must
+    be this machine's.
     """
     target = campaign.target
     if target is None:
         return local_stack(campaign.backend)
     if campaign.backend != "npu":
-        return _filled(_agreed(campaign, local_stack(campaign.backend)), target)
+        return _filled(campaign, _agreed(campaign, local_stack(campaign.backend)), target)
     missing = _left_open(target)
     if missing:
         here = _here(target)
         if here is not None and target.device in (None, here.device):
-            return _filled(here, target)
+            return _filled(campaign, here, target)
         raise BadInput(
             f"campaign {campaign.name}: target leaves {', '.join(missing)} open, and this machine "
             "is no such device; name them (`opmeter stack` on one prints all), or say target: here"
         )
-    return _filled(Stack(device=target.device or "", torch=target.torch or ""), target)
+    return _filled(campaign, _of(target), target)
 
 
 def _left_open(target: Target) -> list[str]:
-    return [name for name in _WANTED if getattr(target, name) is None]
+    """What a machine must fill in; `8.5` leaves open which release of that line it is."""
+    missing = [name for name in _WANTED if getattr(target, name) is None]
+    if target.cann is not None and not is_cann_release(target.cann):
+        missing.append(f"cann ({target.cann} is every release {target.cann}.x)")
+    return missing
+
+
+def _of(target: Target) -> Stack:
+    return Stack(device=target.device or "", torch=target.torch or "")
 
 
 def _here(target: Target) -> Stack | None:
@@ -64,14 +73,23 @@ def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> St
     NPUs of which the target says all; None while they have not answered."""
     target = campaign.target
     if campaign.backend == "npu" and target is not None and not _left_open(target):
-        return _filled(Stack(device=target.device or "", torch=target.torch or ""), target)
+        return _filled(campaign, _of(target), target)
     found = find()
     if found is None or target is None:
         return found
-    return _filled(_agreed(campaign, found), target)
+    return _filled(campaign, _agreed(campaign, found), target)
 
 
-def _filled(base: Stack, target: Target) -> Stack:
-    """The base with everything that the target says."""
+def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
+    """The base with everything that the target says; of a line of CANN's, the release that the
+    base has."""
     said = {field.name: getattr(target, field.name) for field in fields(target)}
+    line = target.cann
+    if line is not None and base.cann and not is_cann_release(line):
+        if not is_version_of(line, base.cann):
+            raise BadInput(
+                f"campaign {campaign.name}: its target has CANN {line}, and the machine that "
+                f"measures has {base.cann}; name that one, or take an image with {line}"
+            )
+        said["cann"] = None
     return replace(base, **{name: value for name, value in said.items() if value is not None})

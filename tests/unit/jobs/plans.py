@@ -5,7 +5,7 @@ from collector.stack import Stack
 
 # A target that leaves nothing open, so that no machine is asked: of NPUs alone is there one.
 TOLD = (
-    "{device: ATLAS_800_A2_376T_64G, vllm: 0.18.0, torch: 2.9.0, cann: '8.5', driver: 24.1.rc2, "
+    "{device: ATLAS_800_A2_376T_64G, vllm: 0.18.0, torch: 2.9.0, cann: '8.5.0', driver: 24.1.rc2, "
     "firmware: 7.7.0, torch_npu: 2.9.0}"
 )
 

@@ -13,8 +13,14 @@ static const char *setting(const char *name, const char *otherwise) {
   return value && *value ? value : otherwise;
 }
 
-#define CUBE_CORES 24
-#define VECTOR_CORES 48
+const char *aclrtGetSocName(void) { return setting("FAKE_NPU_SOC", "Ascend910_9391"); }
+
+/* By CANN's platform tables: each core has one for cubes and two for vectors. */
+static int cube_cores(void) {
+  const char *soc = aclrtGetSocName();
+  int few = strstr(soc, "910B3") || strstr(soc, "910B4") || strstr(soc, "_936") || strstr(soc, "_937");
+  return few ? 20 : 24;
+}
 
 #define MOST_DEVICES 64
 
@@ -56,7 +62,6 @@ int aclrtGetCurrentContext(void **context) {
   return 0;
 }
 
-const char *aclrtGetSocName(void) { return setting("FAKE_NPU_SOC", "Ascend910_9391"); }
 const char *aclGetRecentErrMsg(void) { return ""; }
 
 int aclrtGetDeviceCapability(int32_t index, int feature, int32_t *value) {
@@ -64,19 +69,19 @@ int aclrtGetDeviceCapability(int32_t index, int feature, int32_t *value) {
 }
 int aclrtDeviceCanAccessPeer(int32_t *can, int32_t from, int32_t to) { return *can = 1, 0; }
 int aclrtGetDeviceInfo(uint32_t index, int what, int64_t *value) {
-  return *value = CUBE_CORES, 0;
+  return *value = cube_cores(), 0;
 }
 int aclGetDeviceCapability(uint32_t index, int what, int64_t *value) {
-  return *value = CUBE_CORES, 0;
+  return *value = cube_cores(), 0;
 }
 int aclrtGetDeviceResLimit(int32_t index, int type, uint32_t *value) {
-  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+  return *value = cube_cores() << !!type, 0;
 }
 int aclrtGetStreamResLimit(void *stream, int type, uint32_t *value) {
-  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+  return *value = cube_cores() << !!type, 0;
 }
 int aclrtGetResInCurrentThread(int type, uint32_t *value) {
-  return *value = type ? VECTOR_CORES : CUBE_CORES, 0;
+  return *value = cube_cores() << !!type, 0;
 }
 int aclrtDeviceGetBareTgid(int32_t *process) { return *process = getpid(), 0; }
 int aclrtGetSysParamOpt(int option, int64_t *value) { return *value = 0, 0; }

@@ -10,12 +10,12 @@ from collector.host.npus import (
     Npu,
     board_of,
     chip_to_itself,
-    device_name,
-    device_names,
+    cube_cores_of,
     list_npus,
     one_a_chip_first,
     parse,
     parse_board,
+    parse_cores,
     visible,
 )
 from collector.host.stack import device_locks, device_serial, npu_stack
@@ -75,6 +75,16 @@ CHIP_A2 = """        NPU ID                         : 3
         VDie ID                        : 42C711D4 20B03704 4A10C8D4 14CC040A D2102003
         Firmware Version               : 7.3.0.1.231
 """
+COMMON = """        NPU ID                         : 3
+        Chip Count                     : 1
+
+        Chip ID                        : 0
+        Memory Usage Rate(%)           : 4
+        Aicore Usage Rate(%)           : 0
+        Aicore Freq(MHZ)               : 1800
+        Aicore Count                   : 20
+        Temperature(C)                 : 38
+"""
 CHIP_A3 = """        NPU ID                         : 0
         NPU Name                       : 9392
         Chip ID                        : 1
@@ -85,7 +95,7 @@ CHIP_A3 = """        NPU ID                         : 0
 @pytest.fixture
 def npu_smi(tmp_path, monkeypatch):
     """Puts a program of this name on PATH that answers as a machine with two 910B3."""
-    for name, text in (("info", A2), ("card", CARD), ("chip", CHIP_A2)):
+    for name, text in (("info", A2), ("card", CARD), ("chip", CHIP_A2), ("common", COMMON)):
         (tmp_path / name).write_text(text)
     monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -94,7 +104,8 @@ def npu_smi(tmp_path, monkeypatch):
         (tmp_path / "npu-smi").write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
         (tmp_path / "npu-smi").chmod(0o755)
 
-    put('case "$*" in *-c*) cat chip;; *board*) cat card;; *) cat info;; esac')
+    answers = "*common*) cat common;; *-c*) cat chip;; *board*) cat card;; *) cat info;;"
+    put(f'case "$*" in {answers} esac')
     return put
 
 
@@ -159,26 +170,6 @@ def test_an_npu_named_twice_is_refused():
         visible(parse(A2), "1,1")
 
 
-def test_a_chip_that_has_one_name_is_known_by_it():
-    assert device_name("Ascend910B3", 64) == "ATLAS_800_A2_313T_64G"
-    assert device_name("Ascend910B4", 32) == "ATLAS_800_A2_280T_32G_PCIE"
-    assert len(device_names("Ascend910_9391")) == 2
-
-
-def test_of_several_names_the_campaign_chooses():
-    wanted = "ATLAS_800_A3_752T_128G_DIE"
-    assert device_name("Ascend910_9391", 64, wanted) == wanted
-    assert device_name("Ascend999", 64, "A_NEW_ONE") == "A_NEW_ONE"
-    with pytest.raises(BadInput, match=r"target: \{device: NAME, ...\} with one of ATLAS_800_A3_5"):
-        device_name("Ascend910_9391", 64)
-    with pytest.raises(BadInput, match="with its name in the database"):
-        device_name("Ascend999", 64)
-    with pytest.raises(
-        HostFault, match="this is Ascend910B3 with 64 GB, ATLAS_800_A2_313T_64G, and"
-    ):
-        device_name("Ascend910B3", 64, wanted)
-
-
 def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, monkeypatch):
     assert len(list_npus()) == 2
     assert device_locks("npu") == ["npu0", "npu1"]
@@ -193,6 +184,12 @@ def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, mon
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
     with pytest.raises(HostFault, match="ASCEND_RT_VISIBLE_DEVICES='' leaves no NPU"):
         list_npus()
+
+
+def test_npu_smi_tells_the_cores_of_a_chip_or_nothing_is_known_of_them(npu_smi):
+    assert cube_cores_of(list_npus()[0]) == 20
+    assert parse_cores("This device does not support querying common.") is None
+    assert parse_cores(COMMON + COMMON.replace(": 20", ": 24")) is None  # of which of the two?
 
 
 def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
@@ -210,17 +207,19 @@ def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
     monkeypatch.setattr("collector.host.stack._installed", lambda *names: versions.get(names[0]))
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: "8.5.0")
     board = parse_board(CARD, CHIP_A2)
-    stack = npu_stack("2.9.0+cpu", parse(A2), board, None)
+    stack = npu_stack("2.9.0+cpu", parse(A2), board, 20, None)
     assert (
         stack.version_path == "ATLAS_800_A2_313T_64G/vllm_ascend/vllm0.18.0rc1_torch2.9.0_cann8.5.0"
     )
     assert (stack.driver, stack.firmware) == ("24.1.rc2", "7.3.0.1.231")
     assert stack.torch_npu == "2.9.0.post1"
     with pytest.raises(HostFault, match="910B3 with 64 GB, Ascend910 with 64 GB: choose"):
-        npu_stack("2.9.0", (*parse(A2), *parse(A3)), board, None)
+        npu_stack("2.9.0", (*parse(A2), *parse(A3)), board, 20, None)
+    with pytest.raises(HostFault, match="10 cube cores of 20: a slice of a device"):
+        npu_stack("2.9.0", parse(A2), board, 10, None)
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: None)
     with pytest.raises(BadInput, match=r"CANN is not known: source .*set_env\.sh"):
-        npu_stack("2.9.0", parse(A2), board, None)
+        npu_stack("2.9.0", parse(A2), board, 20, None)
     versions.clear()
     with pytest.raises(BadInput, match="torch_npu is not installed: pip install"):
-        npu_stack("2.9.0", parse(A2), board, None)
+        npu_stack("2.9.0", parse(A2), board, 20, None)

@@ -23,6 +23,7 @@ from collector.replay.devices import (  # noqa: E402
 from collector.replay.events import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
 from collector.replay.marks import Marks  # noqa: E402
+from collector.replay.npu import check_npu  # noqa: E402
 from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
 from collector.replay.process import session_environment  # noqa: E402
 from collector.replay.tensors import CaseTensors, emulated_dtypes  # noqa: E402
@@ -170,6 +171,8 @@ def test_a_mark_is_one_launch():
         (MemoryError("no"), "oom"),
         (torch.OutOfMemoryError("no"), "oom"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "oom"),
+        (RuntimeError("NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.97 GiB"), "oom"),
+        (RuntimeError("NPU out of memory. NPUWorkspaceAllocator tried to allocate 9"), "oom"),
         (RuntimeError("shapes"), "failed"),
         (CaseRejected("no"), "rejected"),
     ],
@@ -199,6 +202,19 @@ def test_another_gpu_than_the_plan_s_is_refused(session_of):
     check_gpu(replace(spec, stack=None), "any")
     with pytest.raises(BadInput, match="cuda device 3 is 'NVIDIA A10' to torch, and CUDA_NVIDIA_H"):
         check_gpu(spec, "NVIDIA A10")
+
+
+def test_an_npu_that_is_another_device_or_a_slice_of_one_is_refused(session_of):
+    stack = Stack("ATLAS_800_A2_313T_64G", "2.9.0")
+    spec = replace(session_of(add_record(1)), device=3, stack=stack)
+    check_npu(spec, "Ascend910B3", 60.97, 20)
+    check_npu(spec, "Ascend910_9372", 61.0, 20)  # the campaign has named it
+    with pytest.raises(BadInput, match="npu device 3 is 'Ascend910B2' to torch, ATLAS_800_A2_376T"):
+        check_npu(spec, "Ascend910B2", 60.97, 24)
+    with pytest.raises(
+        BadInput, match="npu device 3 to torch: this Ascend910B3 shows 5 cube cores"
+    ):
+        check_npu(spec, "Ascend910B3", 60.97, 5)
 
 
 def test_sessions_number_gpus_as_nvidia_smi_does(monkeypatch):

@@ -30,7 +30,7 @@ ADD = (
     'static,AI_VECTOR_CORE,"""8,8;8,8""",FLOAT;FLOAT,ND;ND,"""8,8""",FLOAT,ND\n'
 )
 TARGET = (
-    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5', driver: '25.5', "
+    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5.0', driver: '25.5', "
     "firmware: '7.8', torch_npu: 2.9.0}"
 )
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.fast
 
 CASE = add_record(1)
 TARGET = (
-    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5', driver: '25.5', "
+    "target: {device: A3, vllm: 0.18.0, torch: 2.9.0, cann: '8.5.0', driver: '25.5', "
     "firmware: '7.8', torch_npu: 2.9.0}"
 )
 HEADER = (

@@ -1,0 +1,54 @@
+"""From a target to the stack of a campaign: what is left open is filled by the machines."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import BadInput
+from collector.stack import Stack, is_cann_release
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.target import resolve_stack, resolve_stack_of
+
+pytestmark = pytest.mark.fast
+
+DIE = "ATLAS_800_A3_752T_128G_DIE"
+NODE = Stack(DIE, "2.9.0", "25.5.2", "7.8.0", "8.5.1", "2.9.0", "0.18.0")
+ALL = "vllm: 0.18.0, torch: 2.9.0, driver: 25.5.2, firmware: 7.8.0, torch_npu: 2.9.0"
+TEXT = "campaign: c\nsources: [{bundled: quickstart}]\nbackend: npu\ntarget: {device: %s, %s}\n"
+
+
+def campaign(cann, more=ALL):
+    return campaign_from_text(TEXT % (DIE, f"{more}, cann: {cann}"), path="c.yaml", base=None)
+
+
+@pytest.mark.parametrize("line", ["8.5", "8"])
+def test_a_line_of_cann_becomes_the_release_that_the_machines_have(line):
+    assert resolve_stack_of(campaign(line), lambda: NODE) == NODE
+    assert resolve_stack_of(campaign(line, "vllm: 0.18.0"), lambda: NODE) == NODE
+    assert resolve_stack_of(campaign(line), lambda: None) is None  # they have not answered
+
+
+def test_a_release_is_asked_of_nobody():
+    asked = []
+    found = resolve_stack_of(campaign("8.5.0"), lambda: asked.append(1))
+    assert (found, asked) == (replace(NODE, cann="8.5.0"), [])
+
+
+@pytest.mark.parametrize("there", ["9.1.0", "8.50.0"])
+def test_machines_of_another_line_are_refused_with_what_they_have(there):
+    with pytest.raises(BadInput, match=rf"CANN 8\.5, and the machine that measures has {there}"):
+        resolve_stack_of(campaign("8.5"), lambda: replace(NODE, cann=there))
+
+
+def test_where_nobody_can_be_asked_a_line_is_refused(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadInput, match=r"leaves cann \(8\.5 is every release 8\.5\.x\) open"):
+        resolve_stack(campaign("8.5"))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_one"),
+    [("8.5", False), ("8", False), ("8.5.0", True), ("8.3.RC1", True), ("9.1.0-beta.1", True)],
+)
+def test_a_release_of_cann_has_three_parts(version, is_one):
+    assert is_cann_release(version) is is_one
