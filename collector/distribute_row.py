@@ -44,7 +44,7 @@ _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24
 
 
 def is_of_one_rank(case: Case) -> bool:
-    """Whether a row of these kernels is replayed alone: `EP Size` says 1, or nothing, and its
+    """Whether a row of these kernels is of no gang: `EP Size` says 1, or nothing, and its
     shapes are no others'."""
     if (told := case.attribute(EP_SIZE)) is not None:
         return told == "1"

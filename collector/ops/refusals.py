@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from collector.case import Case
 from collector.collective_case import collective_case, is_collective
+from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput, CaseRejected
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.measurement import Outcome
@@ -21,6 +22,9 @@ NO_RANKS = "it does not tell what its ranks are to do"
 NO_PLACE = "its ranks need as many devices at once, and warm caches"
 TOO_MANY_RANKS = "too many ranks for a cpu"
 MOST_CPU_RANKS = 64
+# aclnnMoeDistributeDispatchV2 and CombineV2, of ep_world_size.
+CANN_RANKS = range(2, 769)
+NO_SUCH_WORLD = "CANN has no exchange of experts among so many ranks"
 NO_KERNEL = "mode kernel: gloo runs no kernel that could be timed"
 
 # What a mistake in an operator's declaration raises, on shapes that it did not foresee.
@@ -45,6 +49,8 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     again, and what becomes of it is the outcome of that one case."""
     if is_of_gangs(case):
         return _refusal_by_ranks(case, backend)
+    if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(1, backend)):
+        return no
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
@@ -82,9 +88,23 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
         return Refusal(Outcome.REJECTED, NO_RANKS, str(error))
     if ranks < 2:
         return Refusal(Outcome.REJECTED, NO_RANKS, f"{ranks} rank: at least 2 are wanted")
+    if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(ranks, backend)):
+        return no
     if backend == "cpu" and ranks > MOST_CPU_RANKS:
         reason = f"{ranks} ranks: each is a process, and a cpu is given {MOST_CPU_RANKS} at most"
         return Refusal(Outcome.REJECTED, TOO_MANY_RANKS, reason)
     if mode == "kernel" and backend == "cpu":
         return Refusal(Outcome.REJECTED, NO_KERNEL, NO_KERNEL)
     return None
+
+
+def _refusal_of_world(ranks: int, backend: str) -> Refusal | None:
+    """Why an NPU exchanges no tokens of experts among so many ranks; a reference does."""
+    if backend != "npu" or ranks in CANN_RANKS:
+        return None
+    reason = (
+        f"{ranks} rank{'s' if ranks > 1 else ''}: CANN wants {CANN_RANKS[0]} to {CANN_RANKS[-1]}, "
+        "16 or more for full mesh on A2; `EP Size`, or `collectives: {ep_size: N}` beside a "
+        "profile, says of how many a row is"
+    )
+    return Refusal(Outcome.REJECTED, NO_SUCH_WORLD, reason)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from collector.ops.registry import all_ops
-from tests.fixtures.op_rows import rows_of
 from tests.npu.fakecann.build import FakeCann, environment
+from tests.npu.replayed import kernels_with_rows
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
-KERNELS = [op.kernel for op in all_ops() if op.library == "torch_npu" and rows_of(op.kernel)]
+OF_NPU = {op.kernel for op in all_ops() if op.library == "torch_npu"}
+KERNELS = [kernel for kernel in kernels_with_rows() if kernel in OF_NPU]
 
 NO_META = {
     *("PagedCacheLoadNdKernel", "RINGMLAPrefillBF16Kernel", "ReshapeAndCacheNdKernel"),

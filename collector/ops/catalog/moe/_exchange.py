@@ -1,26 +1,12 @@
-"""Experts on several ranks, replayed in a world of one: all experts are here.
-
-CANN documents worlds of 2 ranks and more; on a device one rank has never been tried. Rows of
-larger worlds are cases of a gang.
+"""Experts on several ranks, in a world of one: all experts are here. That is the reference alone,
+since CANN wants 2 ranks and more; rows of larger worlds are cases of a gang.
 """
-
-from typing import Any
 
 from collector.case import Case
 from collector.ops.slots import input_shape, output_shape
 from collector.vocabulary import EP_SIZE
 
 _MOST_CHOICES = 8
-
-
-def group_name(torch: Any) -> str:
-    """HCCL's name of this process's group, made on first need: a world of one."""
-    distributed = torch.distributed
-    if not distributed.is_initialized():
-        distributed.init_process_group("hccl", store=distributed.HashStore(), rank=0, world_size=1)
-    backend = distributed.group.WORLD._get_backend(torch.device("npu"))
-    name: str = backend.get_hccl_comm_name(0)
-    return name
 
 
 def rows_received(case: Case, ids: int, experts: int) -> int:

@@ -1,12 +1,11 @@
 """Rows of experts sent back to the ranks of their tokens and summed with the weights of their
-choices, in a world of one."""
+choices, in a world of one, of which NPUs have none."""
 
 from typing import Any
 
 from collector.case import Case
 from collector.distribute_call import INFO
 from collector.ops.catalog.moe._exchange import (
-    group_name,
     is_one_rank,
     rows_received,
     tokens_fit,
@@ -15,7 +14,7 @@ from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choice
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty
 from collector.ops.slots import Shape, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 _INFO, _COUNTS, _WEIGHTS = 2, 3, 4
 _UNUSED = frozenset(range(5, 18))
@@ -42,12 +41,6 @@ def _build(case: Case, make: TensorMaker) -> Call:
         ),
         {"moe_expert_num": experts},
     )
-
-
-def _npu_build(case: Case, make: TensorMaker) -> Call:
-    call = _build(case, make)
-    world = {"group_ep": group_name(make.torch), "ep_world_size": 1, "ep_rank_id": 0}
-    return Call(call.args, {**call.kwargs, **world})
 
 
 def _reference(
@@ -89,7 +82,6 @@ OP = OpSpec(
     build=_build,
     flops=lambda case: 2 * elements(input_shape(case, 0)),
     traffic=lambda case: dense_bytes(case, _UNUSED),
-    npu=NpuCall(build=_npu_build),
     constraints=(
         left_out(_UNUSED, "tensor parallel ranks, masks, shared and constant experts"),
         Constraint("one rank is replayed, as in EP Size 1", is_one_rank),

@@ -1,23 +1,23 @@
-"""Tokens sent to the ranks of their experts, in a world of one; INT8 is quantised on the way."""
+"""Tokens sent to the ranks of their experts, in a world of one, of which NPUs have none; INT8 is
+quantised on the way."""
 
 from typing import Any
 
 from collector.case import Case
 from collector.distribute_call import INFO
 from collector.ops.catalog.moe._exchange import (
-    group_name,
     is_one_rank,
     output_size,
     rows_received,
     tokens_fit,
 )
-from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choices, unwritten
+from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choices
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.moving import no_flops
 from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
 from collector.ops.slots import given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 _WEIGHTS = 4
 _UNUSED = frozenset({2, 3, 5, 6})
@@ -48,21 +48,6 @@ def _build(case: Case, make: TensorMaker) -> Call:
             "quant_mode": _DYNAMIC if _quantises(case) else 0,
         },
     )
-
-
-def _npu_build(case: Case, make: TensorMaker) -> Call:
-    call = _build(case, make)
-    world = {"group_ep": group_name(make.torch), "ep_world_size": 1, "ep_rank_id": 0}
-    rows = (rows_received(case, 1, call.kwargs["moe_expert_num"]),)
-    return Call(call.args, {**call.kwargs, **world, "unwritten": unwritten(make, rows)})
-
-
-def _npu_run(api: Any, *args: Any, unwritten: Any, **how: Any) -> Any:
-    """Without quantised rows, or without weights, the outputs of these mean nothing."""
-    sent, scales, info, counts, received, of_tp, kept = api(*args, **how)
-    scales = scales if how["quant_mode"] else unwritten
-    kept = kept if how["expert_scales"] is not None else unwritten
-    return sent, scales, info, counts, received, of_tp, kept
 
 
 def _reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
@@ -110,7 +95,6 @@ OP = OpSpec(
     build=_build,
     flops=no_flops,
     traffic=lambda case: dense_bytes(case, _UNUSED | {_WEIGHTS}),
-    npu=NpuCall(run=_npu_run, build=_npu_build),
     constraints=(
         left_out(_UNUSED, "scales, masks and elastic worlds"),
         Constraint("one rank is replayed, as in EP Size 1", is_one_rank),

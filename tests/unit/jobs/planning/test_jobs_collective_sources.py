@@ -11,7 +11,14 @@ from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
 from collector.gang_case import is_of_gangs, ranks_of
-from collector.ops.refusals import NO_KERNEL, NO_PLACE, NO_RANKS, refusal, refusal_of_place
+from collector.ops.refusals import (
+    NO_KERNEL,
+    NO_PLACE,
+    NO_RANKS,
+    NO_SUCH_WORLD,
+    refusal,
+    refusal_of_place,
+)
 from collector.ops.registry import find
 from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
 from collector.profiles.bundled import write_bundled_profile
@@ -244,7 +251,7 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
 
 
 def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
-    """A dispatch tells its ranks, a combine does not; alone each is replayed on one device."""
+    """A dispatch tells its ranks, a combine does not; of one rank both are answered and not run."""
     sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
     bare = []
     for call in (sent, replace(sent, kernel=COMBINE), replace(sent, ep_size=1)):
@@ -264,8 +271,8 @@ def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
         for case in read_shard(found.shards[shard.shard_id])
     }
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
-    (unsupported,) = found.unsupported
-    assert (unsupported.kernel_type, unsupported.reason) == (COMBINE, NO_RANKS)
+    refused = {(no.kernel_type, no.reason) for no in found.unsupported}
+    assert refused == {(COMBINE, NO_RANKS), (DISPATCH, NO_SUCH_WORLD)}
 
 
 def bare_record(call: DistributeCall, **without: str) -> CaseRecord:
@@ -274,7 +281,7 @@ def bare_record(call: DistributeCall, **without: str) -> CaseRecord:
 
 
 @pytest.mark.parametrize("kernel", [DISPATCH, COMBINE])
-def test_a_row_that_its_cells_say_is_of_one_rank_stays_replayed_alone(kernel: str) -> None:
+def test_a_row_that_its_cells_say_is_of_one_rank_is_of_no_gang(kernel: str) -> None:
     alone = bare_record(DistributeCall(kernel, 8, 64, 32, 4, ep_size=1, capacity=8))
     assert with_ep_size(alone, 16) == alone
     assert not is_of_gangs(alone.case)
