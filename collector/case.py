@@ -72,7 +72,7 @@ class Slot:
     def size_bytes(self) -> int:
         """Bytes of the dense tensor; 0 where the dtype is unknown or absent."""
         dtype = self.known_dtype
-        return self.numel * dtype.item_bytes if dtype else 0
+        return dtype.bytes_of(self.numel) if dtype else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,25 +96,41 @@ def core_class(core: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A profiler's dtype: its spelling, torch's name for it, and the size of one element."""
+    """A profiler's dtype: its spelling, torch's name for it, and the size of one element.
+
+    `held_as` says of numbers that torch only stores, as bits of other ones, what replays them, and
+    of those that no operator here does, what would; torch then has no name for them."""
 
     spelling: str
     torch_name: str
-    item_bytes: int
+    item_bits: int
     is_floating: bool
+    held_as: str = ""
+
+    def bytes_of(self, numel: int) -> int:
+        """Bytes of so many elements; those of four bits lie two in a byte."""
+        return -(-numel * self.item_bits // 8)
 
 
+# aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 take none of these.
+_OF_950 = "A2 and A3 have no such numbers; Ascend 950PR and 950DT do, documented from CANN 9.0 on"
 _KNOWN_DTYPES = (
-    Dtype("DT_BF16", "bfloat16", 2, True),
-    Dtype("FLOAT16", "float16", 2, True),
-    Dtype("FLOAT", "float32", 4, True),
-    Dtype("DOUBLE", "float64", 8, True),
-    Dtype("INT8", "int8", 1, False),
-    Dtype("UINT8", "uint8", 1, False),
-    Dtype("INT16", "int16", 2, False),
-    Dtype("INT32", "int32", 4, False),
-    Dtype("INT64", "int64", 8, False),
-    Dtype("BOOL", "bool", 1, False),
+    Dtype("DT_BF16", "bfloat16", 16, True),
+    Dtype("FLOAT16", "float16", 16, True),
+    Dtype("FLOAT", "float32", 32, True),
+    Dtype("DOUBLE", "float64", 64, True),
+    Dtype("INT8", "int8", 8, False),
+    Dtype("UINT8", "uint8", 8, False),
+    Dtype("INT16", "int16", 16, False),
+    Dtype("INT32", "int32", 32, False),
+    Dtype("INT64", "int64", 64, False),
+    Dtype("BOOL", "bool", 8, False),
+    Dtype("UINT64", "", 64, False, "only packed scales of quantised products are replayed"),
+    Dtype("INT4", "", 4, False, "only weights beside INT8 tokens are replayed, in GroupedMatmul"),
+    *(
+        Dtype(name, "", 8, True, _OF_950)
+        for name in ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0", "HIFLOAT8")
+    ),
 )
 _DTYPES = MappingProxyType(
     {d.spelling: d for d in _KNOWN_DTYPES}
@@ -123,5 +139,5 @@ _DTYPES = MappingProxyType(
 
 
 def dtype_of(text: str) -> Dtype | None:
-    """The dtype a cell names, with or without `DT_`; None for what torch has no name for."""
+    """The dtype a cell names, with or without `DT_`; None for one that is not known."""
     return _DTYPES.get(text) or _DTYPES.get(text.strip().upper())

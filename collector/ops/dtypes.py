@@ -11,7 +11,7 @@ from collector.vocabulary import Dtype, dtype_of
 
 
 def spelling(slot: Slot | None) -> str:
-    """`INT8` for INT8 and DT_INT8; empty for no slot, and for what torch has no dtype for."""
+    """`INT8` for INT8 and DT_INT8; empty for no slot, and for what is not known."""
     return slot.known_dtype.spelling if slot and slot.known_dtype else ""
 
 
@@ -73,8 +73,8 @@ def promoted(slots: tuple[Slot, ...]) -> Dtype | None:
 def _wider(a: Dtype, b: Dtype) -> Dtype:
     if a == b or _kind(a) != _kind(b):
         return max(a, b, key=_kind)
-    if a.item_bytes != b.item_bytes:
-        return max(a, b, key=lambda dtype: dtype.item_bytes)
+    if a.item_bits != b.item_bits:
+        return max(a, b, key=lambda dtype: dtype.item_bits)
     # Only these share a size: BF16 and FLOAT16, INT8 and UINT8; neither holds the other.
     return dtype_of("FLOAT" if a.is_floating else "INT16") or a
 

@@ -117,6 +117,7 @@ class OpSpec:
     flops        floating-point operations of one launch
     traffic      bytes read and written by one launch, each tensor once
     group        what cases share so that they set up together (a weight, a mask)
+    packed       the input slots whose numbers torch only stores, by the dtype that is replayed
     npu          how an NPU host launches it
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
@@ -142,6 +143,7 @@ class OpSpec:
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
+    packed: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     npu: NpuCall = NpuCall()
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
@@ -179,9 +181,9 @@ class OpSpec:
         for position, name in enumerate(self.slots[len(case.inputs) :], len(case.inputs)):
             if position not in self.optional:
                 return f"input '{name}' is missing; {wanted}"
-        return _dtype_complaint("input", case.inputs, self.optional) or _dtype_complaint(
-            "output", case.outputs or (), self.optional_outputs
-        )
+        return _dtype_complaint(
+            "input", case.inputs, self.optional, self.packed
+        ) or _dtype_complaint("output", case.outputs or (), self.optional_outputs, {})
 
     def _format_complaint(self, case: Case, backend: str) -> str:
         for position, slot in enumerate(case.inputs or ()):
@@ -230,11 +232,18 @@ def group_by_dtypes(case: Case) -> str:
     return f"{case.kernel_type}|{dtypes}|{formats}"
 
 
-def _dtype_complaint(side: str, slots: Sequence[Slot], optional: frozenset[int]) -> str:
+def _dtype_complaint(
+    side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
+) -> str:
     for position, slot in enumerate(slots):
         absent = slot.shape is None and position in optional
         if not absent and not slot.dtype:
             return f"{side} {position + 1} has a shape and no dtype"
-        if not absent and slot.known_dtype is None:
+        if absent:
+            continue
+        known = slot.known_dtype
+        if known is None:
             return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
+        if not known.torch_name and packed.get(position) != known.spelling:
+            return f"{known.spelling} ({side} {position + 1}) is not replayed: {known.held_as}"
     return ""

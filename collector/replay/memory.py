@@ -53,7 +53,8 @@ def needed_bytes(case: Case, emulated: frozenset[str] = frozenset()) -> int:
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         dtype = slot.known_dtype
         if dtype is not None:
-            total += slot.numel * (4 if dtype.torch_name in emulated else dtype.item_bytes)
+            is_wide = dtype.torch_name in emulated
+            total += slot.numel * 4 if is_wide else dtype.bytes_of(slot.numel)
     return total
 
 

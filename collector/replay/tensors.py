@@ -48,7 +48,7 @@ class CaseTensors:
 
     def dtype(self, spelling: str) -> Any:
         known = dtype_of(spelling)
-        if known is None:
+        if known is None or not known.torch_name:
             raise CaseRejected(f"torch has no dtype for {spelling!r}")
         if known.torch_name in self._emulated:
             self.compute_dtype = "float32"

@@ -4,7 +4,7 @@ from collector.case import Slot
 from collector.shapes.expression import ceil_div
 from collector.vocabulary import FRACTAL_NZ, dtype_of
 
-_ROWS, _WIDTH_BYTES = 16, 32
+_ROWS, _WIDTH_BITS = 16, 256
 
 
 def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
@@ -13,6 +13,6 @@ def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
     known = dtype_of(dtype)
     assert known is not None, dtype
     *batch, rows, columns = shape
-    width = _WIDTH_BYTES // known.item_bytes
+    width = _WIDTH_BITS // known.item_bits
     blocks = (ceil_div(columns, width), ceil_div(rows, _ROWS), _ROWS, width)
     return Slot((*batch, *blocks), dtype, FRACTAL_NZ)

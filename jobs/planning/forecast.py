@@ -176,7 +176,7 @@ def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:
 def _compute_dtype(case: Case) -> str:
     """torch's name for the first input's dtype: it chooses the unit that computes."""
     known = (slot.known_dtype for slot in case.inputs or ())
-    return next((dtype.torch_name for dtype in known if dtype), "float32")
+    return next((dtype.torch_name or "int8" for dtype in known if dtype), "float32")
 
 
 def _cpu_peaks(details: Mapping[str, str]) -> Peaks:

@@ -26,9 +26,11 @@ NO_META = {
 UNASKED = {
     ("ApplyTopKTopPWithSorted", 2): "the meta kernel wants k, which the schema leaves out",
     ("GroupedMatmul", 5): "the meta kernel knows fewer output dtypes than the C++",
+    ("GroupedMatmul", 11): "the meta kernel knows fewer output dtypes than the C++",
     ("QuantBatchMatmulV3", 5): "the scale is packed by npu_trans_quant_param, on the NPU",
     ("QuantBatchMatmulV3", 6): "the scale is packed by npu_trans_quant_param, on the NPU",
     ("QuantBatchMatmulV3", 10): "the scale is packed by npu_trans_quant_param, on the NPU",
+    ("QuantBatchMatmulV3", 11): "the scale is packed by npu_trans_quant_param, on the NPU",
 }
 DIFFERENT = {
     ("RotaryPositionEmbeddingGrad", 1): "the meta kernel leaves the gradients of cos and sin out",

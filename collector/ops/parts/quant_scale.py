@@ -1,6 +1,7 @@
 """Scales of quantised products: small enough that results stay finite, and the packed form.
 
-An INT64 scale holds the bits of a FLOAT in its lower half, as npu_trans_quant_param makes it.
+An INT64 scale holds the bits of a FLOAT in its lower half, as npu_trans_quant_param makes it. aclnn
+calls it UINT64 before it launches the kernel, so that real profiles say so; the bits are the same.
 """
 
 from typing import Any
@@ -14,6 +15,9 @@ _RANGE = (1e-5, 1e-4)
 _HALF_RANGE = (1e-4, 1e-3)  # FLOAT16 has only subnormal numbers below 6.1e-5
 
 
+PACKED = ("INT64", "UINT64")
+
+
 def small_scale(shape: Shape, dtype: str, make: TensorMaker) -> Any:
     """A scale for each column, which brings sums of products near 1, and for FLOAT16 near 10."""
     low, high = _HALF_RANGE if dtype_of(dtype) is dtype_of("FLOAT16") else _RANGE
@@ -21,7 +25,7 @@ def small_scale(shape: Shape, dtype: str, make: TensorMaker) -> Any:
 
 
 def packed_scale(shape: Shape, make: TensorMaker) -> Any:
-    """The same as INT64."""
+    """The same as INT64, which is what the function takes."""
     return small_scale(shape, "FLOAT", make).view(make.dtype("INT32")).to(make.dtype("INT64"))
 
 

@@ -89,13 +89,14 @@ def traffic(case: Case) -> int:
     if isinstance(call, Rule):
         return 0
     slots = case.inputs or ()
-    item = getattr(dtype_of(slots[QUERY].dtype), "item_bytes", 0)
+    number = dtype_of(slots[QUERY].dtype)
     values = 0 if call.is_latent else call.value_size
     numbers = call.kv_heads * (call.size + values + call.rope_size)
+    held = number.bytes_of(sum(call.keys) * numbers) if number else 0
     read = sum(slots[i].size_bytes for i in (QUERY, QUERY_ROPE) if given(case, i))
     written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
     pages = 4 * sum(call.pages.valid) if call.pages else 0
-    return read + sum(call.keys) * numbers * item + pages + written
+    return read + held + pages + written
 
 
 def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:

@@ -34,8 +34,8 @@ def _traffic(case: Case) -> int:
     """The index and the value are read, the rows written."""
     x, *others = case.inputs or ()
     rows = (case.inputs or ())[1].numel * elements(input_shape(case, 0)[1:])
-    item = x.known_dtype.item_bytes if x.known_dtype else 0
-    return sum(slot.size_bytes for slot in others) + rows * item
+    written = x.known_dtype.bytes_of(rows) if x.known_dtype else 0
+    return sum(slot.size_bytes for slot in others) + written
 
 
 def _fits(case: Case) -> bool:

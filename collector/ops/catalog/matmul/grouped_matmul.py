@@ -14,7 +14,7 @@ from collector.ops.catalog.matmul._grouped import (
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import spelling
 from collector.ops.parts.int8 import int8_product, restored, to_int8
-from collector.ops.parts.quant_scale import decoded, packed_scale, small_scale
+from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
 from collector.ops.parts.shares import group_ends
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -82,7 +82,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
         if slot is None:
             continue
         shape = slot.shape or ()
-        if position == _SCALE and spelling(slot) == "INT64":
+        if position == _SCALE and spelling(slot) in PACKED:
             tensors["scale"] = packed_scale(shape, make)
         elif position in (_SCALE, _ANTIQUANT_SCALE):
             tensors[_SLOTS[position]] = small_scale(shape, slot.dtype, make)
@@ -188,7 +188,7 @@ def _dtypes_are_legal(case: Case) -> bool:
         )
     by_output = {
         "INT32": ("",),
-        "INT8": ("INT64",),
+        "INT8": PACKED,
         "DT_BF16": ("DT_BF16", "FLOAT"),
         "FLOAT16": ("FLOAT",),
     }
@@ -233,6 +233,7 @@ OP = OpSpec(
     traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
     written=lambda case: written_rows(_sizes(case)),
+    packed={_SCALE: "UINT64"},
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         Constraint(

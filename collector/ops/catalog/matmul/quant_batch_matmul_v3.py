@@ -12,7 +12,7 @@ from collector.case import Case, Slot
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import int8_product, to_int8
-from collector.ops.parts.quant_scale import decoded, packed_scale, small_scale
+from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
@@ -25,8 +25,8 @@ _BY_COLUMN, _BY_TOKEN = False, True
 # rows have a scale too (torch_npu's documentation of npu_quant_matmul).
 _LEGAL = MappingProxyType(
     {
-        ("FLOAT16", _BY_COLUMN): ({"INT64", "FLOAT"}, {"INT32"}),
-        ("INT8", _BY_COLUMN): ({"INT64", "FLOAT"}, {"INT32"}),
+        ("FLOAT16", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
+        ("INT8", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
         ("INT32", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32"}),
         ("DT_BF16", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
         ("DT_BF16", _BY_TOKEN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
@@ -63,7 +63,7 @@ def _meaning(case: Case, last: Slot) -> str:
 def _build(case: Case, make: TensorMaker) -> Call:
     scale = (case.inputs or ())[_SCALE]
     shape = scale.shape or ()
-    is_packed = spelling(scale) == "INT64"
+    is_packed = spelling(scale) in PACKED
     tensor = packed_scale(shape, make) if is_packed else small_scale(shape, scale.dtype, make)
     return _call(case, make, tensor, _option_tensors(case, make))
 
@@ -178,6 +178,7 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
+    packed={_SCALE: "UINT64"},
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
         inputs_are(("INT8",), (_X1, _X2)),
@@ -188,7 +189,7 @@ OP = OpSpec(
         Constraint("a last dimension wants to be at most 65535", _is_small),
         Constraint(
             "the dtypes of scale, bias and output do not go together: BF16 out wants a scale FLOAT "
-            "or BF16, FLOAT16 out FLOAT or INT64, INT8 out FLOAT or INT64 and maybe an offset",
+            "or BF16, FLOAT16 out FLOAT, INT64 or UINT64, INT8 out the same and maybe an offset",
             _dtypes_are_legal,
         ),
         Constraint(

@@ -80,8 +80,8 @@ def _traffic(case: Case) -> int:
     """The row is read and written; of the table a row for each token."""
     slots: tuple[Slot, ...] = case.inputs or ()
     qkv, rotary = slots[:2]
-    item = rotary.known_dtype.item_bytes if rotary.known_dtype else 0
-    return 2 * qkv.size_bytes + input_shape(case, 0)[0] * _widths(case)[2] * item
+    read = input_shape(case, 0)[0] * _widths(case)[2]
+    return 2 * qkv.size_bytes + (rotary.known_dtype.bytes_of(read) if rotary.known_dtype else 0)
 
 
 def _fits(case: Case) -> bool:

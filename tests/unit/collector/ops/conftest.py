@@ -18,7 +18,7 @@ class CpuMaker:
 
     def dtype(self, spelling):
         known = dtype_of(spelling)
-        narrow = known.is_floating and known.item_bytes == 2
+        narrow = known.is_floating and known.item_bits == 16
         return self.torch.float32 if narrow and self.wide else getattr(self.torch, known.torch_name)
 
     def normal(self, shape, dtype):
