@@ -55,7 +55,11 @@ def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block:
     """Scaled scores in float32, (heads, group * rows, keys), -inf where hidden."""
     product = torch.bmm(rows_of(query, block), keys_of(key, block).transpose(1, 2))
     scaled = product.float().mul_(sizes.scale)
-    if mask is not None:
+    if mask is not None and not sizes.causal:
+        rows = block.stop - block.start
+        hidden = mask[block.start : block.stop, : block.keys]
+        scaled.unflatten(1, (-1, rows)).masked_fill_(hidden, float("-inf"))
+    elif mask is not None:
         rows = block.stop - block.start
         diagonal = scaled.unflatten(1, (-1, rows))[..., block.keys - rows :]
         diagonal.masked_fill_(mask[:rows, :rows], float("-inf"))

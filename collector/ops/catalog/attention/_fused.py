@@ -10,7 +10,7 @@ from collector.ops.catalog.attention._sizes import Attention
 from collector.ops.parts.shares import running
 from collector.ops.slots import Shape
 
-RIGHT_DOWN_CAUSAL = 3
+EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL = 0, 1, 3
 LATENT = 512
 
 
@@ -26,14 +26,17 @@ class Rule(StrEnum):
     )
     KEYS = (
         "keys like queries in the same layout are wanted, or pages (blocks,block_size,kv_heads*d) "
-        "or (blocks,kv_heads,block_size,d) beside a block table (batch,blocks); values like keys"
+        "or (blocks,kv_heads,block_size,d), in other layouts than BNSD also (blocks,kv_heads,d/16,"
+        "block_size,16), beside a block table (batch,blocks); values like keys"
     )
     KV_HEADS = (
         "Runtime num_key_value_heads is not what the keys' shape tells, or does not divide heads"
     )
     ROPE = "rope parts are wanted for queries and keys alike, or for neither"
     MASK = (
-        "the compressed causal mask (2048,2048) with sparse mode 3, or no mask with sparse mode 0"
+        "the compressed causal mask (2048,2048) with sparse mode 3 is wanted, no mask with sparse "
+        "mode 0, or a full one (Q_S,KV_S), (B|1,1,Q_S,KV_S) with sparse mode 0 or 1 in BSH, BSND "
+        "or BNSD without rope parts"
     )
     BLOCK_SIZE = "Runtime block_size is not that of the pages (0 without pages)"
     QUERY_LENGTHS = (
@@ -78,6 +81,7 @@ class FusedCall:
     sends_queries: bool
     sends_keys: bool
     sparse_mode: int
+    has_mask: bool
     pages: Pages | None
     wants_lse: bool
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from collector.case import Case
 from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall, Misfit, Rule
+from collector.ops.catalog.attention._fused_masks import sparse_modes
 from collector.ops.catalog.attention._layouts import (
     LAYOUTS,
     MLA_LAYOUTS,
@@ -29,7 +30,8 @@ from collector.ops.catalog.attention._lengths import (
     numbers,
     paged_keys,
 )
-from collector.ops.catalog.attention._sizes import MASK_SIDE, named_output
+from collector.ops.catalog.attention._pages import by_token
+from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.parts.shares import even
 from collector.ops.slots import Shape, agrees, given, input_shape
 from collector.vocabulary import RUNTIME_PREFIX
@@ -114,7 +116,8 @@ class _Reading:
             sends_queries=self._names(QUERY_LENGTHS, "actual_seq_lengths_values", query),
             sends_keys=self._names(KEY_LENGTHS, "actual_seq_lengths_kv_values", query)
             or pages is not None,
-            sparse_mode=self._sparse_mode(),
+            sparse_mode=self._sparse_mode(query, keys, pages),
+            has_mask=given(self.case, MASK) is not None,
             pages=pages,
             wants_lse=named_output(self.case, 1) is not None,
         )
@@ -145,16 +148,19 @@ class _Reading:
                 raise Misfit(Rule.BLOCK_SIZE)
             return None
         table, key = input_shape(self.case, TABLE), input_shape(self.case, KEY)
-        if len(table) != 2 or len(key) not in (3, 4) or not all((*table, *key)):
+        if len(table) != 2 or len(key) not in (3, 4, 5) or not all((*table, *key)):
             raise Misfit(Rule.KEYS)
-        pages = Pages(key[0], key[-2], table[1], (), is_flat=len(key) == 3)
+        flat, nz = len(key) == 3, len(key) == 5
+        if nz and letters_in(self.layout) == "BNSD":
+            raise Misfit(Rule.KEYS)
+        pages = Pages(key[0], key[-2], table[1], (), is_flat=flat, is_nz=nz)
         if told not in (None, pages.block_size):
             raise Misfit(Rule.BLOCK_SIZE)
         return pages
 
     def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
         """Sizes of the keys by letter, N being their heads, and V the size of a value."""
-        key, value = input_shape(self.case, KEY), input_shape(self.case, VALUE)
+        key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
         letters = ("XYH" if pages.is_flat else "XNYD") if pages else letters_in(self.layout)
         keys, values = sizes_by_letter(letters, key), sizes_by_letter(letters, value)
         if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
@@ -180,7 +186,7 @@ class _Reading:
         flat_query = letters_in(self.layout) == "BSH"
         flat_key = pages.is_flat if pages else flat_query
         sizes = [
-            _last(input_shape(self.case, rope), input_shape(self.case, whole), many)
+            _last(by_token(self.case, rope), by_token(self.case, whole), many)
             for rope, whole, many in (
                 (QUERY_ROPE, QUERY, heads if flat_query else 1),
                 (KEY_ROPE, KEY, kv_heads if flat_key else 1),
@@ -190,14 +196,18 @@ class _Reading:
             raise Misfit(Rule.ROPE)
         return sizes[0]
 
-    def _sparse_mode(self) -> int:
+    def _sparse_mode(self, query: dict[str, int], keys: dict[str, int], pages: Pages | None) -> int:
+        """What the row names, where its mask fits that; else the first that fits."""
         told, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
-        shape = mask.shape or () if mask else ()
-        is_causal = len(shape) in (2, 3, 4) and shape == (1,) * (len(shape) - 2) + (MASK_SIDE,) * 2
-        mode = RIGHT_DOWN_CAUSAL if is_causal else 0
-        if bool(mask) != is_causal or told not in (None, mode):
+        pairs = None
+        if "S" in query and not given(self.case, QUERY_ROPE):
+            held = pages.width * pages.block_size if pages else keys["S"]
+            pairs = (query["B"], query["S"], held)
+        fits = sparse_modes(mask.shape if mask else None, pairs)
+        modes = [mode for mode in fits if told in (None, mode)]
+        if not modes:
             raise Misfit(Rule.MASK)
-        return mode
+        return modes[0]
 
     def _names(self, slot: int, column: str, query: dict[str, int]) -> bool:
         """Whether lengths are passed: TND wants them, else a slot or a column tells."""
@@ -217,7 +227,7 @@ class _Reading:
         for slot, (rule, lengths) in counts.items():
             if given(self.case, slot) and input_shape(self.case, slot) != (len(lengths),):
                 raise Misfit(rule)
-        if pages and (not pages.fit or _too_few(pages, held)):
+        if pages and not (pages.fit and pages.hold(held)):
             raise Misfit(Rule.PAGES)
         if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
             raise Misfit(Rule.CAUSAL)
@@ -275,12 +285,6 @@ class _Reading:
 def _last(shape: Shape, like: Shape, many: int) -> int:
     """What is left of the last dimension for each of `many`; 0 where the others differ."""
     return shape[-1] // many if shape[:-1] == like[:-1] and not shape[-1] % many else 0
-
-
-def _too_few(pages: Pages, keys: Shape) -> bool:
-    """Whether a request has fewer pages than its keys take."""
-    held = zip(pages.valid, keys, strict=False)
-    return len(pages.valid) != len(keys) or any(v * pages.block_size < k for v, k in held)
 
 
 def _is_row(raw: str, case: Case) -> bool:

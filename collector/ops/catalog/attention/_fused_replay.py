@@ -3,8 +3,9 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.attention._blocks import attend, make_mask
+from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._fused import FusedCall, Rule
+from collector.ops.catalog.attention._fused_masks import hidden_of, mask_of
 from collector.ops.catalog.attention._fused_reading import (
     KEY,
     KEY_ROPE,
@@ -32,12 +33,9 @@ def build(case: Case, make: TensorMaker) -> Call:
         if given(case, i) and not (i == VALUE and call.is_latent)
     }
     key, ropes = tensors[KEY], (tensors.get(QUERY_ROPE), tensors.get(KEY_ROPE))
-    mask = given(case, MASK)
-    masks = make_mask(make, mask.dtype).view(mask.shape) if mask else None
     table = make_table(make, call.pages) if call.pages else None
-    return Call(
-        (tensors[QUERY], key, tensors.get(VALUE, key), masks, table, *ropes), {"call": call}
-    )
+    mask = mask_of(given(case, MASK), call, make)
+    return Call((tensors[QUERY], key, tensors.get(VALUE, key), mask, table, *ropes), {"call": call})
 
 
 def reference(
@@ -54,7 +52,6 @@ def reference(
 ) -> Any:
     """The attention, request by request, and the log-sum-exp where the row has one."""
     read, write = letters_in(call.layout), letters_out(call.layout)
-    visible = None if mask is None else mask.view(torch.bool).view(mask.shape[-2:])
     out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
     lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
     for request in call.requests():
@@ -65,7 +62,8 @@ def reference(
             k = torch.cat((k, _keys(key_rope, table, request, call)), -1)
         grouped = q.unflatten(0, (call.kv_heads, -1))
         attention, peaks, sums = attend(
-            *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1), visible, call.one(request))
+            *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1)),
+            *(hidden_of(torch, mask, request, call), call.one(request)),
         )
         part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
         if call.wants_lse:

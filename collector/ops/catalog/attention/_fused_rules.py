@@ -28,6 +28,7 @@ from collector.vocabulary import dtype_of
 NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
 _ROPE = 64
+_NZ_TOKENS = 128
 _ROW = 65535
 
 
@@ -71,6 +72,12 @@ def _block_size_fits(call: FusedCall) -> bool:
     if call.rope_size:
         return size in (16, 128)
     return size <= 512 and not size % (128 if several else 16)
+
+
+def _nz_fits(call: FusedCall) -> bool:
+    if not call.pages or not call.pages.is_nz:
+        return True
+    return call.is_latent and call.pages.block_size == _NZ_TOKENS
 
 
 def _cache_fits(call: FusedCall) -> bool:
@@ -131,6 +138,10 @@ FUSED_RULES = (
         "block_size wants a multiple of 16 up to 512, of 128 where a request has several "
         "queries; with rope parts 16 or 128",
         _block_size_fits,
+    ),
+    _limit(
+        f"pages (kv_heads,d/16,block_size,16) want latent keys and {_NZ_TOKENS} tokens",
+        _nz_fits,
     ),
     _limit(
         "a page (block_size,kv_heads*d) wants at most 65535 numbers a token; queries in BSH "

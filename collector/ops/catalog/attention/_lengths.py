@@ -61,6 +61,7 @@ class Pages:
     width   pages that a row of the block table has place for
     valid   pages of each request that hold keys
     is_flat a page is (tokens, heads * size), else (heads, tokens, size)
+    is_nz   a page is (heads, size / 16, tokens, 16), the NZ layout of caches
     """
 
     blocks: int
@@ -68,11 +69,19 @@ class Pages:
     width: int
     valid: Shape
     is_flat: bool = True
+    is_nz: bool = False
 
     @property
     def fit(self) -> bool:
         """No page belongs to two requests, and each request's fit its row."""
         return sum(self.valid) <= self.blocks and max(self.valid, default=0) <= self.width
+
+    def hold(self, keys: Shape) -> bool:
+        """Each request has the pages that its keys take."""
+        return len(self.valid) == len(keys) and all(
+            count * self.block_size >= length
+            for count, length in zip(self.valid, keys, strict=True)
+        )
 
     def places(self) -> list[list[int]]:
         """For each row of the block table, which pages of a shuffled pool it names: its own one

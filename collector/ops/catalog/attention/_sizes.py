@@ -100,9 +100,10 @@ def read_sizes(case: Case, statistics: Slot | None, mask: int) -> Attention | No
 
 
 def mask_constraint(position: int) -> Constraint:
-    """Other masks hold what a profile does not tell."""
+    """Other masks come with what a profile does not tell."""
     return Constraint(
-        "no mask, or the compressed causal one (2048,2048 BOOL)",
+        "no mask, or the compressed causal one (2048,2048 BOOL): beside a full one (S1,S2) "
+        "pre_tokens and next_tokens say what is left out, and no row tells them",
         lambda case: (
             (mask := given(case, position)) is None
             or (mask.shape == (MASK_SIDE, MASK_SIDE) and spelling(mask) == "BOOL")

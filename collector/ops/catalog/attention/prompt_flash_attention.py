@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.ops.catalog.attention._flash import flash
-from collector.ops.catalog.attention._fused import FusedCall
+from collector.ops.catalog.attention._fused import EVERYTHING, FusedCall
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
 
@@ -37,5 +37,11 @@ OP = flash(
     ),
     places={i: i for i in (0, 1, 2, 4, 5, 6)},
     run=_launch,
-    limits={f"one of {', '.join(_LAYOUTS)} is wanted": lambda call: call.layout in _LAYOUTS},
+    limits={
+        f"one of {', '.join(_LAYOUTS)} is wanted": lambda call: call.layout in _LAYOUTS,
+        "a full mask wants sparse mode 1 (Runtime sparse_mode): in 0 the kernel leaves out what "
+        "next_tokens hides, which no row tells": lambda call: (
+            not call.has_mask or call.sparse_mode != EVERYTHING
+        ),
+    },
 )

@@ -76,7 +76,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
                 *("FlashAttentionScore", "9,1,32;9,1,32;9,1,32;;;;9,9;;;;;;;;", ATTENTION),
                 *("1,4,9,8;1,4,9,8;;9,1,32", F4),
             ),
-            "compressed causal",
+            "beside a full one (S1,S2) pre_tokens and next_tokens",
         ),
         (
             (

@@ -1,5 +1,7 @@
 """Prompt and incremental attention are fused attention in other slots."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.errors import CaseRejected
@@ -70,3 +72,14 @@ def test_what_the_function_does_not_take_is_refused(case_of, cells, rule):
     case = case_of(*cells, "DT_BF16")
     with pytest.raises(CaseRejected, match=rule):
         find(case.kernel_type).check(case, "npu")
+
+
+def test_a_full_mask_of_a_prompt_wants_the_mode_that_leaves_nothing_out(case_of):
+    shapes, dtypes = "2,4,9,16;2,4,9,16;2,4,9,16;;9,9", f"{BF16};DT_UNDEFINED;BOOL"
+    case = case_of("PromptFlashAttention", shapes, dtypes, "2,4,9,16", "DT_BF16")
+    op = find("PromptFlashAttention")
+    with pytest.raises(CaseRejected, match="wants sparse mode 1 .* what next_tokens hides"):
+        op.check(case, "npu")
+    told = replace(case, attributes=(("Runtime sparse_mode", "1"),))
+    op.check(told, "npu")
+    assert op.flops(told) == 4 * 16 * 2 * 4 * 9 * 9

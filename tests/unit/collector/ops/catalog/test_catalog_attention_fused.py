@@ -53,6 +53,8 @@ def heads_first(tensor, letters, index, start, length, heads):
 def paged(cache, table, index, keys, heads):
     """Keys of a request, one by one: page, place in it, head."""
     flat = cache.dim() == 3
+    if cache.dim() == 5:  # blocks, heads, size / 16, tokens, 16
+        cache = by_tokens(cache)
     block = cache.shape[1 if flat else 2]
     found = []
     for key in range(keys):
@@ -61,9 +63,17 @@ def paged(cache, table, index, keys, heads):
     return found[0].new_tensor([[row.tolist() for row in token] for token in found]).transpose(0, 1)
 
 
+def by_tokens(cache):
+    """Pages of NZ as (blocks, heads, tokens, size), part by part."""
+    whole = cache.new_empty(*cache.shape[:2], cache.shape[3], cache.shape[2] * 16)
+    for part in range(cache.shape[2]):
+        whole[..., 16 * part : 16 * part + 16] = cache[:, :, part]
+    return whole
+
+
 def expected(torch, call_args, sizes, index):
     """Attention of one request in float64 by torch's own function."""
-    query, key, value, _, table, query_rope, key_rope = call_args
+    query, key, value, mask, table, query_rope, key_rope = call_args
     start, kv_start = sum(sizes.queries[:index]), sum(sizes.keys[:index])
     n, m = sizes.queries[index], sizes.keys[index]
     letters = sizes.layout.split("_")[0]
@@ -84,6 +94,12 @@ def expected(torch, call_args, sizes, index):
     bias = torch.zeros(n, m, dtype=torch.float64)
     if sizes.sparse_mode == 3:
         hidden = torch.ones(n, m, dtype=torch.bool).triu(m - n + 1)
+        bias.masked_fill_(hidden, float("-inf"))
+    elif mask is not None:
+        of_all = mask.shape[0] == 1 or (mask.dim() == 2 and max(sizes.queries) > 1)
+        own = mask if of_all else mask[index]
+        hidden = own.reshape(-1, own.shape[-1])[:n, :m].bool()
+        assert bool(hidden.any()) or n == 1 or m > 16
         bias.masked_fill_(hidden, float("-inf"))
     group = sizes.heads // sizes.kv_heads
     k, v = (side.repeat_interleave(group, 0) for side in (k, v))
@@ -302,3 +318,69 @@ def test_a_completed_row_replays_as_before(build, record):
         assert one is None or (one.shape, one.dtype) == (other.shape, other.dtype)
     assert OP.flops(record.case) == OP.flops(filled.case)
     assert OP.traffic(record.case) == OP.traffic(filled.case)
+
+
+def square(mask, **runtime):
+    """Two requests of 40 queries and as many keys in BSND."""
+    shapes = dict.fromkeys((0, 1, 2), "2,40,4,16") | {4: mask}
+    return record_of(shapes, "2,40,4,16", mask_dtype="BOOL", **runtime).case
+
+
+@pytest.mark.parametrize("mask", ["40,40", "1,40,40", "1,1,40,40", "2,1,40,40", "48,64", "64,40"])
+@pytest.mark.parametrize(("told", "mode"), [({}, 0), ({"sparse_mode": "1"}, 1)])
+def test_a_full_mask_leaves_nothing_out(mask, told, mode):
+    call = read_call(square(mask, **told))
+    OP.check(square(mask, **told), "npu")
+    assert call.sparse_mode == mode
+    assert call.pairs == 2 * 4 * 40 * 40
+    assert OP.runtime(square(mask, **told))["Runtime sparse_mode"] == str(mode)
+
+
+def test_a_mask_that_may_be_either_is_the_compressed_one_until_a_column_says_otherwise():
+    shapes = dict.fromkeys((0, 1, 2), "1,2048,2,16") | {4: MASK}
+    modes = [
+        read_call(record_of(shapes, "1,2048,2,16", **told).case).sparse_mode
+        for told in ({}, {"sparse_mode": "0"}, {"sparse_mode": "3"})
+    ]
+    assert modes == [3, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        ("39,40", {}),
+        ("40,72", {}),
+        ("3,1,40,40", {}),
+        ("2,40", {}),
+        ("40,40", {"sparse_mode": "3"}),
+    ],
+)
+def test_a_mask_of_other_sizes_is_refused(mask, told):
+    with pytest.raises(CaseRejected, match=r"or a full one \(Q_S,KV_S\), .* sparse mode 0 or 1"):
+        OP.check(square(mask, **told), "npu")
+
+
+def test_ragged_requests_and_rope_parts_take_no_full_mask():
+    ragged = record_of(dict.fromkeys((0, 1, 2), "12,4,16") | {4: "12,12", 5: "1"}, "12,4,16")
+    with pytest.raises(CaseRejected, match="in BSH, BSND or BNSD without rope parts"):
+        OP.check(ragged.case, "npu")
+
+
+@pytest.mark.parametrize(
+    ("cache", "rope", "said"),
+    [
+        ("5,1,32,128,16", "5,1,4,128,16", ""),
+        ("5,1,32,16,16", "5,1,4,16,16", "latent keys and 128 tokens"),
+        ("5,1,16,128,32", "5,1,2,128,32", "of latent keys|keys like queries"),
+        ("5,1,8,128,16", "5,1,4,128,16", "keys like queries|block_size"),
+    ],
+)
+def test_pages_of_nz_hold_latent_keys(cache, rope, said):
+    shapes = {0: "2,1,4,512", 1: cache, 2: cache, 14: "2,2", 24: "2,1,4,64", 25: rope}
+    case = record_of(shapes, "2,1,4,512").case
+    if not said:
+        OP.check(case, "npu")
+        assert read_call(case).layout == "BSND"
+        return
+    with pytest.raises(CaseRejected, match=said):
+        OP.check(case, "npu")
