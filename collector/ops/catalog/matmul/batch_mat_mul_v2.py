@@ -6,6 +6,7 @@ and the measurement is filed there.
 
 from collector.case import Case
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, is_wide
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
@@ -54,7 +55,13 @@ OP = OpSpec(
             lambda case: _product(case) is not None,
         ),
         floating((0, 1)),
-        one_dtype((0, 1)),
+        one_dtype((0, 1), ()),
+        Constraint(
+            "an output of the inputs' dtype is wanted: FLOAT of 16 bits is replayed of two "
+            "matrices alone, as MatMulV2",
+            lambda case: not is_wide(case),
+        ),
+        OUTPUT_FITS,
         Constraint(
             "a bias or an offset cannot be replayed",
             lambda case: given(case, _BIAS) is None and given(case, _OFFSET) is None,

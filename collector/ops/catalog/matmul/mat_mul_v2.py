@@ -8,6 +8,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, check_release, is_wide
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
@@ -24,13 +25,17 @@ def product_of(case: Case) -> Product | None:
     return product if product and not product.batch else None
 
 
-def _reference(torch: Any, a: Any, b: Any, bias: Any = None) -> Any:
-    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+def _reference(torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any = None) -> Any:
+    if out_dtype in (None, a.dtype):
+        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=out_dtype)
+    return torch.mm(a.to(out_dtype), b.to(out_dtype))
 
 
-def _launch(mm: Any, a: Any, b: Any, bias: Any = None) -> Any:
+def _launch(mm: Any, a: Any, b: Any, bias: Any = None, **wide: Any) -> Any:
     """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
-    return mm(a, b) if bias is None else bias.addmm(a, b)
+    return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -45,7 +50,14 @@ def _build(case: Case, make: TensorMaker) -> Call:
     bias = given(case, _BIAS)
     # A FLOAT bias of a 16-bit product is converted here, once: addmm wants one dtype.
     biases = (make.normal(bias.shape or (), bias.dtype).to(a.dtype),) if bias else ()
-    return Call((*operands, *biases))
+    wide = {"out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
+    return Call((*operands, *biases), wide)
+
+
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    if is_wide(case):
+        check_release(make)
+    return _build(case, make)
 
 
 def _flops(case: Case) -> int:
@@ -76,14 +88,19 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
-    npu=NpuCall(run=_launch, nz=frozenset({_B})),
+    npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_B})),
     constraints=(
         Constraint(
             "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
             lambda case: product_of(case) is not None,
         ),
         floating((_A, _B)),
-        one_dtype((_A, _B)),
+        one_dtype((_A, _B), ()),
+        OUTPUT_FITS,
+        Constraint(
+            "FLOAT of a product of 16 bits wants no bias",
+            lambda case: not is_wide(case) or given(case, _BIAS) is None,
+        ),
         Constraint("a FRACTAL_NZ weight wants more than one row and column", _blocks_fit),
         Constraint("the bias wants one number a column of the output", _bias_fits),
         Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),

@@ -1,8 +1,11 @@
 """Matrix products: the layout is read off the output, and each layout is the right product."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from collector.errors import CaseRejected
+from collector.ops.catalog.matmul._wide_output import check_release
 from collector.ops.catalog.matmul.mat_mul_v2 import product_of
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker
@@ -198,3 +201,51 @@ def test_a_weight_of_int8_is_given_back_as_numbers(torch, case_of, build, launch
     offset, bias = (call.kwargs[name].double() for name in ("antiquant_offset", "bias"))
     expected = x @ ((weight + offset) * scale) + bias
     torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+WIDE = ("MatMulV2", "10,32;64,32", "DT_BF16;DT_BF16", "10,64", "FLOAT")
+
+
+def test_a_product_given_back_wider_is_computed_so(torch, case_of, build, launch):
+    case = case_of(*WIDE)
+    call = build(case)
+    (came,) = launch(case, call)
+    a, b = call.args
+    assert (came.dtype, a.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(came.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+class Dispatcher:
+    """torch of a release that has these kernels for NPUs; None has not even the schema."""
+
+    def __init__(self, kernels):
+        self.kernels = kernels
+        self._C = self
+
+    def _dispatch_has_kernel_for_dispatch_key(self, name, key):
+        if self.kernels is None:
+            raise RuntimeError(f"operator {name} does not exist")
+        return (name, key) in self.kernels
+
+
+@pytest.mark.parametrize("kernels", [None, [("aten::mm", "PrivateUse1")]])
+def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
+    make = SimpleNamespace(torch=Dispatcher(kernels))
+    with pytest.raises(
+        CaseRejected, match=r"2\.10\.0\.post4 has it, 2\.9\.0 and 2\.10\.0 have not"
+    ):
+        check_release(make)
+    check_release(SimpleNamespace(torch=Dispatcher([("aten::mm.dtype", "PrivateUse1")])))
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ((*WIDE[:4], "FLOAT16"), "an output of the inputs' dtype is wanted, or FLOAT of DT_BF16"),
+        (("MatMulV2", "10,32;64,32;64", "DT_BF16;DT_BF16;FLOAT", *WIDE[3:]), "wants no bias"),
+        (("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT"), "of two matrices alone"),
+    ],
+)
+def test_another_output_is_refused(case_of, cells, said):
+    with pytest.raises(CaseRejected, match=said):
+        find(cells[0]).check(case_of(*cells), "npu")
