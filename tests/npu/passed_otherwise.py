@@ -59,6 +59,7 @@ _WAYS = (
     *_each("EmbeddingDenseGradV2", "i3", How.ELSEWHERE, "aclnn sorts the indices itself"),
     *_each("MatMulV2 MatMulV3", "i3", How.DTYPE, "the bias is converted to FLOAT"),
     *_each("QuantBatchMatmulV3", "i3", How.ELSEWHERE, "packed with the offset, and as wide as it"),
+    *_each("GroupedMatmul", "i2", How.ELSEWHERE, "eight INT4 numbers in each INT32 of the call"),
     *_each("GroupedMatmul", "i4", How.DTYPE, "packed INT64, which aclnn calls UINT64"),
     *_each("GroupedMatmulSwigluQuant", "i2", How.ELSEWHERE, "the weight is always FRACTAL_NZ"),
     *_each("split_qkv_rmsnorm_rope_kernel", "i2", How.ELSEWHERE, "a table of the positions"),

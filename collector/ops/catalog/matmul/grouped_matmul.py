@@ -11,6 +11,15 @@ from collector.ops.catalog.matmul._grouped import (
     stored_weight,
     written_rows,
 )
+from collector.ops.catalog.matmul._nibbles import (
+    COLUMNS,
+    dtypes_fit,
+    is_nibbles,
+    multiply_nibbles,
+    nibble_tensors,
+    nibbles_fit,
+    scale_shape,
+)
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import spelling
 from collector.ops.parts.int8 import int8_product, restored, to_int8
@@ -40,8 +49,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     counts = sizes.counts if sizes else ()
     out = output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
-    x, weight = _operands(case, make)
-    return Call((x, weight), {**_options(case, make), "counts": counts, "output_dtype": dtype})
+    x, weight, own = _operands(case, make)
+    options = {**_options(case, make), **own}
+    return Call((x, weight), {**options, "counts": counts, "output_dtype": dtype})
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
@@ -50,12 +60,13 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     counts = settings.pop("counts")
     x, weight = call.args
     lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
+    groups = make.tensor(counts, "INT64") if is_nibbles(case) else group_ends(counts, "INT64", make)
     return Call(
         ([x], [weight]),
         {
             **lists,
-            "group_list": group_ends(counts, "INT64", make),
-            "group_list_type": 0,
+            "group_list": groups,
+            "group_list_type": int(is_nibbles(case)),
             "group_type": 0,
             "split_item": 3,
             "output_dtype": settings["output_dtype"],
@@ -63,9 +74,13 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any]:
+def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
+    """Tokens, weights, and what of the options follows from these."""
     (x, weight), sizes = (case.inputs or ())[:2], _sizes(case)
-    return _numbers(x.shape or (), x, make), stored_weight(weight, sizes, make, _numbers)
+    tokens = _numbers(x.shape or (), x, make)
+    if sizes and is_nibbles(case):
+        return tokens, *nibble_tensors(weight, sizes, make)
+    return tokens, stored_weight(weight, sizes, make, _numbers), {}
 
 
 def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
@@ -79,7 +94,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
     tensors = {}
     for position in sorted(_OPTIONAL):
         slot = given(case, position)
-        if slot is None:
+        if slot is None or (is_nibbles(case) and position in (_BIAS, _SCALE)):
             continue
         shape = slot.shape or ()
         if position == _SCALE and spelling(slot) in PACKED:
@@ -104,7 +119,9 @@ def _reference(
     **by_expert: Any,
 ) -> Any:
     used = sum(counts)
-    out = x.new_empty((x.shape[0], weight.shape[2]), dtype=output_dtype)
+    is_packed = weight.dtype == torch.int32
+    width = weight.shape[2] * (COLUMNS if is_packed else 1)
+    out = x.new_empty((x.shape[0], width), dtype=output_dtype)
     rows = zip(x[:used].split(counts), out[:used].split(counts), strict=True)
     scales: Any = (None,) * len(counts)
     if per_token_scale is not None:
@@ -113,7 +130,9 @@ def _reference(
         own = {name: tensor[expert] for name, tensor in by_expert.items()}
         if not counts[expert]:
             continue
-        if x.dtype == torch.int8:
+        if is_packed:
+            multiply_nibbles(torch, tokens, weight[expert], place, scale, **own)
+        elif x.dtype == torch.int8:
             _multiply_quantised(torch, tokens, weight[expert], place, scale, **own)
         else:
             _multiply(torch, tokens, weight[expert], place, **own)
@@ -186,6 +205,9 @@ def _dtypes_are_legal(case: Case) -> bool:
             and not scale
             and not per_token
         )
+    if (x, weight) == ("INT8", "INT4"):
+        is_plain = not antiquant and not dtypes[_ANTIQUANT_OFFSET]
+        return is_plain and dtypes_fit(bias, scale, per_token, out)
     by_output = {
         "INT32": ("",),
         "INT8": PACKED,
@@ -206,11 +228,14 @@ def _options_fit(case: Case) -> bool:
     sizes, groups = _sizes(case), given(case, _GROUPS)
     if sizes is None or groups is None or spelling(groups) != "INT64":
         return False
-    columns = [given(case, i) for i in _BY_COLUMN]
+    columns = [given(case, i) for i in _BY_COLUMN if i != _SCALE]
+    scale = given(case, _SCALE)
+    scales = scale_shape(sizes) if is_nibbles(case) else (sizes.experts, sizes.n)
     per_token = given(case, _PER_TOKEN)
     return (
         groups.shape == (sizes.experts,)
         and all(slot is None or slot.shape == (sizes.experts, sizes.n) for slot in columns)
+        and (scale is None or scale.shape == scales)
         and (per_token is None or per_token.shape == (sizes.tokens,))
     )
 
@@ -233,7 +258,7 @@ OP = OpSpec(
     traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
     written=lambda case: written_rows(_sizes(case)),
-    packed={_SCALE: "UINT64"},
+    packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         Constraint(
@@ -241,13 +266,20 @@ OP = OpSpec(
             "FRACTAL_NZ, and (T,N) out",
             lambda case: _sizes(case) is not None,
         ),
+        Constraint(
+            "INT4 weights (E,K,N) want K a multiple of 256 up to 18432, N a multiple of 8",
+            lambda case: (
+                not is_nibbles(case) or ((sizes := _sizes(case)) is not None and nibbles_fit(sizes))
+            ),
+        ),
         Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
         Constraint(
             "the dtypes of x, weight, bias, scales and output do not go together", _dtypes_are_legal
         ),
         Constraint("FRACTAL_NZ weights want no FLOAT, and no INT8 out", _blocks_fit),
         Constraint(
-            "a group list (E INT64) is wanted; bias and scales want (E,N), a scale of tokens (T)",
+            "a group list (E INT64) is wanted; bias and scales want (E,N), scales of INT4 "
+            "weights (E,K/256,N), a scale of tokens (T)",
             _options_fit,
         ),
         groups_fit(_sizes),

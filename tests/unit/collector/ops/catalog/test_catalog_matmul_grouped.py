@@ -227,3 +227,69 @@ def test_ends_of_groups_that_cannot_be_are_refused(case_of, build, ends):
     cells = grouped("10,32", "3,32,6", ("10,6", "FLOAT"), dtypes=("FLOAT", "FLOAT"))
     with pytest.raises(CaseRejected, match="running sums"):
         build(routed(case_of(*cells), ends))
+
+
+W4A8 = (
+    *("GroupedMatmul", "10,512;3,512,64;3,64;3,2,64;;;;3;10"),
+    f"INT8;INT4;FLOAT;UINT64;{';'.join(['DT_UNDEFINED'] * 3)};INT64;FLOAT",
+    *("10,64", "DT_BF16"),
+)
+
+
+def signed(number):
+    """Of four bits."""
+    return number - 16 if number > 7 else number
+
+
+@pytest.mark.torch
+def test_weights_of_four_bits_are_multiplied_by_the_scale_of_their_256_rows(
+    torch, case_of, build, launch
+):
+    case = case_of(*W4A8)
+    call = build(case)
+    (x, packed), how = call.args, call.kwargs
+    assert (packed.dtype, tuple(packed.shape)) == (torch.int32, (3, 512, 8))
+    weights = torch.tensor(
+        [
+            [[signed(word >> 4 * i & 15) for word in row for i in range(8)] for row in expert]
+            for expert in packed.tolist()
+        ]
+    ).double()
+    assert set(weights.unique().tolist()) == set(range(-8, 8))
+    scale = how["scale"].to(torch.int32).view(torch.float32).double()
+    whole = weights * scale.repeat_interleave(256, 1)
+    torch.testing.assert_close(how["bias"].double(), 8 * whole.sum(1), rtol=1e-4, atol=1e-5)
+    (came,) = launch(case, call)
+    start = 0
+    for expert, count in enumerate(how["counts"]):
+        rows = slice(start, start + count)
+        wanted = x[rows].double() @ whole[expert] * how["per_token_scale"][rows, None].double()
+        torch.testing.assert_close(came[rows].double(), wanted, rtol=1e-2, atol=1e-3)
+        start += count
+    assert start == 10
+
+
+def test_four_bits_take_half_a_byte_in_traffic(case_of):
+    op, four = find("GroupedMatmul"), case_of(*W4A8)
+    op.check(four, "npu")
+    assert four.inputs[1].size_bytes == 3 * 512 * 64 // 2
+    assert op.flops(four) == 2 * 10 * 512 * 64
+    assert op.traffic(four) == sum(s.size_bytes for s in four.inputs if s.shape) + 10 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({1: "10,128;3,128,64;3,64;3,1,64;;;;3;10"}, "K a multiple of 256"),
+        ({1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "K a multiple of 256"),
+        ({1: "10,512;3,512,60;3,60;3,2,60;;;;3;10", 3: "10,60"}, "N a multiple of 8"),
+        ({1: "10,512;3,512,64;3,64;3,64;;;;3;10"}, r"scales of INT4 weights \(E,K/256,N\)"),
+        ({2: W4A8[2].replace("UINT64", "FLOAT")}, "do not go together"),
+        ({1: "10,512;3,512,64;;3,2,64;;;;3;10"}, "do not go together"),
+        ({2: W4A8[2].replace("INT8;INT4", "INT4;INT4", 1)}, r"INT4 \(input 1\) is not replayed"),
+    ],
+)
+def test_what_aclnn_does_not_take_beside_four_bits_is_refused(case_of, changes, said):
+    cells = [changes.get(i, cell) for i, cell in enumerate(W4A8)]
+    with pytest.raises(CaseRejected, match=said):
+        find("GroupedMatmul").check(case_of(*cells), "npu")
