@@ -249,3 +249,7 @@ def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
 def test_another_output_is_refused(case_of, cells, said):
     with pytest.raises(CaseRejected, match=said):
         find(cells[0]).check(case_of(*cells), "npu")
+
+
+def test_a_product_keeps_its_arguments_so_that_an_npu_is_compared_with_the_reference():
+    assert find("MatMulV2").npu.build is None
