@@ -7,7 +7,7 @@ from collector.errors import BadInput, HostFault
 
 _A2 = "ATLAS_800_A2_"
 _A3 = "ATLAS_800_A3_"
-_TOLD = 0.1  # a driver keeps some memory: of 64 GB torch sees 61
+_KEPT = 0.1  # a driver keeps some memory: of 64 GB torch sees 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def device_names(
     return tuple(
         name
         for gb, names in chip.names.items()
-        if memory_gb is None or abs(memory_gb - gb) <= _TOLD * gb
+        if memory_gb is None or abs(memory_gb - gb) <= _KEPT * gb
         for name in names
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_version
 from collector.host.custom_opp import custom_opp_problem
-from collector.host.npus import board_of, list_npus
+from collector.host.npus import board_of, cube_cores_of, list_npus
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
 
@@ -35,7 +35,9 @@ def check_npus() -> Iterator[Check]:
 
 def _devices() -> str:
     found = list_npus()
-    return f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each"
+    cores = cube_cores_of(found[0])
+    beside = f", {cores} cube cores" if cores else ""
+    return f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{beside}"
 
 
 def _driver() -> str:

@@ -36,7 +36,7 @@ def test_an_npu_host_hears_of_its_devices_driver_cann_and_profiler(fake, tmp_pat
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {"ASCEND_TOOLKIT_HOME": str(tmp_path)}
     _, said = doctor(env, tmp_path)
-    assert "ok    npu        2 x 910B3, 64 GB each" in said
+    assert "ok    npu        2 x 910B3, 64 GB each, 20 cube cores" in said
     assert "ok    driver     24.1.rc2, firmware 7.3.0.1.231 (Ascend910B3)" in said
     assert "ok    cann       8.5.0" in said
     assert f"ok    msprof     {fake.tools / 'msprof'}" in said

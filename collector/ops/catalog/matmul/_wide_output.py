@@ -7,7 +7,6 @@ from collector.ops.slots import given, output_slot
 from collector.ops.spec import Constraint, TensorMaker
 
 _NARROW = ("DT_BF16", "FLOAT16")
-_SCHEMA = "aten::mm.dtype"
 
 
 def is_wide(case: Case) -> bool:
@@ -25,16 +24,16 @@ OUTPUT_FITS = Constraint(
 )
 
 
-def check_release(make: TensorMaker) -> None:
+def check_release(make: TensorMaker, schema: str) -> None:
     """Raises CaseRejected where this torch_npu has no such product. It would leave one to the
     host's processor without a word."""
     dispatch = make.torch._C
     try:
-        is_there = dispatch._dispatch_has_kernel_for_dispatch_key(_SCHEMA, "PrivateUse1")
+        is_there = dispatch._dispatch_has_kernel_for_dispatch_key(schema, "PrivateUse1")
     except RuntimeError:  # a torch that has not even the schema
         is_there = False
     if not is_there:
         raise CaseRejected(
-            f"FLOAT of a product of 16 bits wants torch_npu with {_SCHEMA}: 2.10.0.post4 has it, "
+            f"FLOAT of a product of 16 bits wants torch_npu with {schema}: 2.10.0.post4 has it, "
             "2.9.0 and 2.10.0 have not"
         )

@@ -52,7 +52,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     biases = (make.normal(bias.shape or (), bias.dtype).to(a.dtype),) if bias else ()
     wide = {"out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
     if wide and a.device.type == "npu":
-        check_release(make)
+        check_release(make, "aten::mm.dtype")
     return Call((*operands, *biases), wide)
 
 

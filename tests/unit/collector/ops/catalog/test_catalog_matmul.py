@@ -234,8 +234,17 @@ def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
     with pytest.raises(
         CaseRejected, match=r"2\.10\.0\.post4 has it, 2\.9\.0 and 2\.10\.0 have not"
     ):
-        check_release(make)
-    check_release(SimpleNamespace(torch=Dispatcher([("aten::mm.dtype", "PrivateUse1")])))
+        check_release(make, "aten::mm.dtype")
+    there = SimpleNamespace(torch=Dispatcher([("aten::mm.dtype", "PrivateUse1")]))
+    check_release(there, "aten::mm.dtype")
+
+
+def test_products_in_a_batch_given_back_wider_are_computed_so(torch, case_of, build, launch):
+    case = case_of("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT")
+    a, b = (call := build(case)).args
+    (came,) = launch(case, call)
+    assert (came.dtype, a.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(came.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +252,9 @@ def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
     [
         ((*WIDE[:4], "FLOAT16"), "an output of the inputs' dtype is wanted, or FLOAT of DT_BF16"),
         (("MatMulV2", "10,32;64,32;64", "DT_BF16;DT_BF16;FLOAT", *WIDE[3:]), "wants no bias"),
-        (("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT"), "of two matrices alone"),
+        (("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT16"), "or FLOAT of DT_BF16"),
+        (("BatchMatMulV2", "1,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT"), "and as many"),
+        (("BatchMatMulV2", "3,4;4,5", WIDE[2], "3,5", "FLOAT"), "and as many"),
     ],
 )
 def test_another_output_is_refused(case_of, cells, said):
@@ -252,4 +263,4 @@ def test_another_output_is_refused(case_of, cells, said):
 
 
 def test_a_product_keeps_its_arguments_so_that_an_npu_is_compared_with_the_reference():
-    assert find("MatMulV2").npu.build is None
+    assert find("MatMulV2").npu.build is find("BatchMatMulV2").npu.build is None
