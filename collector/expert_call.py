@@ -217,6 +217,8 @@ def _dtype(case: Case, slot: Slot) -> Dtype:
     found = dtype_of(slot.dtype)
     if found is None:
         raise BadInput(f"{case.describe()}: {slot.dtype!r} is no dtype that is known here")
+    if not found.torch_name:
+        raise BadInput(f"{case.describe()}: {found.spelling} is not replayed: {found.held_as}")
     return found
 
 

@@ -122,6 +122,10 @@ def test_a_call_that_cannot_be_is_refused_by_the_name_of_its_constraint(changed,
             "weight1 16,7168,4095: 16,7168,4094 is wanted",
         ),
         ({INPUT_DTYPES: "DT_BF16;INT3;INT8;INT32;INT64;INT64;FLOAT"}, "'INT3' is no dtype"),
+        (
+            {INPUT_DTYPES: "DT_BF16;HIFLOAT8;HIFLOAT8;INT32;INT64;INT64;FLOAT"},
+            "HIFLOAT8 is not replayed: .* Ascend 950PR and 950DT do",
+        ),
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, words):
@@ -151,6 +155,11 @@ def test_ranks_get_that_buffer_unless_somebody_has_said_otherwise():
     assert buffsize_settings("npu", 346, {}) == {"HCCL_BUFFSIZE": "346"}
     assert buffsize_settings("npu", 346, {"HCCL_BUFFSIZE": "100"}) == {}
     assert buffsize_settings("cpu", 346, {}) == {}
+
+
+def test_packed_scales_may_be_called_as_the_kernel_calls_them():
+    dtypes = "DT_BF16;INT8;INT8;INT32;UINT64;UINT64;FLOAT"
+    assert call_of(case_from_cells(KERNEL, {**DEEPSEEK.cells, INPUT_DTYPES: dtypes})) == DEEPSEEK
 
 
 def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
