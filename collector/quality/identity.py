@@ -35,7 +35,7 @@ _NOTHING = Slot(None, "", "")
 _PACKED = frozenset({"INT64", "UINT64"})
 # Elements of a block's side: CANN pads the last two dimensions of FRACTAL_NZ to whole blocks, 16
 # by 32 bytes.
-_BLOCK_ROWS, _BLOCK_BYTES = 16, 32
+_BLOCK_ROWS, _BLOCK_BITS = 16, 256
 
 
 Cells = tuple[tuple[str, str], ...]  # what a row says of its tensors, by column
@@ -186,7 +186,7 @@ def _in_blocks(slot: Slot) -> tuple[int, ...]:
     """The shape that whole blocks have: of one that is written as it lies in memory, and of one
     that is written as torch has it, as those of grouped weights."""
     *outer, rows, columns = (1, 1, *logical_shape(slot))
-    width = _BLOCK_BYTES // slot.known_dtype.item_bytes if slot.known_dtype else _BLOCK_ROWS
+    width = _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else _BLOCK_ROWS
     return tuple(n for n in outer if n != 1) + (_padded(rows, _BLOCK_ROWS), _padded(columns, width))
 
 

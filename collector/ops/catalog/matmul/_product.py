@@ -85,5 +85,5 @@ def _blocks(case: Case) -> tuple[int, int] | None:
     if slot is None or len(shape) < 4:
         return 1, 1
     rows, columns = shape[-2:]
-    whole = (16, 32 // slot.known_dtype.item_bytes) if slot.known_dtype else (rows, columns)
+    whole = (16, 256 // slot.known_dtype.item_bits) if slot.known_dtype else (rows, columns)
     return whole if (rows, columns) == whole else None
