@@ -37,6 +37,10 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
     {
         "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},
         "Cumsum": {1: "the dimension is INT64 to the kernel", 3: "the same"},
+        "GroupedMatmul": {
+            12: "torch has INT4 eight to an INT32, and whether the kernel shows that is not known",
+            13: "the same",
+        },
         "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ"},
         "LightningIndexer": {0: "values are not asked for", 1: "the same"},
         "MaskedFill": {2: "the value is a scalar of the row"},

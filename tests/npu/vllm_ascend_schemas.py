@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 # What was called: name, and the arguments in order, keywords after positions.
@@ -134,6 +135,7 @@ def _place(torch: Any, path: str, function: Callable[..., Any]) -> None:
         except ImportError:
             sys.modules[known] = module = types.ModuleType(known)
             module.__path__ = []
+            module.__spec__ = ModuleSpec(known, None)  # as who only looks for it wants one
             if depth > 1:
                 setattr(sys.modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
 
