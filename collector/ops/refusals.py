@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collector.case import Case
 from collector.collective_case import collective_case, is_collective
 from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.errors import BadInput, CaseRejected
+from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.measurement import Outcome
 from collector.ops.spec import OpSpec
@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
-REFUSED = "the operator refuses it"
 UNTOLD = "lengths unknown"
 NO_RANKS = "it does not tell what its ranks are to do"
 NO_PLACE = "its ranks need as many devices at once, and warm caches"
@@ -59,13 +58,12 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
         reason = f"{NO_OPERATOR} for {case.kernel_type}"
         return Refusal(Outcome.UNSUPPORTED, NO_OPERATOR, reason)
     try:
-        op.check(case, backend)
-        untold = op.untold(case)
-    except CaseRejected as error:
-        return Refusal(Outcome.REJECTED, REFUSED, str(error))
+        complaint, untold = op.complaint(case, backend), op.untold(case)
     except UNFORESEEN as error:
         logger.warning("%s cannot be checked: %r", case.describe(), error)
         return None
+    if complaint:
+        return Refusal(Outcome.REJECTED, complaint, f"{complaint}: {case.describe()}")
     return Refusal(Outcome.UNSUPPORTED, UNTOLD, untold) if untold else None
 
 

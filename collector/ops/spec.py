@@ -165,11 +165,14 @@ class OpSpec:
 
     def check(self, case: Case, backend: str) -> None:
         """Raises CaseRejected, with the rule, for a case that a backend cannot replay."""
+        if complaint := self.complaint(case, backend):
+            raise CaseRejected(f"{complaint}: {case.describe()}")
+
+    def complaint(self, case: Case, backend: str) -> str:
+        """The rule that a case breaks; empty where a backend can replay it."""
         complaint = self._slots_complaint(case) or self._format_complaint(case, backend)
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
-        complaint = complaint or next(broken, "")
-        if complaint:
-            raise CaseRejected(f"{complaint}: {case.describe()}")
+        return complaint or next(broken, "")
 
     def _slots_complaint(self, case: Case) -> str:
         """What is wrong with the slots themselves; the constraints may then rely on them."""

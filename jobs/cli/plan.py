@@ -19,8 +19,12 @@ from jobs.cli.options import (
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from collector.database.plans import Damage
     from jobs.planning.situation import Situation
+
+_LISTED = 25
 
 
 def plan_verb(
@@ -34,6 +38,7 @@ def plan_verb(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the forecast and write nothing")
     ] = False,
+    why: Annotated[bool, typer.Option("--why", help="name every case that is refused")] = False,
     no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
 ) -> None:
@@ -76,12 +81,37 @@ def plan_verb(
         say(line, err=True)
     for line in describe_forecast(advanced.plan):
         say(line)
-    for item in advanced.unsupported:
-        say(
-            f"unsupported  {item.kernel_type}: {counted(item.cases, 'case')}, "
-            f"{counted(item.rows, 'row')}, "
-            f"{item.time_us / 1000:.2f} ms of compute time: {in_one_line(item.reason)}"
+    for line in _gap_lines(advanced.situation, why=why):
+        say(line)
+
+
+def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
+    """What of the sources' time can be measured, and the largest gaps; every refused case with
+    `why`."""
+    from collector.ops.registry import find
+    from jobs.planning.candidates import distinct_cases, only_operators
+    from jobs.planning.gaps import gaps, refused_cases, share_line, shares
+
+    campaign, sources = situation.campaign, situation.sources
+    records = ((source.planned, source.records) for source in sources)
+    candidates = only_operators(distinct_cases(records), campaign.operators)
+    cache = campaign.measure.cache
+    refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache)
+    told = share_line(shares(candidates, refused, (source.planned for source in sources)))
+    if told:
+        yield f"share      {told}"
+    found = gaps(refused)
+    for gap in found if why else found[:_LISTED]:
+        yield (
+            f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "
+            f"{counted(gap.rows, 'row')}, {gap.time_us / 1000:.2f} ms of compute time: "
+            f"{in_one_line(gap.reason)}"
         )
+        for case in gap.cases if why else ():
+            told = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
+            yield f"  why      {in_one_line(case.record.case.describe())}: {told}"
+    if len(found) > _LISTED and not why:
+        yield f"... and {counted(len(found) - _LISTED, 'more gap')}; --why names every refused case"
 
 
 def _damage_to_merge(situation: Situation) -> list[Damage]:

@@ -1,23 +1,23 @@
-"""Which cases of the sources a plan takes up, what each costs, and what nobody can measure.
+"""Which cases of the sources a plan takes up, and what each costs.
 
 A case that occurs in several sources is one candidate: the first source's spelling stands, the
 occurrences of all are counted, since they are the time that the case stands for.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import fsum
 from sys import intern
 
+from collector.case import Case
 from collector.collective_case import collective_case, is_collective
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.published_intervals import KnownInterval
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of, routed_call
-from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, refusal
+from collector.measurement import Outcome
+from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, Refusal, refusal
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
@@ -69,17 +69,6 @@ class PricedCase:
     refusal: str | None
     ranks: int = 1
     launch_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """What a plan cannot measure of one kernel type, and what that stands for in the sources."""
-
-    kernel_type: str
-    reason: str
-    cases: int
-    rows: int
-    time_us: float
 
 
 def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
@@ -136,14 +125,14 @@ def price(
     case = candidate.record.case
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
-    no = refusal(case, find, backend)
-    if no is None and is_of_gangs(case):
-        if devices_for(ranks_of(case), backend) > devices or measure.cache != "warm":
-            return PricedCase(candidate, ANSWER_S, candidate.record.case_id, NO_PLACE)
+    no = refusal_in_plan(case, find, backend, devices, measure.cache)
+    if no is not None:
+        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why)
+    if is_of_gangs(case):
         return _of_gang(candidate, peaks, measure, limits, last_us, backend)
     op = find(case.kernel_type)
-    if op is None or no is not None:
-        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why if no else None)
+    if op is None:
+        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, None)
     try:
         forecast = predict(case, op, peaks, measure, last_us)
         group = intern(f"{case.kernel_type}|{op.group(case)}")
@@ -153,6 +142,18 @@ def price(
         )
     cost_s = min(forecast.total_s, limits.case_s)
     return PricedCase(candidate, cost_s, group, None, launch_s=forecast.launch_s)
+
+
+def refusal_in_plan(
+    case: Case, find: FindOperator, backend: str, devices: int, cache: str
+) -> Refusal | None:
+    """Why a plan for so many devices answers a case without any; None where it is measured."""
+    no = refusal(case, find, backend)
+    if no is not None or not is_of_gangs(case):
+        return no
+    if devices_for(ranks_of(case), backend) > devices or cache != "warm":
+        return Refusal(Outcome.UNSUPPORTED, NO_PLACE, NO_PLACE)
+    return None
 
 
 def _of_gang(
@@ -175,22 +176,6 @@ def _of_gang(
     if mode == Mode.KERNEL:
         cost_s += ROUNDS * window_s(backend)
     return PricedCase(candidate, min(cost_s, limits.case_s), group, None, ranks_of(case))
-
-
-def unsupported(priced: Iterable[PricedCase]) -> tuple[Unsupported, ...]:
-    """What will not be measured, by kernel type and reason; what took longest comes first."""
-    rows: Counter[tuple[str, str]] = Counter()
-    cases: Counter[tuple[str, str]] = Counter()
-    times: dict[tuple[str, str], list[float]] = {}
-    for item in priced:
-        if item.refusal is None:
-            continue
-        key = (item.candidate.record.case.kernel_type, item.refusal)
-        cases[key] += 1
-        rows[key] += item.candidate.weight.rows
-        times.setdefault(key, []).append(item.candidate.weight.time_us)
-    listed = [Unsupported(*key, cases[key], rows[key], fsum(times[key])) for key in cases]
-    return tuple(sorted(listed, key=lambda u: (-u.time_us, -u.rows, u.kernel_type, u.reason)))
 
 
 def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:

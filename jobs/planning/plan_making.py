@@ -29,12 +29,10 @@ from jobs.planning.candidates import (
     HeadAnswer,
     PricedCase,
     SourceRecords,
-    Unsupported,
     distinct_cases,
     only_operators,
     price,
     still_missing,
-    unsupported,
 )
 from jobs.planning.density import Spared, spared
 from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
@@ -68,11 +66,10 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A plan with the tables of its shards, by shard id, and what it will not measure."""
+    """A plan with the tables of its shards, by shard id."""
 
     plan: Plan
     shards: Mapping[str, bytes]
-    unsupported: tuple[Unsupported, ...]
 
 
 def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
@@ -111,7 +108,6 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     return PlannedRound(
         plan=_plan(request, forecast, shards),
         shards={shard.shard_id: shard.table for shard in shards},
-        unsupported=unsupported(priced),
     )
 
 

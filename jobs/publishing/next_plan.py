@@ -13,7 +13,6 @@ from collector.errors import BadInput
 from collector.plan import Plan
 from collector.store.base import Store
 from jobs.campaign.run_options import RunOptions
-from jobs.planning.candidates import Unsupported
 from jobs.planning.damage import Told
 from jobs.planning.lifecycle import Continue, Finished, NewPlan
 from jobs.planning.plan_making import PlannedRound
@@ -23,14 +22,13 @@ from jobs.publishing.due_merges import publish, to_merge
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The plan to measure. `news` says in a line how it came about; `unsupported` is what a new
-    plan cannot measure. With `is_finished` nothing is left to do; `broken` are shards of it that
-    were damaged as often as they were measured; `told` is all that was found damaged."""
+    """The plan to measure. `news` says in a line how it came about. With `is_finished` nothing is
+    left to do; `broken` are shards of it that were damaged as often as they were measured; `told`
+    is all that was found damaged."""
 
     situation: Situation
     plan: Plan
     news: str
-    unsupported: tuple[Unsupported, ...] = ()
     is_finished: bool = False
     broken: tuple[str, ...] = ()
     told: Told = Told((), ())
@@ -119,7 +117,7 @@ def intended(
             news = f"plan {number}"
             if mended is not None:
                 news += f", for what is damaged of plan {mended.number}"
-            return Advanced(situation, planned.plan, news, planned.unsupported), planned
+            return Advanced(situation, planned.plan, news), planned
 
 
 def check_version(situation: Situation, *, supersede_stack: bool) -> None:

@@ -23,7 +23,12 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""
     share = summary.communication
-    communication = "" if share is None else f"; communication was {100 * share:.1f} % of all time"
+    communication = ""
+    if share is not None:
+        communication = (
+            f", which is {100 * (1 - share):.1f} % of device time; communication "
+            f"{100 * share:.1f} %: opmeter comm"
+        )
     lines = [
         *(_disturbed(summary) if _is_busy(summary) else []),
         f"database    {url}, {version}",

@@ -12,7 +12,6 @@ from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.ops.refusals import (
-    NO_KERNEL,
     NO_PLACE,
     NO_RANKS,
     NO_SUCH_WORLD,
@@ -30,7 +29,9 @@ from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
 from jobs.campaign.collectives import CollectivesSource
+from jobs.planning.candidates import distinct_cases, refusal_in_plan
 from jobs.planning.collective_sources import with_ep_size
+from jobs.planning.gaps import gaps, refused_cases
 from jobs.planning.plan_making import PlannedRound, PlanRequest, describe_forecast, make_plan
 from jobs.planning.sources import load_sources
 
@@ -124,7 +125,7 @@ def test_ranks_of_a_cpu_share_its_cores() -> None:
 def test_a_mode_that_a_backend_does_not_have_is_answered_without_a_device() -> None:
     told = "operations: [all_reduce], bytes: [64], groups: [2], mode: kernel"
     found = planned(campaign(told, backend="cpu", more="devices: 1"), CPU)
-    assert [one.reason for one in found.unsupported] == [NO_KERNEL]
+    assert found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
 
 
@@ -246,8 +247,8 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
     )
     found = make_plan(request, find=find)
     assert [shard.ranks for shard in found.plan.shards] == [16, 1]
-    (unsupported,) = found.unsupported
-    assert unsupported.reason == NO_RANKS
+    assert found.plan.forecast.unsupported == 1
+    assert refusal_in_plan(bare.case, find, "npu", of.devices, "warm").why == NO_RANKS
 
 
 def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
@@ -271,8 +272,11 @@ def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
         for case in read_shard(found.shards[shard.shard_id])
     }
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
-    refused = {(no.kernel_type, no.reason) for no in found.unsupported}
-    assert refused == {(COMBINE, NO_RANKS), (DISPATCH, NO_SUCH_WORLD)}
+    refused = refused_cases(distinct_cases(sources), find, "npu", of.devices, "warm")
+    assert {(gap.kernel_type, gap.cases[0].refusal.why) for gap in gaps(refused)} == {
+        (COMBINE, NO_RANKS),
+        (DISPATCH, NO_SUCH_WORLD),
+    }
 
 
 def bare_record(call: DistributeCall, **without: str) -> CaseRecord:
@@ -313,7 +317,8 @@ def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured
     of = campaign_from_text(text, path="c.yaml", base=Path("."))
     request = PlanRequest(of, 1, 0, "", NPU, ((source, (record,)),), {}, None, retry_failed=False)
     found = make_plan(request, find=find)
-    assert [one.reason for one in found.unsupported] == [NO_PLACE]
+    refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache)
+    assert refused.why == NO_PLACE and found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
     no = refusal_of_place(record.case, 1)
     assert no is not None and no.reason == "it needs 16 ranks at once, and is given 1"

@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from collector.ops.refusals import NO_OPERATOR
 from collector.plan import plan_from_json, plan_to_json
 from collector.record import CaseRecord
 from jobs.planning.candidates import HeadAnswer
@@ -157,7 +156,7 @@ def test_other_dtypes_are_another_curve():
 def test_what_no_device_runs_is_answered_and_on_no_curve():
     nobody = [record("Unknown", f"{n + 1},8") for n in range(900)]
     made = plan(request(*nobody, more=ASKED))
-    assert made.plan.forecast.left_out == 0 and made.unsupported[0].reason == NO_OPERATOR
+    assert made.plan.forecast.left_out == 0 and made.plan.forecast.unsupported == len(nobody)
 
 
 def test_a_declaration_that_cannot_tell_the_work_leaves_nothing_out():

@@ -89,8 +89,9 @@ def test_time_is_of_compute_and_communication_stands_beside_it():
     lines = describe(summarise(head_state(), plan, [SOURCE], NO_USAGE), plan, None, "file:///x")
     share = 100 * 6 / 22
     assert lines[2] == (
-        f"coverage    1 of 3 cases, 30.0 % of the rows, {share:.1f} % of its compute time; "
-        "communication was 25.0 % of all time"
+        f"coverage    1 of 3 cases, 30.0 % of the rows, {share:.1f} % of its compute time, "
+        "which is 75.0 % of device time; "
+        "communication 25.0 %: opmeter comm"
     )
     untimed = summarise(head_state(), plan_of(MADE), [[FAST]], NO_USAGE)
     assert "communication" not in describe(untimed, plan, None, "file:///x")[2]

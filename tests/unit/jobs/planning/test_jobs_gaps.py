@@ -1,0 +1,63 @@
+"""What of the sources' time can be measured, and which rule stands before the rest."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.ops.refusals import NO_INPUTS, NO_OPERATOR
+from collector.plan import PlannedSource
+from jobs.planning.candidates import distinct_cases
+from jobs.planning.gaps import gaps, refused_cases, share_line, shares
+from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, record
+
+pytestmark = pytest.mark.fast
+
+SOURCE = PlannedSource("profile", "0" * 64, 5, same_stack=False, communication_us=645.0)
+RECORDS = (
+    record(count=1, mean_us=96.0),
+    record("Nobody", "1", count=3, mean_us=50.0),
+    record("Nobody", "2", count=2, mean_us=50.0),
+    record("Odd", count=1, mean_us=1.0),
+    record("Add", "N/A", count=4, mean_us=2.0),
+)
+
+
+def found(*records, source=SOURCE):
+    candidates = distinct_cases([(source, tuple(records))])
+    refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm")
+    return gaps(refused), share_line(shares(candidates, refused, [source]))
+
+
+def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
+    told, _ = found(*RECORDS)
+    assert [(gap.kernel_type, gap.rows, gap.time_us) for gap in told] == [
+        ("Nobody", 5, 250.0),
+        ("Add", 4, 8.0),
+        ("Odd", 1, 1.0),
+    ]
+    whys = [gap.cases[0].refusal.why for gap in told]
+    assert whys[:2] == [NO_OPERATOR, NO_INPUTS]
+    assert [case.weight.time_us for case in told[0].cases] == [150.0, 100.0]
+    odd = told[2]
+    assert odd.reason == f"{whys[2]}: {odd.cases[0].record.case.describe()}"
+
+
+def test_cases_under_one_rule_are_one_gap_and_under_two_are_two():
+    told, _ = found(*RECORDS, record("Odd", "3", count=1, mean_us=3.0))
+    assert [len(gap.cases) for gap in told if gap.kernel_type == "Odd"] == [2]
+
+
+def test_shares_keep_compute_communication_and_unknown_inputs_apart():
+    _, line = found(*RECORDS)
+    assert line == (
+        "compute 35.5 % of device time: 27.0 % of it measurable, 2.3 % of unknown inputs (N/A); "
+        "communication 64.5 %: opmeter comm"
+    )
+    alone = replace(SOURCE, communication_us=0.0)
+    _, line = found(record(count=1, mean_us=96.0), source=alone)
+    assert line == "compute 100.0 % of device time: 100.0 % of it measurable"
+
+
+def test_sources_without_times_have_no_shares():
+    told, line = found(record(count=0), source=replace(SOURCE, communication_us=0.0))
+    assert (told, line) == ((), "")
