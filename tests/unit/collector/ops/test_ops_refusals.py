@@ -10,7 +10,6 @@ from collector.ops.refusals import (
     NO_INPUTS,
     NO_OPERATOR,
     NO_SUCH_WORLD,
-    REFUSED,
     Refusal,
     refusal,
 )
@@ -30,7 +29,7 @@ def test_what_cannot_be_launched_is_refused_with_its_reason():
     )
     rejected = refusal(flat.case, find, "cpu")
     assert rejected is not None
-    assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, REFUSED)
+    assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, "two dims are wanted")
     assert rejected.reason.startswith("two dims are wanted")
     assert refusal(record("3,3").case, find, "cpu") is None
 
