@@ -88,9 +88,13 @@ def board_of(npu: Npu) -> Board:
 
 
 def cube_cores_of(npu: Npu) -> int | None:
-    """How many cube cores a chip shows; None where npu-smi does not tell. Raises HostFault where
-    it does not answer."""
-    return parse_cores(_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip)))
+    """How many cube cores a chip shows; None where npu-smi does not tell, or has no such query:
+    one that does not answer at all has listed no chip."""
+    try:
+        told = _npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
+    except HostFault:
+        return None
+    return parse_cores(told)
 
 
 def parse_cores(text: str) -> int | None:

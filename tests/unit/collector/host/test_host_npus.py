@@ -192,6 +192,11 @@ def test_npu_smi_tells_the_cores_of_a_chip_or_nothing_is_known_of_them(npu_smi):
     assert parse_cores(COMMON + COMMON.replace(": 20", ": 24")) is None  # of which of the two?
 
 
+def test_an_npu_smi_without_that_query_tells_no_cores(npu_smi):
+    npu_smi('case "$*" in *common*) echo Unsupported; exit 1;; *) cat info;; esac')
+    assert cube_cores_of(list_npus()[0]) is None
+
+
 def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
     monkeypatch.setattr("collector.host.npus._PATIENCE_S", 0.1)
     npu_smi("exec sleep 5")
