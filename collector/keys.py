@@ -24,6 +24,7 @@ HEAD = "db/HEAD.json"
 COMMITS = "db/commits/"
 SNAPSHOTS = "db/snapshots/"
 MEASUREMENTS = "db/measurements/"
+VERIFIED = "verified/"
 
 
 _A_NUMBER, _A_HASH = r"(0|[1-9][0-9]*)", r"[0-9a-f]{64}"
@@ -45,6 +46,7 @@ _OF_THE_DATABASE = (
 )
 _OURS = re.compile(
     rf"{CAMPAIGNS}{_CAMPAIGN.pattern}/({_OF_A_CAMPAIGN})|{DATABASE}({_OF_THE_DATABASE})"
+    rf"|{VERIFIED}{_A_HASH}\.json"
 )
 
 
@@ -75,6 +77,11 @@ def name_of(key: str, spell: Callable[[str], str]) -> str | None:
     """The same for keys that end with a name."""
     name = key.rpartition("/")[2].rpartition(".")[0]
     return name if _TOKEN.fullmatch(name) and spell(name) == key else None
+
+
+def verified(sha256: str) -> str:
+    """What a self-test proved, by the hash of its bytes."""
+    return f"{VERIFIED}{_token(sha256)}.json"
 
 
 def source(campaign: str, sha256: str) -> str:

@@ -125,7 +125,6 @@ class OpSpec:
                  uses: those of the case, or the likeliest where it names none
     untold       what the time depends on and the case does not say, where no value is likely
                  enough to be taken unasked; empty where all is told
-    verified_on  devices on which the NPU call was seen to launch this kernel
     """
 
     kernel: str
@@ -148,7 +147,6 @@ class OpSpec:
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     untold: Callable[[Case], str] = lambda case: ""
-    verified_on: tuple[str, ...] = ()
 
     @property
     def family(self) -> frozenset[str]:

@@ -63,7 +63,7 @@ def attribute(
     rows: Sequence[Row], expectations: Iterable[Expectation]
 ) -> dict[int, Attribution[Row]]:
     """The rows of each expected case, by ordinal. Rows outside every window belong to nobody."""
-    sentinels = [_sentinel(row) for row in rows]
+    sentinels = [mark_of(row) for row in rows]
     marks = [(i, s) for i, s in enumerate(sentinels) if s is not None]
     windows = find_windows(marks)
     inside = {
@@ -161,7 +161,8 @@ def _companion(kernel_type: str, rows: Sequence[DeviceRow]) -> Companion:
     return Companion(kernel_type, len(rows), fmean(row.duration_us for row in rows))
 
 
-def _sentinel(row: DeviceRow) -> Sentinel | None:
+def mark_of(row: DeviceRow) -> Sentinel | None:
+    """The mark that a row is; None for every other launch."""
     shapes = row.cells[INPUT_SHAPES]
     if not _may_be_mark(shapes):
         return None

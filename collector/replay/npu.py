@@ -23,7 +23,8 @@ from collector.vocabulary import FRACTAL_NZ
 _MIB = 1 << 20
 _ACL_FORMAT_FRACTAL_NZ = 29  # acl/acl_base.h
 _SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
-# Where torch_npu does not tell: the L2 of the largest part, so that a flush is one everywhere.
+# Where torch_npu does not tell, or tells what no L2 is: that of the largest part, so that a flush
+# is one everywhere.
 _L2_BYTES = 192 * _MIB
 
 
@@ -54,7 +55,8 @@ class NpuDevice:
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
-        self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _L2_BYTES
+        told_bytes = int(getattr(properties, "L2_cache_size", 0))
+        self.cache_bytes = told_bytes if told_bytes >= _MIB else _L2_BYTES
 
     def synchronize(self) -> None:
         torch.npu.synchronize(self._index)

@@ -38,6 +38,7 @@ from jobs.cli.pause import pause_verb
 from jobs.cli.plan import plan_verb
 from jobs.cli.pull import pull_verb
 from jobs.cli.run import run_verb
+from jobs.cli.selftest import selftest_verb
 from jobs.cli.stack import stack_verb
 from jobs.cli.status import status_verb
 from jobs.cli.terminal import VisibleFormatter, say
@@ -60,6 +61,7 @@ VERBS: dict[str, Verb] = {
     "compare": compare_verb,
     "grid": grid_verb,
     "doctor": doctor_verb,
+    "selftest": selftest_verb,
     "launch": launch_verb,
     "controller": controller_verb,
     "work": work_verb,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.errors import BadInput
+from jobs.cli.check_lines import print_checks
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import say
 
@@ -39,7 +40,7 @@ def doctor_verb(
     if cluster:
         from jobs.doctor.cluster import check_cluster
 
-        return int(_print(check_cluster(namespace, site, root)) > 0)
+        return int(_failed(check_cluster(namespace, site, root)) > 0)
     return _check_this_machine(root)
 
 
@@ -50,7 +51,7 @@ def _check_this_machine(root: str | None) -> int:
     from jobs.doctor.npu import check_npus, is_npu_host
 
     npus = check_npus() if is_npu_host() else ()
-    failed = _print(chain(check_machine(), npus, check_store(root or DEFAULT_ROOT)))
+    failed = _failed(chain(check_machine(), npus, check_store(root or DEFAULT_ROOT)))
     for line in describe_stack():
         say(f"stack  {line}")
     return int(failed > 0)
@@ -62,15 +63,8 @@ def _check_together(backend: str) -> int:
 
     if backend not in ("npu", "cuda"):
         raise BadInput(f"--together {backend!r}: npu or cuda is wanted")
-    return int(_print(check_concurrency(backend)) > 0)
+    return int(_failed(check_concurrency(backend)) > 0)
 
 
-def _print(checks: Iterable[Check]) -> int:
-    failed = 0
-    for check in checks:
-        word = "FAIL" if not check.ok else "skip" if check.skipped else "ok  "
-        say(f"{word}  {check.name:<10} {check.found}")
-        if not check.ok and check.fix:
-            say(f"      fix: {check.fix}")
-        failed += not check.ok
-    return failed
+def _failed(checks: Iterable[Check]) -> int:
+    return sum(not check.ok for check in print_checks(checks))

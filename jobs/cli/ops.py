@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +13,16 @@ from collector.errors import BadInput
 if TYPE_CHECKING:
     from collector.ops.spec import OpSpec
 
+Proved = Mapping[str, Sequence[str]]  # kernel type -> devices
 _COLUMNS = ("kernel", "API", "takes", "environment", "state")
 _OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 
 def ops_verb(
     kernel: Annotated[str | None, typer.Argument(help="one kernel type in full  [all]")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="a store: what self-tests proved counts too  [none]")
+    ] = None,
 ) -> None:
     """List the operators that can be replayed, and what is measured over ranks."""
     from rich.console import Console
@@ -27,23 +31,38 @@ def ops_verb(
     from collector.ops.registry import all_ops
 
     # A terminal gets a table, a pipe tab-separated lines.
+    proved = _proved(root) if root else {}
     if kernel is not None:
-        _show(kernel)
-    elif sys.stdout.isatty():
+        _show(kernel, proved)
+        return
+    rows = [*(_row(op, proved) for op in all_ops()), *_rows_over_ranks()]
+    if sys.stdout.isatty():
         table = Table(*_COLUMNS)
-        for row in (*map(_row, all_ops()), *_rows_over_ranks()):
+        for row in rows:
             table.add_row(*row.values())
         Console(markup=False).print(table)
     else:
         typer.echo("\t".join(_COLUMNS))
-        for row in (*map(_row, all_ops()), *_rows_over_ranks()):
+        for row in rows:
             typer.echo("\t".join(row.values()))
 
 
-def _row(op: OpSpec) -> Mapping[str, str]:
+def _proved(root: str) -> dict[str, list[str]]:
+    """The devices on which self-tests of a store proved a kernel's launches, by kernel type."""
+    from collector.store import open_store
+    from jobs.selftest.kept import kept
+
+    proved: dict[str, list[str]] = {}
+    for one in kept(open_store(root)):
+        for name in one.kernels:
+            proved.setdefault(name, []).append(one.stack.device)
+    return proved
+
+
+def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
     rules = (constraint.text for constraint in op.constraints)
     needs = ", ".join(need.name.lower() for need in sorted(op.npu.needs))
-    cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op))
+    cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op, proved))
     return dict(zip(_COLUMNS, cells, strict=True))
 
 
@@ -67,27 +86,30 @@ def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
         yield dict(zip(_COLUMNS, cells, strict=True))
 
 
-def _state(op: OpSpec) -> str:
+def _state(op: OpSpec, proved: Proved) -> str:
     """On which devices the call was seen to launch this kernel; and whose schema none could see."""
-    if op.verified_on:
-        return f"verified on {', '.join(op.verified_on)}"
+    from collector.ops.verified_list import verified_on
+
+    devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
+    if devices:
+        return f"verified on {', '.join(devices)}"
     if op.library == "vllm-ascend":
         return "not yet on an NPU; its schema is in no wheel at hand"
     return "not yet on an NPU"
 
 
-def _show(kernel: str) -> None:
+def _show(kernel: str, proved: Proved) -> None:
     from collector.ops.registry import find
 
     op = find(kernel)
     over_ranks = {row["kernel"]: row for row in _rows_over_ranks()}
     if op is None and kernel not in over_ranks:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
-    for name, text in _lines(op) if op else over_ranks[kernel].items():
+    for name, text in _lines(op, proved) if op else over_ranks[kernel].items():
         typer.echo(f"{name:<13}{text}")
 
 
-def _lines(op: OpSpec) -> Iterator[tuple[str, str]]:
+def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     from collector.distribute_call import DISTRIBUTE_KERNELS
 
     yield "kernel", op.kernel
@@ -109,4 +131,4 @@ def _lines(op: OpSpec) -> Iterator[tuple[str, str]]:
         yield "needs", need.value
     if op.kernel in DISTRIBUTE_KERNELS:
         yield "over ranks", _OF_A_CAMPAIGN
-    yield "state", _state(op)
+    yield "state", _state(op, proved)

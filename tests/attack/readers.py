@@ -40,8 +40,10 @@ from collector.record import read_table, write_table
 from collector.shapes.decoder import read_config
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
+from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.topology import Grid
+from collector.verified import Verified, verified_from_json, verified_to_json
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
@@ -99,6 +101,8 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield named("snapshot", "db/snapshots/*/manifest.json", manifest_from_json)
     yield Reader("strikes", "a/key", (strikes,), lambda d: strikes_from_json(d, key="a/key"))
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
+    verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
+    yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
     yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))

@@ -14,7 +14,15 @@ _INPUTS = int(os.environ.get("OPMETER_ATTACK_INPUTS", "10000"))
 _LONGEST_LINE = 2000
 _NAMES = (
     *("plan", "shard", "cases", "part", "entry", "manifest", "committed", "commit", "snapshot"),
-    *("strikes", "wave", "measurements", "collectives", "HEAD", "r_ascend_pt/kernel_details.csv"),
+    *(
+        "strikes",
+        "wave",
+        "verified",
+        "measurements",
+        "collectives",
+        "HEAD",
+        "r_ascend_pt/kernel_details.csv",
+    ),
     *("skip/kernel_details.csv", "op_summary_1.csv", "launches.csv", "operator_details.csv"),
     *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl"),
     *("window/kernel_details.csv", "run_ascend_pt/profiler_metadata.json"),

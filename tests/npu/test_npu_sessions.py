@@ -183,6 +183,10 @@ def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
     assert _durations(result) == _recorded_durations(result)
     for m in result.measurements:
         assert (m.cache, m.n_observed, m.companions) == ("cold", 4, ())
+    # This runtime tells a cache of a few bytes, which would flush nothing.
+    rows = list(read_op_summary(result.summary))
+    flushed = [row.cells[INPUT_SHAPES] for row in rows if row.op_type == "InplaceAdds"]
+    assert {int(shape.strip('"')) * 4 for shape in flushed} == {240 * 2**20}
 
 
 def test_a_lost_head_costs_no_case(bench, recorded):

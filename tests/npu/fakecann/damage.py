@@ -5,15 +5,21 @@ from dataclasses import replace
 from random import Random
 
 from tests.npu.fakecann.between import Part, is_struck, parts_of
+from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.faults import Fault, Orders
 from tests.npu.fakecann.summary import Task
+
+_TASK_IDS = 65536  # as many as sixteen bits tell apart
 
 
 def damaged(tasks: Sequence[Task], orders: Orders) -> list[Task]:
     """The records that are left, as they are spelled then. The same orders and window give the
     same damage."""
-    chance = Random(f"{orders.seed}|{orders.next_window()}")
+    window = orders.next_window()
+    chance = Random(f"{orders.seed}|{window}")
     left = list(tasks)
+    for _ in orders.striking("wrap"):
+        left = left[:_TASK_IDS]
     for fault in orders.striking("between"):
         left = [part for task in left for part in _between(task, fault)]
     for fault in orders.striking("lose_head"):
@@ -23,6 +29,12 @@ def damaged(tasks: Sequence[Task], orders: Orders) -> list[Task]:
         left = [task for i, task in enumerate(left) if i not in hit]
     left = _changed(left, orders.striking("rename"), chance, _renamed)
     left = _changed(left, orders.striking("hide_shapes"), chance, _hidden)
+    left = _changed(left, orders.striking("hide_counters"), chance, _uncounted)
+    left = _changed(left, orders.striking("plain"), chance, _plain)
+    for fault in orders.striking("scale"):
+        left = [_scaled(task, fault.share) if _concerns(fault, task) else task for task in left]
+    for fault in orders.striking("drift") if window % 2 else ():
+        left = [_scaled(task, 1 + fault.share) if _concerns(fault, task) else task for task in left]
     for fault in orders.striking("jitter"):
         left = [_strayed(task, fault.share, chance) for task in left]
     return left
@@ -79,6 +91,21 @@ def _renamed(task: Task, fault: Fault) -> Task:
 
 def _hidden(task: Task, fault: Fault) -> Task:
     return replace(task, shows_shapes=False)
+
+
+def _uncounted(task: Task, fault: Fault) -> Task:
+    return replace(task, shows_counters=False)
+
+
+def _plain(task: Task, fault: Fault) -> Task:
+    cells = task.shown or cells_of(task.call)
+    return replace(
+        task, shown={name: cell.replace("FRACTAL_NZ", "ND") for name, cell in cells.items()}
+    )
+
+
+def _scaled(task: Task, times: float) -> Task:
+    return replace(task, duration_ns=round(task.duration_ns * times))
 
 
 def _strayed(task: Task, share: float, chance: Random) -> Task:

@@ -20,7 +20,8 @@ from tests.npu.fakecann.kernels import calls_of
 _OF_LAUNCHES = ("crash", "hang")
 _OF_WINDOWS = (
     *("lose_head", "lose", "rename", "hide_shapes", "jitter", "block", "slices"),
-    *("status", "no_export", "refuse", "between"),
+    *("status", "no_export", "refuse", "between", "refuse_export", "hide_counters", "plain"),
+    *("wrap", "scale", "drift", "ignores"),
 )
 
 
@@ -34,6 +35,12 @@ class Fault:
             lose         a share of the records is lost
             rename       a share of the records bears the OP Type `to`
             hide_shapes  N/A instead of shapes
+            hide_counters  N/A instead of counters
+            plain        ND instead of FRACTAL_NZ
+            wrap         of launches with one task id, the later ones are lost
+            scale        durations are so many times as long: `share`
+            drift        in every second window durations are longer by this share
+            ignores      where times are physical, the device ignores `to` (physical.py)
             jitter       durations stray by up to this share
             between      CANN does `to` (between.py) with this share of the calls
             block        the header says `to`: Dim (CANN 8) or Num (CANN 9)
@@ -41,6 +48,7 @@ class Fault:
             status       msprof exits with `count`, after it has exported
             no_export    there is no op_summary at the end of the run
             refuse       msprof exits with `count`, and starts nothing
+            refuse_export  msprof parses nothing that was recorded before; it exits with `count`
     call    only launches whose line in the log (calls.py) holds this text
     kernel  only launches of this OP Type
     nth     of the launches in question, only this one of a process (from 1), or each (0)

@@ -25,6 +25,7 @@ from tests.npu.fakecann.columns import BLOCK_DIM, BLOCK_NUM
 from tests.npu.fakecann.command import Command, Refused, parse
 from tests.npu.fakecann.damage import damaged
 from tests.npu.fakecann.faults import Orders, ordered
+from tests.npu.fakecann.physical import PHYSICAL, TIMES, PhysicalTimes
 from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     if command.analyzes:
         return 0
     if not command.application:
+        for fault in orders.striking("refuse_export"):
+            return fault.count
         return export(command.output, orders)
     for fault in orders.striking("refuse"):
         return fault.count
@@ -75,7 +78,7 @@ def export(folder: Path, orders: Orders) -> int:
     """Write the op_summary of a PROF folder; 0 where that could be done."""
     try:
         settings = json.loads((folder / _SETTINGS).read_text())
-        tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES)), orders)
+        tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES), _physical(orders)), orders)
     except (OSError, ValueError) as error:
         print(f"[ERROR] {folder} cannot be exported: {error}", file=sys.stderr)
         return 1
@@ -88,6 +91,13 @@ def export(folder: Path, orders: Orders) -> int:
     if (folder / _FROM_WITHIN).exists():
         time.sleep(_POLLED_S)
     return 0
+
+
+def _physical(orders: Orders) -> PhysicalTimes | None:
+    """Times that mean something, where the environment asks for them."""
+    if os.environ.get(TIMES) != PHYSICAL:
+        return None
+    return PhysicalTimes([fault.to for fault in orders.striking("ignores")])
 
 
 def _pieces(tasks: Sequence[Task], count: int) -> list[Sequence[Task]]:

@@ -11,6 +11,7 @@ from tests.npu.fakecann.calls import Recorded, parse_call
 from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.columns import columns, counters
 from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.fakecann.physical import PhysicalTimes
 from tests.npu.fakecann.truth import truth_us
 
 _ON_ITS_WAY_NS = 10_000  # from the host's call to the device
@@ -28,6 +29,7 @@ class Task:
     start_ns: int
     duration_ns: int
     shows_shapes: bool = True
+    shows_counters: bool = True
     shown: Mapping[str, str] | None = None  # instead of what follows from the call
 
     @property
@@ -39,14 +41,17 @@ class Task:
         return "AI_CORE" if "MatMul" in self.kernel else "AI_VECTOR_CORE"
 
 
-def tasks_of(calls: Iterable[Recorded]) -> list[Task]:
-    """What a device did for the launches: one after the other, each as long as the truth says."""
+def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -> list[Task]:
+    """What a device did for the launches: one after the other, each as long as the truth says, or
+    as physics."""
     tasks: list[Task] = []
     free_ns: dict[int, int] = {}
     for call in calls:
         kernel, duration_ns = _known(call.text)
         if not kernel:
             continue
+        if physical is not None:
+            duration_ns = round(physical.of_us(call, kernel) * 1000)
         start_ns = max(call.ns + _ON_ITS_WAY_NS, free_ns.get(call.device, 0))
         free_ns[call.device] = start_ns + duration_ns
         tasks.append(Task(call, kernel, start_ns, duration_ns))
@@ -74,9 +79,9 @@ def write_summary(
         for number, task in enumerate(tasks):
             wait_ns = max(0, task.start_ns - ended_ns) if ended_ns else 0
             ended_ns = task.start_ns + task.duration_ns
-            cells = _base(task, number, wait_ns, block, names) | _counted(
-                task.core, task.duration_ns, group
-            )
+            cells = _base(task, number, wait_ns, block, names)
+            if task.shows_counters:
+                cells |= _counted(task.core, task.duration_ns, group)
             writer.writerow([cells.get(name, _NOT_KNOWN) for name in header])
 
 

@@ -1,0 +1,116 @@
+"""`python -m collector.replay.resolved_calls`: which declared calls this host has, told by a
+process of its own, since torch_npu may end the one that imports it.
+
+Where the custom OPP of vLLM-Ascend holds a function of CANN's name too, torch_npu takes that one
+(it looks into ASCEND_CUSTOM_OPP_PATH first). Both libraries are read as files, never loaded: what
+is compared are the names of aclnn functions in them.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from collector.errors import BadInput, OpmeterError
+from collector.ops.registry import all_ops
+from collector.ops.spec import OpSpec
+from collector.replay.process import session_environment
+
+_LIMIT_S = 300.0
+_ANSWER = "resolved calls: "
+_FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
+_CUSTOM = "op_api/lib/libcust_opapi.so"  # below each folder of ASCEND_CUSTOM_OPP_PATH
+_OWN = "lib64/libopapi.so"  # below ASCEND_HOME_PATH
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCall:
+    """A declared call: `lacks` is why this host does not have it, empty where it does. `library` is
+    whose it is: torch, torch_npu, or vllm-ascend, which not every host needs."""
+
+    kernel: str
+    call: str
+    library: str
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCalls:
+    """Every declared call, and the functions that two libraries have."""
+
+    calls: tuple[ResolvedCall, ...]
+    in_both: tuple[str, ...]
+
+
+def resolve_calls() -> ResolvedCalls:
+    """Ask a process of its own. OpmeterError with its last words where it does not answer."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env=session_environment("npu"),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OpmeterError(f"importing torch_npu takes more than {_LIMIT_S:g} s") from error
+    lines = done.stdout.splitlines()
+    answer = next((line for line in reversed(lines) if line.startswith(_ANSWER)), None)
+    if answer is None:
+        words = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
+        raise OpmeterError(f"importing torch_npu: {words}")
+    told = json.loads(answer.removeprefix(_ANSWER))
+    return ResolvedCalls(
+        tuple(ResolvedCall(**call) for call in told["calls"]), tuple(told["in_both"])
+    )
+
+
+def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The aclnn functions that CANN and a custom OPP have under one name."""
+    folders = filter(None, environment.get("ASCEND_CUSTOM_OPP_PATH", "").split(os.pathsep))
+    custom = {name for folder in folders for name in _functions(Path(folder) / _CUSTOM)}
+    home = environment.get("ASCEND_HOME_PATH", "")
+    return sorted(custom & _functions(Path(home) / _OWN)) if custom and home else []
+
+
+def _functions(library: Path) -> set[str]:
+    try:
+        data = library.read_bytes()
+    except OSError:
+        return set()
+    return {name.decode() for name in _FUNCTION.findall(data)}
+
+
+def _resolved() -> Iterator[ResolvedCall]:
+    import torch
+
+    from collector.replay.calls import NoOperator, resolve
+    from collector.replay.npu import import_torch_npu
+
+    roots = {"torch": torch, "torch_npu": import_torch_npu()}
+
+    def lacks(op: OpSpec) -> str:
+        try:
+            resolve(op, roots)
+        except NoOperator as error:
+            return str(error)
+        return ""
+
+    for op in all_ops():
+        yield ResolvedCall(op.kernel, op.call, op.library, lacks(op))
+
+
+if __name__ == "__main__":
+    try:
+        told = {"calls": [asdict(call) for call in _resolved()], "in_both": functions_in_both()}
+    except BadInput as problem:
+        sys.exit(str(problem))
+    sys.stdout.write(f"{_ANSWER}{json.dumps(told)}\n")
+    sys.stdout.flush()
+    os._exit(0)  # a driver's own end is of no interest here

@@ -1,0 +1,55 @@
+"""One file to attach to a report: verdicts, versions, and what the sessions left. No environment
+variable, no campaign and no credential is in it; of the user's own profile the twenty rows are."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from collector import __version__
+from collector.canonical import readable_json
+from collector.ops.verified_list import with_proved
+from collector.stack import Stack
+from collector.store.atomic import write_whole
+from jobs.doctor.machine import Check
+
+# Of a session's folder; what msprof recorded besides is large, and of no use elsewhere.
+_KEPT = frozenset(
+    {
+        *("op_summary.csv", "journal.jsonl", "session.log", "spec.json", "cases.csv"),
+        "msprof.log",
+    }
+)
+VERDICTS, PROVED = "selftest.json", "verified_on.yaml"
+
+
+def write_archive(
+    path: Path,
+    sessions: Path,
+    checks: Sequence[Check],
+    backend: str,
+    stack: Stack,
+    proved: Sequence[str],
+) -> None:
+    """Write the report, whole or not at all."""
+    verdicts = {
+        "opmeter": __version__,
+        "backend": backend,
+        "stack": stack.as_json(),
+        "checks": [asdict(check) for check in checks],
+        "proved": list(proved),
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(VERDICTS, readable_json(verdicts))
+        archive.writestr(PROVED, with_proved(stack.device, proved))
+        for file in _kept(sessions):
+            archive.write(file, str(file.relative_to(sessions)))
+    write_whole(path, buffer.getvalue())
+
+
+def _kept(sessions: Path) -> Iterator[Path]:
+    """Files of the sessions' own folders; those that a profiler made lie deeper."""
+    for folder in sorted(path for path in sessions.iterdir() if path.is_dir()):
+        yield from sorted(file for file in folder.iterdir() if file.name in _KEPT)

@@ -1,0 +1,61 @@
+"""The checks, in the order in which they run: those that others rest on first."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from collector.errors import BadInput, OpmeterError
+from jobs.doctor.machine import Check
+from jobs.selftest.attribution import check_attribution, check_failures
+from jobs.selftest.bench import Bench
+from jobs.selftest.identity import check_layouts, check_operators, check_outputs
+from jobs.selftest.own_rows import check_profile
+from jobs.selftest.recording import check_long, check_marks, check_parser, check_profiler
+from jobs.selftest.surroundings import check_environment, check_libraries
+from jobs.selftest.timing import check_cache, check_lengths, check_physics, check_sessions
+
+SelfCheck = Callable[[Bench], Check]
+_PROFILE = "profile"
+CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
+    {
+        "environment": check_environment,
+        "libraries": check_libraries,
+        "profiler": check_profiler,
+        "parser": check_parser,
+        "marks": check_marks,
+        "long": check_long,
+        "attribution": check_attribution,
+        "failures": check_failures,
+        "operators": check_operators,
+        "layouts": check_layouts,
+        "outputs": check_outputs,
+        "physics": check_physics,
+        "cache": check_cache,
+        "lengths": check_lengths,
+        "sessions": check_sessions,
+        _PROFILE: partial(check_profile, profile=None),
+    }
+)
+# What a cpu or a gpu has no like of: msprof, task ids, formats, libraries of CANN.
+OF_NPUS = frozenset({"libraries", "parser", "long", "layouts"})
+
+
+def run_checks(
+    bench: Bench, *, only: tuple[str, ...] = (), profile: Path | None = None
+) -> Iterator[Check]:
+    """The verdict of each check as it is reached. BadInput for a name that none has."""
+    if unknown := [name for name in only if name not in CHECKS]:
+        raise BadInput(f"--only {unknown[0]!r}: one of {', '.join(CHECKS)} is wanted")
+    return (_verdict(bench, name, profile) for name in only or CHECKS)
+
+
+def _verdict(bench: Bench, name: str, profile: Path | None) -> Check:
+    if name in OF_NPUS and bench.backend != "npu":
+        return Check(name, True, f"{bench.backend} has nothing like it", skipped=True)
+    check = partial(check_profile, profile=profile) if name == _PROFILE else CHECKS[name]
+    try:
+        return check(bench)
+    except OpmeterError as error:
+        words = " ".join(str(error).split())
+        return Check(name, False, words, "the report holds the log of its session")

@@ -1,0 +1,124 @@
+"""Whether durations are what a device can do, and follow what they must follow."""
+
+from math import inf
+from statistics import median
+
+from collector.measurement import Measurement
+from collector.ops.peaks import described_peaks
+from collector.ops.references import REFERENCES, reference_record
+from collector.record import CaseRecord
+from jobs.doctor.machine import Check
+from jobs.selftest.bench import Bench, Session, Wanted
+from jobs.selftest.decoding import decoding
+from jobs.selftest.recording import unmeasured
+
+_GIB = 1 << 30
+_LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed those it is published for
+# A product bound by arithmetic, and half a GiB that is read and written again.
+_LARGE = (("MatMulV2", 4096), ("Abs", 16384))
+_LARGE_OF_CPU = (("MatMulV2", 1024), ("Abs", 4096))
+_CACHED = tuple(range(2048, 8193, 1024))  # rows of 512 float32 numbers: 4 to 16 MiB
+_COLDER = 1.02
+_KEYS = (128, 1024, 8192)
+# How far medians of two sessions may lie apart: of most cases, and of any, which may have a mode
+# of its own. A cpu does other things too.
+_ALIKE = {"npu": (0.05, 0.2), "cuda": (0.05, 0.2), "cpu": (0.5, inf)}
+_FIX = "look whether clocks are lowered or the device is shared: npu-smi info, nvidia-smi"
+
+
+def check_physics(bench: Bench) -> Check:
+    """A large product and a large copy, against what the device can do at best."""
+    records = _large(bench.backend)
+    session = bench.session(Wanted("physics", records))
+    fault = unmeasured(session, len(records))  # one below the floor is `implausible`
+    peaks = described_peaks(bench.stack.device)
+    if fault or peaks is None:
+        words = f"nothing below the floor; no peaks of {bench.stack.device} are known"
+        return Check("physics", not fault, fault or words, _FIX)
+    product, copy = (m.timing.mean_us for m in session.answers if m.timing)
+    n = _LARGE[0][1]
+    reached = {
+        "arithmetic": 2 * n**3 / (product * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
+        "bandwidth": _GIB / (copy * 1e-6) / peaks.bytes_per_s,
+    }
+    words = ", ".join(f"{share:.0%} of its {name}" for name, share in reached.items())
+    is_well = all(_LEAST <= share <= _MOST for share in reached.values())
+    return Check("physics", is_well, f"{bench.stack.device}: {words}", _FIX)
+
+
+def check_cache(bench: Bench) -> Check:
+    """What a cache holds is faster than what was flushed from it."""
+    records = tuple(
+        reference_record("Add", f"{n},512;{n},512", f"{n},512", "FLOAT") for n in _CACHED
+    )
+    warm = bench.session(Wanted("warm", records))
+    cold = bench.session(Wanted("cold", records, cache="cold"))
+    if fault := unmeasured(warm, len(records)) or unmeasured(cold, len(records)):
+        return Check("cache", False, fault, _FIX)
+    ratio = median(c / w for c, w in zip(_medians(cold), _medians(warm), strict=True))
+    found = f"cold launches take {ratio:.2f} times as long as warm ones"
+    fix = "`cache: cold` would not be cold: is the last-level cache larger than torch says?"
+    return Check("cache", ratio >= _COLDER, found, fix)
+
+
+def check_lengths(bench: Bench) -> Check:
+    """A decode step of attention takes longer, the more keys it reads; its shapes are the same."""
+    records = tuple(decoding(keys) for keys in _KEYS)
+    session = bench.session(Wanted("lengths", records))
+    if fault := unmeasured(session, len(records)):
+        return Check("lengths", False, fault, _FIX)
+    times = _medians(session)
+    words = ", ".join(f"{us:.1f} us at {n:,} keys" for n, us in zip(_KEYS, times, strict=True))
+    is_rising = all(a < b for a, b in zip(times, times[1:], strict=False))
+    fix = "the lengths do not reach the kernel: rows of attention would be of one length"
+    return Check("lengths", is_rising, words, fix)
+
+
+def check_sessions(bench: Bench) -> Check:
+    """The same twelve cases in two sessions."""
+    records = _references(bench.backend)
+    first, second = (bench.session(Wanted(f"twice-{n}", records)) for n in (1, 2))
+    if fault := unmeasured(first, len(records)) or unmeasured(second, len(records)):
+        return Check("sessions", False, fault, _FIX)
+    apart = {
+        record.case.describe(): abs(b / a - 1)
+        for record, a, b in zip(records, _medians(first), _medians(second), strict=True)
+    }
+    worst = max(apart, key=lambda case: apart[case])
+    most, worst_allowed = _ALIKE[bench.backend]
+    found = f"{median(apart.values()):.1%} apart, at most {apart[worst]:.1%}: {worst}"
+    is_well = median(apart.values()) <= most and apart[worst] <= worst_allowed
+    return Check("sessions", is_well, found, _FIX)
+
+
+def _large(backend: str) -> tuple[CaseRecord, ...]:
+    dtype = "FLOAT" if backend == "cpu" else "DT_BF16"
+    (product, n), (copy, m) = _LARGE_OF_CPU if backend == "cpu" else _LARGE
+    return (
+        reference_record(product, f"{n},{n};{n},{n}", f"{n},{n}", dtype),
+        reference_record(copy, f"{m},{m}", f"{m},{m}", dtype),
+    )
+
+
+def _references(backend: str) -> tuple[CaseRecord, ...]:
+    """The reference cases; those of a cpu are a quarter as wide, and of float32."""
+    if backend != "cpu":
+        return tuple(reference_record(*shapes) for shapes in REFERENCES)
+    return tuple(
+        reference_record(kernel, _narrow(inputs), _narrow(outputs), "FLOAT")
+        for kernel, inputs, outputs in REFERENCES
+    )
+
+
+def _narrow(shapes: str) -> str:
+    slots = (slot.split(",") for slot in shapes.split(";"))
+    return ";".join(",".join(str(max(1, int(size) // 4)) for size in slot) for slot in slots)
+
+
+def _medians(session: Session) -> list[float]:
+    return [_median(m) for m in session.answers]
+
+
+def _median(measurement: Measurement) -> float:
+    assert measurement.timing is not None  # all of them are good
+    return measurement.timing.median_us

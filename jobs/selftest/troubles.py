@@ -1,0 +1,79 @@
+"""Operators that do what goes wrong in a session, and one that has company: the catalogue of the
+sessions of `jobs/selftest/attribution.py`. Everything else is replayed as declared."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from collector.case import Case
+from collector.ops import registry
+from collector.ops.spec import NpuCall, OpSpec
+
+_TOO_LARGE = 1 << 58  # bytes: no device has so many, and no counter overflows
+COMPANION = "Erf"
+
+
+def find(kernel_type: str) -> OpSpec | None:
+    """The operator of a kernel type: a trouble, or the declared one."""
+    return _TROUBLES.get(kernel_type) or registry.find(kernel_type)
+
+
+def _trouble(kernel: str, reference: Callable[..., Any], npu: NpuCall | None = None) -> OpSpec:
+    return OpSpec(
+        kernel=kernel,
+        call="torch.add",
+        slots=("x", "y"),
+        reference=reference,
+        flops=lambda case: _elements(case),
+        npu=npu or NpuCall(run=lambda api, *args: reference(_torch(), *args)),
+    )
+
+
+def _elements(case: Case) -> int:
+    return sum(slot.numel for slot in case.inputs or ())
+
+
+def _torch() -> Any:
+    import importlib
+
+    return importlib.import_module("torch")  # of a session, where it has long been imported
+
+
+def _too_large(torch: Any, x: Any, y: Any) -> Any:
+    return torch.empty(_TOO_LARGE, dtype=torch.int8, device=x.device)
+
+
+def _bad_argument(torch: Any, x: Any, y: Any) -> Any:
+    return torch.add(x, torch.cat((y, y)))
+
+
+def _killed(torch: Any, x: Any, y: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _alone(torch: Any, x: Any, y: Any) -> Any:
+    return torch.mul(x, y)
+
+
+def _in_company(api: Callable[..., Any], x: Any, y: Any) -> Any:
+    """A product, while another stream of the device is busy."""
+    torch = _torch()
+    other = torch.npu.Stream()
+    other.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(other):
+        torch.erf(x)
+    product = torch.mul(x, y)
+    torch.npu.current_stream().wait_stream(other)
+    return product
+
+
+_TROUBLES: Mapping[str, OpSpec] = MappingProxyType(
+    {
+        "OpmeterTooLarge": _trouble("OpmeterTooLarge", _too_large),
+        "OpmeterBadArgument": _trouble("OpmeterBadArgument", _bad_argument),
+        "OpmeterKilled": _trouble("OpmeterKilled", _killed),
+        "Mul": _trouble("Mul", _alone, NpuCall(run=_in_company)),
+    }
+)

@@ -1,0 +1,54 @@
+"""A bench whose sessions have run: it exports their records again, with what goes wrong."""
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collector.errors import OpmeterError
+from collector.replay.journal import JOURNAL
+from collector.replay.msprof import OUTPUT, discard_exports, profiles_of
+from collector.stack import Stack
+from jobs.selftest.bench import Session, Wanted, begun, collected
+from tests.npu.fakecann.faults import Fault, ordered, write_faults
+from tests.npu.fakecann.profiler import export
+
+
+@dataclass
+class LyingBench:
+    """Serves recorded sessions as they would be if msprof had exported them under some faults. A
+    session without any launch of the kernels in question stays as it was recorded."""
+
+    stack: Stack
+    recorded: dict[str, Session]
+    folder: Path
+    faults: tuple[Fault, ...]
+    backend: str = "npu"
+    done: dict[str, Session] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        path = write_faults(self.folder / "faults.json", *self.faults)
+        os.environ["FAKE_CANN_FAULTS"] = str(path)
+
+    def session(self, wanted: Wanted) -> Session:
+        if wanted.name not in self.recorded:
+            raise OpmeterError(f"no session {wanted.name} was recorded")
+        if wanted.name not in self.done:
+            self.done[wanted.name] = self._lied(self.recorded[wanted.name], wanted)
+        return begun(self.done[wanted.name])
+
+    def _lied(self, told: Session, wanted: Wanted) -> Session:
+        assert [case.record for case in told.spec.cases] == list(wanted.records)
+        if not any(self._concerns(fault, told) for fault in self.faults):
+            return told
+        folder = self.folder / wanted.name
+        shutil.copytree(told.folder / OUTPUT, folder / OUTPUT)
+        shutil.copy(told.folder / JOURNAL, folder)
+        discard_exports(folder)
+        for profile in profiles_of(folder / OUTPUT):
+            assert export(profile, ordered()) == 0
+        return Session(told.spec, folder, told.report, collected(told.spec, folder, told.report))
+
+    def _concerns(self, fault: Fault, told: Session) -> bool:
+        return not fault.kernel or any(row.op_type == fault.kernel for row in told.launches)

@@ -1,0 +1,193 @@
+"""`opmeter selftest npu` passes on the fake NPU, and each lie of that NPU fails its own check and
+no other. Its sessions run once; a lie is told when their records are exported again, or, where
+the device itself has to misbehave, in a session of its own."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.host.stack import local_stack
+from jobs.cli.app import app
+from jobs.selftest.bench import SessionBench
+from jobs.selftest.checks import CHECKS, run_checks
+from jobs.selftest.identity import verdict_on_outputs
+from tests.attack.selftest_bench import LyingBench
+from tests.npu.fakecann.build import build, environment
+from tests.npu.fakecann.faults import Fault
+from tests.npu.fakecann.physical import PHYSICAL, TIMES
+from tests.npu.fakecann.wheel import NoFakeCann
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+OWN = ("Exp", "Sigmoid")  # of the profile that is the user's own
+# What the device does to records, and the check that fails of it.
+LIES = {
+    "profiler": [Fault("hide_counters", kernel="Add")],
+    "parser": [Fault("refuse_export", kernel="NoSuchKernel", count=1)],
+    "marks": [Fault("lose", kernel="Neg", nth=900)],
+    "long": [Fault("wrap", kernel="Add")],
+    "attribution": [Fault("lose", kernel="Mul", call="f32[512,64]", nth=3)],
+    "operators": [Fault("between", kernel="Tanh", to="casts")],
+    "layouts": [Fault("plain", kernel=kernel) for kernel in ("MatMulV2", "QuantBatchMatmulV3")],
+    "physics": [Fault("scale", kernel="MatMulV2", share=3.0)],
+    "cache": [Fault("ignores", kernel="Add", to="cache")],
+    "lengths": [Fault("ignores", kernel="FusedInferAttentionScore", to="lengths")],
+    "sessions": [Fault("drift", kernel="SwiGlu", share=0.5)],
+    "profile": [Fault("scale", kernel=kernel, share=4.0) for kernel in OWN],
+}
+# What it does when it is asked, or what its host lacks.
+LIVE = ("environment", "libraries", "failures")
+WITHOUT_RMS_NORM = """
+import builtins, sys
+plain = builtins.__import__
+def importing(name, *others, **more):
+    found = plain(name, *others, **more)
+    if name == "torch_npu":
+        vars(sys.modules[name]).pop("npu_rms_norm", None)
+    return found
+builtins.__import__ = importing
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """The environment of a machine with one fake NPU whose times are physical."""
+    folder = tmp_path_factory.mktemp("host")
+    (folder / "version.info").write_text("version=8.5.0\n")
+    try:
+        fake = build()
+        env = environment(fake)
+    except NoFakeCann as error:
+        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    env |= {
+        "ASCEND_TOOLKIT_HOME": str(folder),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        TIMES: PHYSICAL,
+        "OPMETER_LOCKS": str(folder / "locks"),
+        "PYTHONPATH": f"{ROOT}:{env['PYTHONPATH']}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(str(fake.site))  # where the version of torch_npu is read
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def recorded(host):
+    """A whole self-test, with the rows of two of its kernels as the user's own profile."""
+    bench = SessionBench("npu", local_stack("npu"), 0, host / "sessions")
+    verdicts = list(run_checks(bench, only=tuple(name for name in CHECKS if name != "profile")))
+    sessions = {session.folder.name: session for session in bench.done}
+    write_own_profile(sessions["twice-1"].result.summary, host / "own")
+    verdicts += run_checks(bench, only=("profile",), profile=host / "own")
+    return bench, verdicts
+
+
+def write_own_profile(summary, folder):
+    folder.mkdir()
+    header, *rows = summary.read_text().splitlines(keepends=True)
+    kept = [row for row in rows if any(f",{kernel}," in row for kernel in OWN)]
+    (folder / "op_summary_20261123.csv").write_text("".join((header, *kept)))
+
+
+def failing(verdicts):
+    return {check.name: check.found for check in verdicts if not check.ok}
+
+
+def test_the_fake_npu_passes_every_check_that_it_can(recorded):
+    _, verdicts = recorded
+    assert failing(verdicts) == {}
+    assert {check.name for check in verdicts} == set(CHECKS)
+    assert [check.name for check in verdicts if check.skipped] == ["outputs"]
+
+
+@pytest.mark.parametrize("check", LIES)
+def test_a_lie_about_what_was_recorded_fails_its_own_check_and_no_other(
+    check, host, recorded, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FAKE_CANN_FAULTS", "")
+    bench, _ = recorded
+    lying = LyingBench(
+        bench.stack,
+        {session.folder.name: session for session in bench.done},
+        tmp_path / "lies",
+        tuple(LIES[check]),
+    )
+    told = run_checks(lying, only=tuple(set(CHECKS) - set(LIVE)), profile=host / "own")
+    assert list(failing(told)) == [check]
+
+
+def test_a_wrong_path_of_custom_operators_fails_the_environment_alone(
+    recorded, host, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(tmp_path / "nowhere"))
+    assert_fails_alone("environment", recorded, host, tmp_path)
+
+
+def test_a_call_that_a_release_lacks_fails_the_libraries_alone(
+    recorded, host, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_RMS_NORM)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    found = assert_fails_alone("libraries", recorded, host, tmp_path)
+    assert found == "not there: RmsNorm (torch_npu.npu_rms_norm)"
+
+
+def test_a_device_that_never_is_full_fails_the_failures_alone(
+    recorded, host, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FAKE_NPU_MEMORY", "endless")
+    found = assert_fails_alone("failures", recorded, host, tmp_path)
+    assert found == "OpmeterTooLarge: oom is wanted, rejected came"
+
+
+def assert_fails_alone(check, recorded, host, folder):
+    """Of the checks that ask the machine anew; the others look at sessions that have run."""
+    bench, _ = recorded
+    anew = SessionBench("npu", bench.stack, 0, folder / "anew")
+    told = failing(run_checks(anew, only=(*LIVE, "profiler", "lengths")))
+    assert list(told) == [check]
+    return told[check]
+
+
+def test_every_check_has_a_lie_of_its_own():
+    assert {*LIES, *LIVE, "outputs"} == set(CHECKS)
+
+
+def test_outputs_that_are_not_finite_or_far_from_the_reference_fail_the_outputs(recorded):
+    from dataclasses import replace
+
+    from collector.measurement import Outcome
+
+    bench, _ = recorded
+    good = [m for session in bench.done for m in session.answers if m.is_good][:3]
+    assert verdict_on_outputs(good).ok
+    gated = replace(good[1], outcome=Outcome.GATED, reason="output 0 is not finite")
+    assert "output 0 is not finite" in verdict_on_outputs([*good, gated]).found
+    away = replace(good[2], warnings=("output 0 is up to 3 away from the reference",))
+    assert not verdict_on_outputs([*good, away]).ok
+
+
+def test_the_command_writes_one_report_and_exits_with_one_where_a_check_fails(
+    host, recorded, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["selftest", "npu", "--only", "lengths"])
+    assert done.exit_code == 0, done.output
+    assert "ok    lengths" in done.output and "1 check, 0 failed" in done.output
+    with zipfile.ZipFile("opmeter-selftest.zip") as report:
+        verdicts = json.loads(report.read("selftest.json"))
+        assert verdicts["proved"] == ["FusedInferAttentionScore"]
+        assert verdicts["checks"][0]["ok"] is True
+        assert "lengths/op_summary.csv" in report.namelist()
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(tmp_path / "nowhere"))
+    done = CliRunner().invoke(app, ["selftest", "npu", "--only", "environment"])
+    assert done.exit_code == 1 and "FAIL  environment custom OPP: " in done.output

@@ -1,0 +1,153 @@
+"""What a self-test says, and what it leaves, without a device."""
+
+import pytest
+import yaml
+
+from collector import keys
+from collector.errors import BadInput
+from collector.ops.references import reference_record
+from collector.ops.refusals import refusal
+from collector.ops.registry import all_ops, find
+from collector.ops.verified_list import verified_on, with_proved
+from collector.replay.resolved_calls import ResolvedCall, ResolvedCalls, functions_in_both
+from collector.stack import Runtime, Stack, runtime_details
+from collector.store.memory import MemoryStore
+from collector.verified import Verified, verified_from_json, verified_to_json
+from collector.vocabulary import is_plain_format
+from jobs.doctor.machine import Check
+from jobs.selftest.attribution import _mixed
+from jobs.selftest.checks import run_checks
+from jobs.selftest.decoding import decoding
+from jobs.selftest.identity import rows_of
+from jobs.selftest.kept import keep, kept
+from jobs.selftest.surroundings import gathered, verdict_on_libraries
+from jobs.selftest.troubles import find as find_trouble
+
+pytestmark = pytest.mark.fast
+
+STACK = Stack("ATLAS_800_A2_313T_64G", "2.9.0", torch_npu="2.9.0", cann="8.5.0")
+# Over ranks alone, or with rows of layouts.csv only.
+NO_ROW = {"MoeDistributeDispatchV2", "MoeDistributeCombineV2", "GroupedMatmulSwigluQuant"}
+
+
+def test_every_operator_has_a_row_of_its_own_or_of_its_twins():
+    rows = {record.kernel_type for record in rows_of("operators")}
+    lacking = {op.kernel for op in all_ops() if not rows & op.family}
+    assert lacking == NO_ROW
+    assert "GroupedMatmulSwigluQuant" in {r.kernel_type for r in rows_of("layouts")}
+
+
+@pytest.mark.parametrize("name", ["operators", "layouts"])
+def test_rows_of_the_self_test_can_be_replayed_on_an_npu(name):
+    assert [r for r in rows_of(name) if refusal(r.case, find, "npu") is not None] == []
+
+
+def test_rows_of_operators_have_no_layout_and_those_of_layouts_each_have_one():
+    def layouts(record):
+        return [s.format for s in record.case.inputs if s.shape and not is_plain_format(s.format)]
+
+    assert not any(layouts(record) for record in rows_of("operators"))
+    for record in rows_of("layouts"):
+        packed = "64" in record.cells["Input Data Types"]
+        assert layouts(record) or packed, record.case.describe()
+
+
+@pytest.mark.parametrize("keys_a_request", [128, 1024, 8192])
+def test_a_decode_step_is_a_case_of_its_length_and_its_shapes_are_the_same(keys_a_request):
+    record = decoding(keys_a_request)
+    assert refusal(record.case, find, "npu") is None
+    assert record.cells == decoding(1).cells
+    lengths = find(record.kernel_type).runtime(record.case)["Runtime actual_seq_lengths_kv_values"]
+    assert lengths == ",".join([str(keys_a_request)] * 4)
+
+
+def test_troubles_stand_before_declared_operators_and_leave_the_others():
+    assert find_trouble("OpmeterKilled").kernel == "OpmeterKilled"
+    assert find_trouble("Mul") is not find("Mul")
+    assert find_trouble("Add") is find("Add")
+    assert find_trouble("NoSuchKernel") is None
+
+
+def test_what_was_proved_is_kept_once_and_told_of_real_devices_alone():
+    store = MemoryStore()
+    proved = Verified(STACK, ("Add", "Mul"), "2026-11-23T12:00:00+00:00")
+    fake = Stack(STACK.device, "2.9.0", details=runtime_details(Runtime.FAKE))
+    key = keep(store, proved)
+    assert keep(store, proved) == key
+    keep(store, Verified(fake, ("Add",), "2026-11-23T12:00:00+00:00"))
+    store.put("verified/notes.txt", b"somebody's")
+    assert list(kept(store)) == [proved]
+    assert keys.is_ours(key)
+
+
+def test_a_damaged_object_is_named():
+    store = MemoryStore()
+    key = keys.verified("0" * 64)
+    store.put(key, b'{"stack": 1}')
+    with pytest.raises(BadInput, match=key):
+        list(kept(store))
+
+
+def test_a_proof_reads_back_as_it_was_written():
+    proved = Verified(STACK, ("Add",), "2026-11-23T12:00:00+00:00")
+    assert verified_from_json(verified_to_json(proved)) == proved
+
+
+def test_a_report_holds_the_package_s_list_with_what_was_proved_added():
+    assert verified_on("Add") == ()  # nobody has sent a report yet
+    text = with_proved("ATLAS", ["Mul", "Add"])
+    assert yaml.safe_load(text) == {"ATLAS": ["Add", "Mul"]}
+    assert text.startswith("# Devices on which")
+
+
+def test_a_call_of_vllm_ascend_that_is_not_there_fails_nothing():
+    calls = (
+        ResolvedCall("Add", "torch.add", "torch", ""),
+        ResolvedCall("SparseFlashAttention", "torch.ops._C_ascend.sfa", "vllm-ascend", "no such"),
+    )
+    check = verdict_on_libraries(ResolvedCalls(calls, ()))
+    assert check.ok and check.found == "calls found: 1 of torch"
+
+
+def test_a_call_of_torch_npu_that_is_not_there_is_named_and_so_is_a_function_of_two_libraries():
+    calls = (ResolvedCall("RmsNorm", "torch_npu.npu_rms_norm", "torch_npu", "no such"),)
+    check = verdict_on_libraries(ResolvedCalls(calls, ()))
+    assert not check.ok and check.found == "not there: RmsNorm (torch_npu.npu_rms_norm)"
+    both = verdict_on_libraries(ResolvedCalls((), ("aclnnMoeGatingTopK",)))
+    assert "both have aclnnMoeGatingTopK: the custom OPP answers" in both.found
+
+
+def test_functions_in_two_libraries_are_read_from_their_names(tmp_path):
+    custom, home = tmp_path / "vendor", tmp_path / "cann"
+    (custom / "op_api/lib").mkdir(parents=True)
+    (home / "lib64").mkdir(parents=True)
+    names = b"\x00aclnnMoeGatingTopKGetWorkspaceSize\x00aclnnOursGetWorkspaceSize\x00"
+    (custom / "op_api/lib/libcust_opapi.so").write_bytes(b"ELF" + names)
+    (home / "lib64/libopapi.so").write_bytes(b"ELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00x")
+    env = {"ASCEND_CUSTOM_OPP_PATH": f"{custom}:", "ASCEND_HOME_PATH": str(home)}
+    assert functions_in_both(env) == ["aclnnMoeGatingTopK"]
+    assert functions_in_both({"ASCEND_HOME_PATH": str(home)}) == []
+
+
+def test_several_checks_are_one_that_names_those_which_failed():
+    good, bad = Check("disk", True, "40 GiB"), Check("npu", False, "none is there", "mount it")
+    assert gathered([good]).ok
+    assert gathered([good, bad]) == Check("environment", False, "npu: none is there", "mount it")
+
+
+def test_sizes_by_turns_are_compared_within_and_between_themselves():
+    fine = [2.0, 5.0, 30.0] * 4
+    assert _mixed(fine, 0.25) == ""
+    moved = [*fine[:3], 5.0, *fine[4:]]  # the small one took what the next size takes
+    assert _mixed(moved, 0.25) == "Add of 64 rows took 5.000 us once, and 2.000 us otherwise"
+    assert "take 30.000 us" in _mixed([30.0, 5.0, 2.0] * 4, 0.25)
+
+
+def test_a_check_that_nobody_knows_is_refused_with_those_that_are():
+    with pytest.raises(BadInput, match=r"--only 'physic': one of environment, libraries"):
+        run_checks(None, only=("physic",))
+
+
+def test_a_reference_row_of_the_self_test_is_a_plain_case():
+    record = reference_record("Add", "8,64;8,64", "8,64", "FLOAT")
+    assert refusal(record.case, find, "cpu") is None
