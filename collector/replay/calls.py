@@ -6,6 +6,7 @@ with what is missing and where it comes from.
 
 import ctypes
 import importlib
+import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from collector.case import Case
 from collector.errors import OpmeterError
 from collector.host.custom_opp import custom_opp_problem
+from collector.ops.releases import refused_on
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker
 
 STATIC = "static"
@@ -62,9 +64,14 @@ class NpuCalls:
         self._roots = {"torch": torch, "torch_npu": torch_npu}
         self._environment = environment
         self._answers: dict[Need, str] = {}
+        self._refused: dict[str, str] = {}
         self._apis: dict[str, Callable[..., Any]] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
+        if op.kernel not in self._refused:
+            self._refused[op.kernel] = refused_on(op.kernel, installed_release(op.library))
+        if reason := self._refused[op.kernel]:
+            raise NoOperator(reason)
         for need in sorted(op.npu.needs):
             self._require(need)
         run: Callable[..., Any] = partial(op.npu.run, self._api(op))
@@ -90,6 +97,15 @@ class NpuCalls:
             _NEEDS[need](self._environment)
         except (ImportError, OSError, AttributeError, NoOperator) as error:
             return f"{need.value} is needed: {' '.join(str(error).split())[:_LONGEST_REASON]}"
+        return ""
+
+
+def installed_release(library: str) -> str:
+    """The release of an operator's library, as `releases.csv` spells it; empty where none is."""
+    package = library.replace("-", "_")
+    try:
+        return f"{package}-{importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
         return ""
 
 

@@ -20,6 +20,9 @@ _OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 def ops_verb(
     kernel: Annotated[str | None, typer.Argument(help="one kernel type in full  [all]")] = None,
+    releases: Annotated[
+        bool, typer.Option("--releases", help="which releases of torch_npu and vLLM-Ascend take it")
+    ] = False,
     root: Annotated[
         str | None, typer.Option(help="a store: what self-tests proved counts too  [none]")
     ] = None,
@@ -36,13 +39,16 @@ def ops_verb(
         _show(kernel, proved)
         return
     rows = [*(_row(op, proved) for op in all_ops()), *_rows_over_ranks()]
+    if releases:
+        rows = list(_rows_of_releases())
+    columns = list(rows[0])
     if sys.stdout.isatty():
-        table = Table(*_COLUMNS)
+        table = Table(*columns)
         for row in rows:
             table.add_row(*row.values())
         Console(markup=False).print(table)
     else:
-        typer.echo("\t".join(_COLUMNS))
+        typer.echo("\t".join(columns))
         for row in rows:
             typer.echo("\t".join(row.values()))
 
@@ -64,6 +70,17 @@ def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
     needs = ", ".join(need.name.lower() for need in sorted(op.npu.needs))
     cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op, proved))
     return dict(zip(_COLUMNS, cells, strict=True))
+
+
+def _rows_of_releases() -> Iterator[Mapping[str, str]]:
+    """A column a release. What calls torch's own functions has no row: every release has those."""
+    from collector.ops.registry import all_ops
+    from collector.ops.releases import answers_of, releases
+
+    for op in all_ops():
+        if answers := answers_of(op.kernel):
+            told = {release: answers.get(release, "") for release in releases()}
+            yield {"kernel": op.kernel, "API": op.call, **told}
 
 
 def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
@@ -111,6 +128,7 @@ def _show(kernel: str, proved: Proved) -> None:
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     from collector.distribute_call import DISTRIBUTE_KERNELS
+    from collector.ops.releases import answers_of
 
     yield "kernel", op.kernel
     if op.twins:
@@ -132,3 +150,5 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.kernel in DISTRIBUTE_KERNELS:
         yield "over ranks", _OF_A_CAMPAIGN
     yield "state", _state(op, proved)
+    for release, answer in answers_of(op.kernel).items():
+        yield "release", f"{release}: {answer}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from collector.counting import counted
+from collector.ops.releases import refused_on
 from collector.replay.resolved_calls import ResolvedCalls, resolve_calls
 from jobs.doctor.machine import Check, check_machine
 from jobs.doctor.npu import check_npus
@@ -31,15 +32,20 @@ def gathered(checks: Iterable[Check]) -> Check:
 
 def check_libraries(bench: Bench) -> Check:
     """Which library has each declared call, asked of a process of its own."""
-    return verdict_on_libraries(resolve_calls())
+    return verdict_on_libraries(resolve_calls(), f"torch_npu-{bench.stack.torch_npu}")
 
 
-def verdict_on_libraries(resolved: ResolvedCalls) -> Check:
-    """A call that torch or torch_npu lacks has drifted; vLLM-Ascend's are wanted by some only."""
-    lacking = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
+def verdict_on_libraries(resolved: ResolvedCalls, release: str) -> Check:
+    """A call that torch or torch_npu lacks has drifted, where this release is not known to lack it;
+    vLLM-Ascend's are wanted by some only."""
+    away = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
+    lacking = [call for call in away if not refused_on(call.kernel, release)]
+    known = len(away) - len(lacking)
     there = [call.library for call in resolved.calls if not call.lacks]
     counts = ", ".join(f"{there.count(name)} of {name}" for name in sorted(set(there)))
     words = f"calls found: {counts}"
+    if known:
+        words += f"; {known} more are not in {release}, as is known"
     if resolved.in_both:
         names = ", ".join(resolved.in_both[:_NAMED])
         words += f"; CANN and the custom OPP both have {names}: the custom OPP answers"

@@ -6,6 +6,7 @@ from collector.case import Case
 from collector.ops.catalog.moe._routing import make_choices
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
+from collector.ops.parts.signatures import accepts
 from collector.ops.slots import Shape, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
@@ -77,7 +78,10 @@ def _npu_run(
     experts: Any,
     choices: int,
 ) -> Any:
-    named = {"drop_pad_mode": _BY_ROW, "k": choices}
+    # torch_npu before 2.13 has no `k`: it counts the weights of a token, so that without weights
+    # the call must fail rather than take one expert for all.
+    told = {"k": choices} if scales is None or accepts(api, "k") else {}
+    named = {"drop_pad_mode": _BY_ROW, **told}
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
 

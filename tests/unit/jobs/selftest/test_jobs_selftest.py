@@ -105,16 +105,23 @@ def test_a_call_of_vllm_ascend_that_is_not_there_fails_nothing():
         ResolvedCall("Add", "torch.add", "torch", ""),
         ResolvedCall("SparseFlashAttention", "torch.ops._C_ascend.sfa", "vllm-ascend", "no such"),
     )
-    check = verdict_on_libraries(ResolvedCalls(calls, ()))
+    check = verdict_on_libraries(ResolvedCalls(calls, ()), "torch_npu-2.13.0")
     assert check.ok and check.found == "calls found: 1 of torch"
 
 
 def test_a_call_of_torch_npu_that_is_not_there_is_named_and_so_is_a_function_of_two_libraries():
     calls = (ResolvedCall("RmsNorm", "torch_npu.npu_rms_norm", "torch_npu", "no such"),)
-    check = verdict_on_libraries(ResolvedCalls(calls, ()))
+    check = verdict_on_libraries(ResolvedCalls(calls, ()), "torch_npu-2.13.0")
     assert not check.ok and check.found == "not there: RmsNorm (torch_npu.npu_rms_norm)"
-    both = verdict_on_libraries(ResolvedCalls((), ("aclnnMoeGatingTopK",)))
+    both = verdict_on_libraries(ResolvedCalls((), ("aclnnMoeGatingTopK",)), "")
     assert "both have aclnnMoeGatingTopK: the custom OPP answers" in both.found
+
+
+def test_a_call_that_this_release_is_known_to_lack_is_no_drift():
+    call = ResolvedCall("SparseFlashAttention", "torch_npu.npu_sparse", "torch_npu", "no such")
+    old = verdict_on_libraries(ResolvedCalls((call,), ()), "torch_npu-2.8.0")
+    assert old.ok and "1 more are not in torch_npu-2.8.0, as is known" in old.found
+    assert not verdict_on_libraries(ResolvedCalls((call,), ()), "torch_npu-2.13.0").ok
 
 
 def test_functions_in_two_libraries_are_read_from_their_names(tmp_path):

@@ -1,0 +1,113 @@
+"""Whether a call fits a schema as PyTorch writes it, read as text: no torch is asked."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_NAME = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\(")
+_PARAMETER = re.compile(r"(?P<type>.+?)\s*(?<![\w.])(?P<name>\w+)\s*(?:=(?P<default>.+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The arguments of one call: whether each is None, those by place and those by name."""
+
+    by_place: tuple[bool, ...]
+    by_name: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a schema. What is optional takes None; what has a default may be left out."""
+
+    name: str
+    is_optional: bool
+    has_default: bool
+    by_name_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The name of an operator, without its overload, and what it takes. One `is_told` of which
+    only the name is known takes anything."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    is_told: bool = True
+
+
+def parse_schema(text: str) -> Schema:
+    """`npu_x(Tensor a, *, int b=1) -> Tensor`. Raises ValueError for text that is none."""
+    found = _NAME.match(text)
+    end = _closing(text, found.end()) if found else None
+    if found is None or end is None or not text[end + 1 :].lstrip().startswith("->"):
+        raise ValueError(f"a schema is wanted, this came: {text!r}")
+    if text[found.end() : end].strip() == "...":
+        return Schema(found[1], (), is_told=False)
+    by_name_only, parameters = False, []
+    for piece in _pieces(text[found.end() : end]):
+        if piece == "*":
+            by_name_only = True
+            continue
+        parsed = _PARAMETER.fullmatch(piece)
+        if parsed is None:
+            raise ValueError(f"an argument is wanted, this came: {piece!r} in {text!r}")
+        parameters.append(
+            Parameter(
+                parsed["name"],
+                parsed["type"].strip().endswith("?"),
+                parsed["default"] is not None,
+                by_name_only,
+            )
+        )
+    return Schema(found[1], tuple(parameters))
+
+
+def misfit(passed: Passed, schemas: Iterable[Schema]) -> str:
+    """Why a call fits none of an operator's overloads; empty where it fits one."""
+    reasons = [_misfit(passed, schema) for schema in schemas]
+    return "" if not reasons or "" in reasons else min(reasons, key=len)
+
+
+def _misfit(passed: Passed, schema: Schema) -> str:
+    if not schema.is_told:
+        return ""
+    places = [p for p in schema.parameters if not p.by_name_only]
+    if len(passed.by_place) > len(places):
+        return f"{len(passed.by_place)} arguments by place, it takes {len(places)}"
+    known = {p.name: p for p in schema.parameters}
+    if strange := [name for name, _ in passed.by_name if name not in known]:
+        return f"no argument {', '.join(strange)}"
+    placed = list(zip(places, passed.by_place, strict=False))
+    given = [*placed, *((known[name], is_none) for name, is_none in passed.by_name)]
+    names = [p.name for p, _ in given]
+    if twice := [name for name in names if names.count(name) > 1]:
+        return f"{twice[0]} twice"
+    if wanting := [p.name for p in schema.parameters if not p.has_default and p.name not in names]:
+        return f"it wants {', '.join(wanting)}"
+    no_value = [p.name for p, is_none in given if is_none and not p.is_optional]
+    return f"{no_value[0]} is None, and it wants a value" if no_value else ""
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Where the bracket closes whose inside begins at `start`."""
+    depth = 1
+    for place, letter in enumerate(text[start:], start):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return place
+    return None
+
+
+def _pieces(text: str) -> list[str]:
+    """The arguments, cut at commas that no bracket or quote holds."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if letter == "," and depth == 0 and not quote:
+            pieces.append("")
+            continue
+        if letter in "\"'":
+            quote = "" if quote == letter else quote or letter
+        depth += (letter in "([") - (letter in ")]")
+        pieces[-1] += letter
+    return [piece.strip() for piece in pieces if piece.strip()]

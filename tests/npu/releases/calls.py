@@ -1,0 +1,96 @@
+"""What the declarations pass to the functions that they name, found out without torch.
+
+A case is built with tensors that are stand-ins: whatever is asked of one, or done to it, gives
+another. The declaration's own `run` then calls a function that notes what it is given. What depends
+on the numbers in a tensor could come out otherwise; no declaration looks at them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from collector.case import Case
+from collector.ops.spec import OpSpec
+from tests.fixtures.op_rows import all_rows
+from tests.npu.releases.binding import Passed, Schema
+
+
+class StandIn:
+    """A tensor, a dtype, torch itself: everything asked of it is one more."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return StandIn()
+
+    def __getitem__(self, key: Any) -> Any:
+        return StandIn()
+
+    def __len__(self) -> int:
+        return 1
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((StandIn(), StandIn(), StandIn(), StandIn()))
+
+    def _another(self, *others: Any) -> Any:
+        return StandIn()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _another
+    __floordiv__ = __mod__ = __pow__ = __neg__ = __invert__ = __and__ = __or__ = _another
+    __lt__ = __le__ = __gt__ = __ge__ = __matmul__ = __lshift__ = __rshift__ = _another
+    __hash__ = object.__hash__
+
+
+class _Noted(Exception):
+    """The function was called: what becomes of its outputs is of no interest."""
+
+    def __init__(self, passed: Passed):
+        super().__init__(passed)
+        self.passed = passed
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """Stands for an operator of torch: it tells its schemas as torch does, and notes its call."""
+
+    schemas: tuple[Schema, ...]
+
+    def overloads(self) -> list[str]:
+        return [f"overload_{number}" for number in range(len(self.schemas))]
+
+    def __getattr__(self, name: str) -> Any:
+        schema = self.schemas[int(name.removeprefix("overload_"))]
+        return SimpleNamespace(_schema=SimpleNamespace(arguments=schema.parameters))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _Noted(Passed(_are_none(args), tuple((k, v is None) for k, v in kwargs.items())))
+
+
+def passed_by(op: OpSpec, case: Case, schemas: tuple[Schema, ...]) -> Passed:
+    """What a launch of a case passes to the function that the declaration names, where that has
+    these schemas."""
+    call = (op.npu.build or op.build)(case, StandIn())
+    try:
+        op.npu.run(_Operator(schemas), *call.args, **call.kwargs)
+    except _Noted as noted:
+        return noted.passed
+    raise AssertionError(f"{op.kernel}: its run calls nothing")
+
+
+def rows_by_kernel() -> dict[str, list[Case]]:
+    """The fixture rows, in order, by kernel type."""
+    rows: dict[str, list[Case]] = {}
+    for record in all_rows():
+        rows.setdefault(record.kernel_type, []).append(record.case)
+    return rows
+
+
+def _are_none(values: tuple[Any, ...]) -> tuple[bool, ...]:
+    return tuple(value is None for value in values)

@@ -1,0 +1,72 @@
+"""`python -m tests.npu.releases.matrix`: writes anew which releases take the calls of the catalogue
+(`collector/data/releases.csv`), from the schemas beside this file. It needs neither torch nor the
+network; read the difference before it is committed.
+"""
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.ops.registry import all_ops
+from collector.ops.releases import ABSENT, BOUND, OTHERWISE, UNTOLD
+from collector.ops.spec import OpSpec
+from collector.table import table_bytes
+from tests.npu.releases.binding import Schema, misfit, parse_schema
+from tests.npu.releases.calls import passed_by, rows_by_kernel
+from tests.npu.releases.wheels import FOLDER, RELEASES
+
+Schemas = Mapping[str, tuple[Schema, ...]]
+NAMES = tuple(release.replace("==", "-") for release in RELEASES)
+
+
+def matrix() -> bytes:
+    """A row an operator of torch_npu's or vLLM-Ascend's, a column a release of either."""
+    rows = rows_by_kernel()
+    table = [
+        [op.kernel, op.call, *(answer(op, release, rows.get(op.kernel, [])) for release in NAMES)]
+        for op in all_ops()
+        if op.library != "torch" and op.kernel not in DISTRIBUTE_KERNELS
+    ]
+    return table_bytes(("Kernel Type", "API", *NAMES), table)
+
+
+def answer(op: OpSpec, release: str, cases: list) -> str:
+    """How a release takes the calls of an operator's rows; empty where it is another library's."""
+    if not release.startswith("vllm_ascend" if op.library == "vllm-ascend" else "torch_npu"):
+        return ""
+    schemas = schemas_of(release).get(op.call.rpartition(".")[2], ())
+    if not schemas:
+        return ABSENT
+    passed = [passed_by(op, case, schemas) for case in cases]
+    if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
+        return "; ".join(wrong)
+    if not any(schema.is_told for schema in schemas):
+        return UNTOLD
+    newest = schemas_of(_newest(release)).get(op.call.rpartition(".")[2], ())
+    as_newest = [passed_by(op, case, newest) for case in cases] if newest else passed
+    return BOUND if passed == as_newest else OTHERWISE
+
+
+@cache
+def schemas_of(release: str) -> Schemas:
+    """The schemas that a wheel has, by name without the overload."""
+    found: dict[str, list[Schema]] = {}
+    for line in (FOLDER / f"{release}.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            schema = parse_schema(line)
+            found.setdefault(schema.name, []).append(schema)
+    return {name: tuple(schemas) for name, schemas in found.items()}
+
+
+def _newest(release: str) -> str:
+    library = release.partition("-")[0]
+    return [name for name in NAMES if name.startswith(library)][-1]
+
+
+if __name__ == "__main__":
+    path = Path(str(files("collector") / "data" / "releases.csv"))
+    path.write_bytes(matrix())
+    sys.stdout.write(f"{path}\n")

@@ -1,0 +1,151 @@
+"""`python -m tests.npu.releases.wheels [RELEASE...]`: writes anew which schemas the releases of
+torch_npu and vLLM-Ascend have of the operators that declarations call (`schemas/`).
+
+The wheels come from the package index that pip is set up with, 250 MB in all, and are read as
+files: their libraries hold every schema as text. Operators that vLLM-Ascend registers in Python
+are read from its source. Each file names its wheel and the wheel's sha256.
+"""
+
+import ast
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from collector.ops.registry import all_ops
+from tests.npu.releases.binding import parse_schema
+
+FOLDER = Path(__file__).parent / "schemas"
+# What users run, and the oldest and newest; docs/operators.md says which serving release has which.
+RELEASES = (
+    *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")),
+    *(f"vllm_ascend=={v}" for v in ("0.11.0", "0.13.0", "0.18.0", "0.23.0")),
+)
+_TEXT = re.compile(rb"[\x20-\x7e]{8,}")
+_SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
+# Operators of ATB that C++ registers without a schema: the texts for people have their arguments,
+# or a list their names alone.
+_DOCUMENTED = re.compile(r"^torch_npu\.atb\.(\w+)\((.*)\) -> .+$", re.MULTILINE)
+_LISTED = re.compile(r"^    '(\w+)',$", re.MULTILINE)
+_REGISTERED = re.compile(r'op_name="(\w+)",\s*op_func=(\w+)')
+
+
+def main(releases: list[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for release in releases or RELEASES:
+        with tempfile.TemporaryDirectory() as folder:
+            wheel = _download(release, Path(folder))
+            path = FOLDER / f"{release.replace('==', '-')}.txt"
+            path.write_text("\n".join(_lines(wheel)) + "\n")
+            sys.stdout.write(f"{path}\n")
+
+
+def called_names(library: str) -> frozenset[str]:
+    """The last names of the functions of a library that declarations call."""
+    return frozenset(op.call.rpartition(".")[2] for op in all_ops() if op.library == library)
+
+
+def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:
+    """The schemas of operators that stand in a library's bytes."""
+    texts = (found.group().decode() for found in _TEXT.finditer(data))
+    wanted = frozenset(names)
+    found = (t for t in texts if (s := _SCHEMA.fullmatch(t)) is not None and s[1] in wanted)
+    # Compilers keep parts of texts in code: what is left of one is none.
+    found = (t for t in found if t.count("(") == t.count(")"))
+    return {" ".join(t.split()) for t in found}
+
+
+def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]:
+    """The same of a package in Python: functions, and those registered under another name."""
+    wanted = frozenset(names)
+    pairs = (pair for source in sources for pair in _REGISTERED.findall(source))
+    registered = {function: name for name, function in pairs}
+    found = set()
+    for node in (node for source in sources for node in ast.parse(source).body):
+        if isinstance(node, ast.FunctionDef):
+            name = registered.get(node.name, node.name)
+            if name in wanted:
+                found.add(f"{name}({', '.join(_arguments(node.args))}) -> Any")
+    return found
+
+
+def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:
+    """What torch_npu's own pages and lists say of ATB's operators."""
+    wanted = frozenset(names)
+    told = {name: _as_any(inside) for name, inside in _DOCUMENTED.findall(source)}
+    known = {**dict.fromkeys(_LISTED.findall(source), "..."), **told}
+    return {f"{name}({inside}) -> Any" for name, inside in known.items() if name in wanted}
+
+
+def _as_any(arguments: str) -> str:
+    """Arguments as Python writes them; those with a default may be None."""
+    pieces = (piece.strip() for piece in arguments.split(","))
+    return ", ".join(p if p == "*" else f"Any{'?' if '=' in p else ''} {p}" for p in pieces)
+
+
+def _arguments(args: ast.arguments) -> Iterator[str]:
+    """As a schema spells them; Python's annotations say which may be None."""
+    plain = args.posonlyargs + args.args
+    defaults = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
+    for arg, default in zip(plain, defaults, strict=True):
+        yield _argument(arg, default)
+    if args.kwonlyargs:
+        yield "*"
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield _argument(arg, default)
+
+
+def _argument(arg: ast.arg, default: ast.expr | None) -> str:
+    annotation = ast.unparse(arg.annotation) if arg.annotation else "None"
+    optional = "?" if "None" in annotation or "Optional" in annotation else ""
+    value = "" if default is None else f"={ast.unparse(default)}"
+    return f"Any{optional} {arg.arg}{value}"
+
+
+def _download(release: str, folder: Path) -> Path:
+    command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps")
+    subprocess.run([*command, "--only-binary", ":all:", "-d", str(folder), release], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def _lines(wheel: Path) -> Iterator[str]:
+    yield f"# {wheel.name}"
+    yield f"# sha256 {hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+    is_ours = wheel.name.startswith("vllm_ascend")
+    names = called_names("vllm-ascend" if is_ours else "torch_npu")
+    found: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if ".so" in name:
+                found |= schemas_in(archive.read(name), names)
+        read = [archive.read(n).decode("utf-8-sig") for n in archive.namelist() if _is_told(n)]
+    if is_ours:
+        found |= schemas_of_sources(read, names)
+    else:
+        found |= _told_besides(read, found, names)
+    yield from sorted(found)
+
+
+def _is_told(name: str) -> bool:
+    """Sources that tell of operators: all of vLLM-Ascend's, and torch_npu's pages of ATB's."""
+    is_of_atb = name.rpartition("/")[2] in ("_atb_ops.py", "_atb_api_docs.py")
+    return name.endswith(".py") and (name.startswith("vllm_ascend/") or is_of_atb)
+
+
+def _told_besides(sources: Iterable[str], found: set[str], names: Iterable[str]) -> set[str]:
+    """Of operators that have no schema as text; their pages before the list of their names."""
+    have = {parse_schema(text).name for text in found}
+    best: dict[str, str] = {}
+    for text in (t for source in sources for t in schemas_of_texts(source, set(names) - have)):
+        name = parse_schema(text).name
+        if name not in best or "..." in best[name]:
+            best[name] = text
+    return set(best.values())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

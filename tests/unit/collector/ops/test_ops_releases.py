@@ -1,0 +1,198 @@
+"""Which releases take the calls of the catalogue: from the schemas that their wheels hold."""
+
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.ops.parts.signatures import accepts
+from collector.ops.registry import all_ops
+from collector.ops.releases import ABSENT, OTHERWISE, answers_of, refused_on, releases
+from jobs.cli.app import app
+from tests.npu.releases.binding import Passed, misfit, parse_schema
+from tests.npu.releases.matrix import matrix, schemas_of
+from tests.npu.releases.wheels import (
+    FOLDER,
+    RELEASES,
+    schemas_in,
+    schemas_of_sources,
+    schemas_of_texts,
+)
+
+pytestmark = pytest.mark.fast
+
+TORCH_NPU = [r.replace("==", "-") for r in RELEASES if r.startswith("torch_npu")]
+
+
+def test_the_matrix_is_that_of_the_wheels():
+    held = (files("collector") / "data" / "releases.csv").read_bytes()
+    assert held == matrix(), "python -m tests.npu.releases.matrix writes it anew"
+
+
+def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_releases():
+    for op in all_ops():
+        if op.library == "torch" or op.kernel in DISTRIBUTE_KERNELS:
+            assert answers_of(op.kernel) == {}
+            continue
+        mine = "vllm_ascend" if op.library == "vllm-ascend" else "torch_npu"
+        assert set(answers_of(op.kernel)) == {r for r in releases() if r.startswith(mine)}
+
+
+def test_each_list_of_schemas_names_its_wheel_and_the_wheel_s_hash():
+    for release in releases():
+        wheel, sha256 = (FOLDER / f"{release}.txt").read_text().splitlines()[:2]
+        assert wheel.startswith(f"# {release}-cp311-") and wheel.endswith(".whl")
+        assert len(sha256.removeprefix("# sha256 ")) == 64
+
+
+def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema_is_not_told():
+    words = {op.kernel: answers_of(op.kernel).get("torch_npu-2.13.0", "bound") for op in all_ops()}
+    assert {k: word for k, word in words.items() if word != "bound"} == {
+        "ReshapeAndCacheNdKernel": "there, its schema is not told"
+    }
+
+
+@pytest.mark.parametrize(
+    ("kernel", "answers"),
+    [
+        ("ScatterPaKvCache", ["no argument cache_mode"] * 3 + ["bound"] * 3),
+        ("MoeFinalizeRoutingV2", [OTHERWISE] * 4 + ["bound"] * 2),
+        ("InplaceAddRmsNorm", [ABSENT] * 3 + ["bound"] * 3),
+        ("SparseFlashAttention", [ABSENT] * 2 + ["bound"] * 4),
+        ("LightningIndexer", [ABSENT] * 2 + ["bound"] * 4),
+    ],
+)
+def test_known_drift_is_seen(kernel, answers):
+    assert [answers_of(kernel)[release] for release in TORCH_NPU] == answers
+
+
+def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
+    assert refused_on("SparseFlashAttention", "torch_npu-2.8.0") == (
+        "torch_npu 2.8.0 has no such function: torch_npu 2.9.0 or 2.10.0.post4 or 2.13.0 or "
+        "2.14.0 takes it"
+    )
+    said = refused_on("ScatterPaKvCache", "torch_npu-2.9.0")
+    assert said.startswith("torch_npu 2.9.0 takes it otherwise (no argument cache_mode): torch_npu")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "release"),
+    [
+        ("ScatterPaKvCache", "torch_npu-2.10.0.post4"),  # takes it
+        ("MoeFinalizeRoutingV2", "torch_npu-2.9.0"),  # takes it otherwise, and is given that
+        ("ScatterPaKvCache", "torch_npu-2.9.0.post9"),  # nobody has looked
+        ("Add", "torch-2.9.0"),
+        ("NoSuchKernel", "torch_npu-2.9.0"),
+        ("SparseFlashAttention", ""),
+    ],
+)
+def test_nothing_is_refused_that_is_taken_or_not_known(kernel, release):
+    assert refused_on(kernel, release) == ""
+
+
+def test_the_command_shows_the_matrix_and_a_kernel_s_row():
+    said = CliRunner().invoke(app, ["ops", "--releases"]).output
+    lines = said.splitlines()
+    assert lines[0].split("\t")[:3] == ["kernel", "API", "torch_npu-2.7.1"]
+    assert len(lines) == 1 + sum(1 for op in all_ops() if answers_of(op.kernel))
+    said = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
+    assert "release      torch_npu-2.9.0: absent\n" in said
+
+
+SCHEMA = "npu_x.out(Tensor(a!) a, Tensor? b, *, str mode='PA,NZ (x)', int[2] k=[0, 1]) -> (Tensor)"
+
+
+def test_a_schema_is_read_with_brackets_quotes_and_overloads():
+    schema = parse_schema(SCHEMA)
+    told = [(p.name, p.is_optional, p.has_default, p.by_name_only) for p in schema.parameters]
+    assert schema.name == "npu_x"
+    assert told == [
+        ("a", False, False, False),
+        ("b", True, False, False),
+        ("mode", False, True, True),
+        ("k", False, True, True),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "npu_x", "npu_x(Tensor a", "npu_x(Tensor a)", "x(1+) -> T"])
+def test_text_that_is_no_schema_is_refused_in_one_line(text):
+    with pytest.raises(ValueError, match="is wanted, this came") as error:
+        parse_schema(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("by_place", "by_name", "fault"),
+    [
+        ((False, True), (), ""),
+        ((False,), (("b", False),), ""),
+        ((False, False), (("k", False),), ""),
+        ((False, False, False), (), "3 arguments by place, it takes 2"),
+        ((False, False), (("cache_mode", False),), "no argument cache_mode"),
+        ((False,), (), "it wants b"),
+        ((True, False), (), "a is None, and it wants a value"),
+        ((False, False), (("b", False),), "b twice"),
+    ],
+)
+def test_a_call_fits_or_the_reason_is_told(by_place, by_name, fault):
+    assert misfit(Passed(by_place, by_name), [parse_schema(SCHEMA)]) == fault
+
+
+def test_one_overload_that_fits_is_enough_and_an_untold_one_takes_all():
+    two = Passed((False, False), ())
+    assert misfit(two, [parse_schema("x(Tensor a) -> T"), parse_schema(SCHEMA)]) == ""
+    assert misfit(two, [parse_schema("x(...) -> Any")]) == ""
+
+
+@given(st.text("npu_x(),*?=-> Tensor'\"[]!.", max_size=60))
+def test_any_text_is_a_schema_or_refused(text):
+    try:
+        schema = parse_schema(text)
+    except ValueError:
+        return
+    assert schema.name
+
+
+def test_schemas_are_found_in_a_library_s_bytes_and_broken_ones_are_not():
+    data = b"\x7fELF\x00npu_x(Tensor a) -> Tensor\x00npu_y(Tensor a) -> Tensor\x00npu_x(Ten"
+    data += b"\x00npu_x.out(Tensor a, Tensor(a!) o) -> (Tensor(load(Tens\x00"
+    assert schemas_in(data, {"npu_x"}) == {"npu_x(Tensor a) -> Tensor"}
+
+
+def test_operators_that_python_registers_are_read_from_its_source():
+    source = (
+        "def impl(x: Tensor, y: Tensor | None = None, *, s: float): ...\n"
+        'direct_register_custom_op(\n    op_name="scaled",\n    op_func=impl,\n)\n'
+    )
+    found = schemas_of_sources([source], {"scaled"})
+    assert found == {"scaled(Any x, Any? y=None, *, Any s) -> Any"}
+
+
+def test_operators_of_atb_are_read_from_pages_and_lists():
+    page = "torch_npu.atb.load(key, *, starts=None) -> (Tensor, Tensor)\n"
+    assert schemas_of_texts(page, {"load"}) == {"load(Any key, *, Any? starts=None) -> Any"}
+    assert schemas_of_texts("ALL = [\n    'load',\n]\n", {"load"}) == {"load(...) -> Any"}
+
+
+def test_a_function_tells_what_it_takes_and_one_that_does_not_is_taken_to():
+    class Names:
+        def __init__(self, *names):
+            self.arguments = [type("Argument", (), {"name": name}) for name in names]
+
+    class Operator:
+        first = type("Overload", (), {"_schema": Names("x", "k")})
+
+        def overloads(self):
+            return ["first"]
+
+    assert accepts(Operator(), "k") and not accepts(Operator(), "cache_mode")
+    assert accepts(print, "anything")
+
+
+def test_a_schema_s_file_holds_none_twice():
+    for release in releases():
+        for schemas in schemas_of(release).values():
+            assert len(set(schemas)) == len(schemas)
