@@ -55,6 +55,17 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
         ),
     },
     "_C_ascend": {
+        "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
+        "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
+        "int drop_pad_mode=0, int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, "
+        "int quant_mode=0, int[2] active_expert_range=[], int row_idx_type=0) "
+        "-> (Tensor, Tensor, Tensor, Tensor)": lambda torch, named: _routed(torch, named),
+        "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *, "
+        "Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None, "
+        "Tensor? block_table=None, str layout_query='BSND', str layout_key='BSND', "
+        "int sparse_count=2048, int sparse_mode=3) -> Tensor": lambda torch, named: named[
+            "query"
+        ].new_empty((len(named["query"]), 1, named["sparse_count"]), dtype=torch.int32),
         "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) "
         "-> Tensor": lambda torch, named: torch.empty_like(named["logits"]),
         "batch_matmul_transpose(Tensor tensor_a, Tensor tensor_b, Tensor tensor_c, "
@@ -82,6 +93,18 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vllm_ascend.ops.triton.rope.rope_forward_triton_siso": lambda qk, *args, **named: qk,
 }
+
+
+def _routed(torch: Any, named: dict[str, Any]) -> Any:
+    """Rows in the order of experts, their places, counts, and a number for each row."""
+    x, rows = named["x"], named["expert_idx"].numel()
+    dtype = x.dtype if named["quant_mode"] == -1 else torch.int8
+    return (
+        x.new_empty((rows, x.shape[1]), dtype=dtype),
+        x.new_empty((rows,), dtype=torch.int32),
+        x.new_empty((named["expert_num"],), dtype=torch.int64),
+        x.new_empty((rows,), dtype=torch.float32),
+    )
 
 
 def _row_statistics(torch: Any, x: Any, gamma: Any) -> Any:

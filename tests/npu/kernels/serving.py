@@ -34,5 +34,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "qkv_rmsnorm_rope": "split_qkv_rmsnorm_rope_kernel",
     "muls_add": "muls_add_kernel",
     "npu_apply_top_k_top_p": "ApplyTopKTopPCustom",
+    "npu_lightning_indexer": "LightningIndexerVllm",
+    "npu_moe_init_routing_custom": "MoeInitRoutingCustom",
     "mla_preprocess": "mla_preprocess_0_mix_aic",
 }

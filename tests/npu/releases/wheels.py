@@ -25,6 +25,7 @@ RELEASES = (
     *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")),
     *(f"vllm_ascend=={v}" for v in ("0.11.0", "0.13.0", "0.18.0", "0.23.0")),
 )
+OWN_OPERATORS = "# torch.ops._C_ascend: "
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
 # Operators of ATB that C++ registers without a schema: the texts for people have their arguments,
@@ -119,6 +120,8 @@ def _lines(wheel: Path) -> Iterator[str]:
     names = called_names("vllm-ascend" if is_ours else "torch_npu")
     found: set[str] = set()
     with zipfile.ZipFile(wheel) as archive:
+        if own := sorted(own_operators(archive)):
+            yield f"{OWN_OPERATORS}{' '.join(own)}"
         for name in archive.namelist():
             if ".so" in name:
                 found |= schemas_in(archive.read(name), names)
@@ -128,6 +131,14 @@ def _lines(wheel: Path) -> Iterator[str]:
     else:
         found |= _told_besides(read, found, names)
     yield from sorted(found)
+
+
+def own_operators(archive: zipfile.ZipFile) -> set[str]:
+    """The operators of `torch.ops._C_ascend`, all of them: vLLM-Ascend's extension holds no other
+    schemas."""
+    extensions = (n for n in archive.namelist() if n.startswith("vllm_ascend/vllm_ascend_C."))
+    texts = (t.group().decode() for n in extensions for t in _TEXT.finditer(archive.read(n)))
+    return {found[1] for text in texts if (found := _SCHEMA.fullmatch(text)) is not None}
 
 
 def _is_told(name: str) -> bool:

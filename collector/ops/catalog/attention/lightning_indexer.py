@@ -1,199 +1,30 @@
-"""The keys that matter most to each query: a weighted sum over heads of relu(query * key)."""
+"""The keys that matter most to each query: CANN's own kernel."""
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
-
-from collector.case import Case
-from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
-from collector.ops.catalog.attention._pages import held_keys, make_table
-from collector.ops.catalog.attention._sizes import named_output
-from collector.ops.catalog.attention._sparse import (
-    CAUSAL,
-    Rule,
-    Slots,
-    SparseCall,
-    block_size_fits,
-    read_sparse,
-    sparse_columns,
-    sparse_limit,
-    sparse_rules,
+from collector.ops.catalog.attention._indexer import (
+    CONSTRAINTS,
+    OPTIONAL_OUTPUTS,
+    SLOTS,
+    build,
+    columns,
+    flops,
+    launch,
+    reference,
+    traffic,
+    untold,
 )
-from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
-from collector.ops.parts.shares import running
-from collector.ops.slots import input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-
-_QUERY, _KEY, _WEIGHTS = range(3)
-_PLACES = Slots(query=_QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
-_USUAL_TOPK = 2048
-_TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
-_VALUES = 1
-# Scores of one step of the reference, in float32.
-_STEP_BYTES = 64 << 20
-
-
-@lru_cache(maxsize=256)
-def _read(case: Case) -> SparseCall | Rule:
-    found = output_shape(case)
-    try:
-        told = number(case, "topk")
-    except NoNumber:
-        return Rule.NUMBERS
-    return read_sparse(case, _PLACES, found[-1] if found else told or _USUAL_TOPK)
-
-
-def _build(case: Case, make: TensorMaker) -> Call:
-    call: Any = _read(case)
-    slots = case.inputs or ()
-    tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
-    lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
-    values = named_output(case, _VALUES)
-    kept = make.full(values, (case.outputs or ())[_VALUES].dtype, 0) if values else None
-    return Call((*tensors, *lengths, make_table(make, call.pages), kept), {"call": call})
-
-
-def _reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    kept: Any,
-    *,
-    call: SparseCall,
-) -> Any:
-    shape = (call.tokens, 1, call.topk)
-    indices = torch.full(shape, -1, dtype=torch.int32, device=query.device)
-    values = None if kept is None else torch.zeros_like(kept)
-    pool = key.flatten(2)
-    for request in call.requests():
-        keys = held_keys(pool, table, call.pages, request.index, request.keys, 1)[0]
-        most = min(call.topk, request.keys)
-        places = torch.arange(request.keys, device=query.device)
-        step = max(1, _STEP_BYTES // (4 * call.heads * request.keys))
-        for first in range(0, request.queries, step):
-            last = min(first + step, request.queries)
-            rows = slice(request.start + first, request.start + last)
-            scores = _scores(torch, query[rows], keys, weights[rows])
-            if call.sparse_mode == CAUSAL:
-                ends = torch.arange(first, last, device=query.device) + (
-                    request.keys - request.queries
-                )
-                scores.masked_fill_(places > ends.unsqueeze(1), float("-inf"))
-            best = scores.topk(most)
-            hidden = best.values == float("-inf")
-            indices[rows, 0, :most] = best.indices.masked_fill_(hidden, -1).to(torch.int32)
-            if values is not None:
-                values[rows, 0, :most] = best.values.masked_fill_(hidden, 0).to(values.dtype)
-    return indices, values
-
-
-def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
-    """What each key is to each query: (queries, keys) float32."""
-    products = torch.mm(query.flatten(0, 1), keys.t()).relu_().view(*query.shape[:2], -1)
-    return torch.bmm(weights.unsqueeze(1).float(), products.float()).squeeze(1)
-
-
-def _launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    kept: Any,
-    *,
-    call: SparseCall,
-) -> Any:
-    """The function gives no values beside a paged cache, though a profile names their shape:
-    the tensor that stands for them is not written."""
-    indices, _ = api(
-        *(query, key, weights),
-        actual_seq_lengths_query=query_ends,
-        actual_seq_lengths_key=key_lengths,
-        block_table=table,
-        layout_query="TND",
-        layout_key="PA_BSND",
-        sparse_count=call.topk,
-        sparse_mode=call.sparse_mode,
-    )
-    return indices, kept
-
-
-def _columns(case: Case) -> Mapping[str, str]:
-    call = _read(case)
-    return {} if isinstance(call, Rule) else sparse_columns(case, call, {})
-
-
-def _flops(case: Case) -> int:
-    """For each pair of a query and a key it sees and each head, a product of D numbers and a
-    weighted sum."""
-    call = _read(case)
-    if isinstance(call, Rule):
-        return 0
-    return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
-
-
-def _traffic(case: Case) -> int:
-    """Queries, weights, every key that a request holds, and the indices."""
-    call = _read(case)
-    if isinstance(call, Rule):
-        return 0
-    read = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
-    return read + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
-
-
-def _outputs_fit(case: Case) -> bool:
-    found = output_shape(case)
-    wanted = (*input_shape(case, _QUERY)[:1], 1, *(found or ())[-1:])
-    return found in (None, wanted) and named_output(case, _VALUES) in (None, wanted)
-
-
-def _weights_fit(case: Case) -> bool:
-    query, _, weights, *_ = case.inputs or ()
-    dtypes = ("FLOAT", query.known_dtype.spelling if query.known_dtype else "")
-    known = weights.known_dtype
-    return weights.shape == (query.shape or ())[:2] and bool(known and known.spelling in dtypes)
-
+from collector.ops.spec import NpuCall, OpSpec
 
 OP = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
-    slots=(
-        *("query", "key", "weights", "actual_seq_lengths_query", "actual_seq_lengths_key"),
-        "block_table",
-    ),
-    optional_outputs=frozenset({_VALUES}),
-    reference=_reference,
-    build=_build,
-    flops=_flops,
-    traffic=_traffic,
-    npu=NpuCall(run=_launch),
-    runtime=_columns,
-    untold=lambda case: untold_lengths(case, _PLACES.table),
-    constraints=(
-        inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
-        one_dtype((_QUERY, _KEY), (_VALUES,)),
-        inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (_WEIGHTS,)),
-        Constraint(
-            "weights (T,N) are wanted in FLOAT or the query's dtype",
-            _weights_fit,
-        ),
-        inputs_are(("INT32",), (3, 4, 5)),
-        outputs_are(("INT32",), (0,)),
-        *sparse_rules(_read),
-        Constraint("indices (T,1,topk) are wanted, and values like them or none", _outputs_fit),
-        sparse_limit(_read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
-        sparse_limit(_read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
-        sparse_limit(_read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
-        sparse_limit(
-            _read,
-            "topk wants 1 to 2048, or 3072, 4096 .. 8192",
-            lambda call: call.topk in _TOPKS,
-        ),
-    ),
+    slots=SLOTS,
+    optional_outputs=OPTIONAL_OUTPUTS,
+    reference=reference,
+    build=build,
+    flops=flops,
+    traffic=traffic,
+    npu=NpuCall(run=launch),
+    runtime=columns,
+    untold=untold,
+    constraints=CONSTRAINTS,
 )

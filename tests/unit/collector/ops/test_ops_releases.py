@@ -1,6 +1,7 @@
 """Which releases take the calls of the catalogue: from the schemas that their wheels hold."""
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from tests.npu.releases.binding import Passed, misfit, parse_schema
 from tests.npu.releases.matrix import matrix, schemas_of
 from tests.npu.releases.wheels import (
     FOLDER,
+    OWN_OPERATORS,
     RELEASES,
     schemas_in,
     schemas_of_sources,
@@ -190,6 +192,16 @@ def test_a_function_tells_what_it_takes_and_one_that_does_not_is_taken_to():
 
     assert accepts(Operator(), "k") and not accepts(Operator(), "cache_mode")
     assert accepts(print, "anything")
+
+
+@pytest.mark.parametrize("release", ["vllm_ascend-0.18.0", "vllm_ascend-0.23.0"])
+def test_every_operator_of_vllm_ascend_is_told_of(release):
+    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
+    own = next(line for line in lines if line.startswith(OWN_OPERATORS))
+    page = (Path(__file__).parents[4] / "docs/operators.md").read_text()
+    names = own.removeprefix(OWN_OPERATORS).split()
+    assert len(names) >= 29
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_a_schema_s_file_holds_none_twice():

@@ -7,13 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import CaseRejected
-from collector.ops.catalog.attention import lightning_indexer, sparse_flash_attention
+from collector.ops.catalog.attention import _indexer, sparse_flash_attention
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from tests.fixtures.op_rows import rows_of
 
 ATTENTION, INDEXER = find("SparseFlashAttention"), find("LightningIndexer")
-ROWS = {op.kernel: rows_of(op.kernel) for op in (ATTENTION, INDEXER)}
+OURS = find("LightningIndexerVllm")
+ROWS = {op.kernel: rows_of(op.kernel) for op in (ATTENTION, INDEXER, OURS)}
 ALL_ROWS = [row for rows in ROWS.values() for row in rows]
 
 
@@ -80,13 +81,18 @@ def test_keys_and_values_are_one_cache_of_disjoint_pages(build):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("row", ROWS["LightningIndexer"], ids=lambda row: row.case.describe()[:40])
+@pytest.mark.parametrize(
+    "row",
+    [*ROWS["LightningIndexer"], *ROWS["LightningIndexerVllm"]],
+    ids=lambda row: row.case.describe()[:40],
+)
 def test_the_indexer_finds_the_best_keys(torch, build, launch, monkeypatch, row):
-    monkeypatch.setattr(lightning_indexer, "_STEP_BYTES", 1 << 9)
+    monkeypatch.setattr(_indexer, "_STEP_BYTES", 1 << 9)
     call = build(row.case, wide=True)
     query, key, weights, *_, table, _ = call.args
     sizes = call.kwargs["call"]
-    indices, values = launch(row.case, call)
+    indices, *more = launch(row.case, call)
+    values = more[0] if more else None
     for t, (request, seen) in enumerate(tokens(sizes)):
         keys = torch.stack([token(key, table, request, place) for place in range(seen)])
         products = (query[t].double() @ keys.t()).relu()

@@ -118,11 +118,15 @@ def test_gating_top_k_softmax(torch, case_of, build, launch):
     assert numbers.reshape(6, 2).tolist() == [[row, row + 6] for row in range(6)]
 
 
+ROUTING = pytest.mark.parametrize("kernel", ["MoeInitRoutingV3", "MoeInitRoutingCustom"])
+
+
+@ROUTING
 @pytest.mark.parametrize("scaled", [False, True])
-def test_init_routing(torch, case_of, build, launch, scaled):
+def test_init_routing(torch, case_of, build, launch, scaled, kernel):
     scale = "6" if scaled else ""
     cells = (f"6,5;6,2;{scale};", "FLOAT;INT32;FLOAT;DT_UNDEFINED")
-    case = case_of("MoeInitRoutingV3", *cells, "12,5;12;4;12", "FLOAT;INT32;INT64;FLOAT")
+    case = case_of(kernel, *cells, "12,5;12;4;12", "FLOAT;INT32;INT64;FLOAT")
     x, choices = (call := build(case)).args
     expanded, places, counts, scales = launch(case, call)
     order = sorted_choices(choices)
@@ -134,11 +138,14 @@ def test_init_routing(torch, case_of, build, launch, scaled):
         assert torch.equal(scales, torch.stack([call.kwargs["scale"][t] for _, t, _ in order]))
 
 
+@ROUTING
 @pytest.mark.parametrize("smoothed", [False, True])
-def test_init_routing_quantises_each_row_to_its_maximum(torch, case_of, build, launch, smoothed):
+def test_init_routing_quantises_each_row_to_its_maximum(
+    torch, case_of, build, launch, smoothed, kernel
+):
     scale = "4,5" if smoothed else ""
     cells = (f"6,5;6,2;{scale};", "FLOAT;INT32;FLOAT;DT_UNDEFINED")
-    case = case_of("MoeInitRoutingV3", *cells, "12,5;12;4;12", "INT8;INT32;INT64;FLOAT")
+    case = case_of(kernel, *cells, "12,5;12;4;12", "INT8;INT32;INT64;FLOAT")
     x, choices = (call := build(case)).args
     assert call.kwargs["quant_mode"] == 1
     expanded, _, _, scales = launch(case, call)
