@@ -8,12 +8,13 @@ are read from its source. Each file names its wheel and the wheel's sha256.
 
 import ast
 import hashlib
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collector.ops.registry import all_ops
@@ -25,6 +26,8 @@ RELEASES = (
     *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")),
     *(f"vllm_ascend=={v}" for v in ("0.11.0", "0.13.0", "0.18.0", "0.23.0")),
 )
+DEFINITION = "# definition: "
+_OF_A2 = "ascend910b/aic-ascend910b-ops-info.json"
 OWN_OPERATORS = "# torch.ops._C_ascend: "
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
@@ -120,6 +123,7 @@ def _lines(wheel: Path) -> Iterator[str]:
     names = called_names("vllm-ascend" if is_ours else "torch_npu")
     found: set[str] = set()
     with zipfile.ZipFile(wheel) as archive:
+        yield from definitions(archive)
         if own := sorted(own_operators(archive)):
             yield f"{OWN_OPERATORS}{' '.join(own)}"
         for name in archive.namelist():
@@ -131,6 +135,25 @@ def _lines(wheel: Path) -> Iterator[str]:
     else:
         found |= _told_besides(read, found, names)
     yield from sorted(found)
+
+
+def definitions(archive: zipfile.ZipFile) -> Iterator[str]:
+    """What the custom OPP says that declared kernels take on A2: names, dtypes, required or not."""
+    declared = frozenset(op.kernel for op in all_ops() if op.library == "vllm-ascend")
+    for name in archive.namelist():
+        if not name.endswith(_OF_A2):
+            continue
+        for kernel, told in sorted(json.loads(archive.read(name)).items()):
+            if kernel in declared:
+                sides = {side: _slots(told, side) for side in ("input", "output")}
+                yield f"{DEFINITION}{json.dumps({'kernel': kernel, **sides})}"
+
+
+def _slots(told: Mapping[str, Mapping[str, str]], side: str) -> list[tuple[str, str, str]]:
+    """Name, dtypes and whether it is required, of each slot in order."""
+    count = sum(name.startswith(side) for name in told)
+    slots = (told[f"{side}{number}"] for number in range(count))
+    return [(slot["name"], slot["dtype"], slot["paramType"]) for slot in slots]
 
 
 def own_operators(archive: zipfile.ZipFile) -> set[str]:

@@ -1,0 +1,96 @@
+"""The rules of vLLM-Ascend's own operators agree with what its custom OPP says that they take."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from collector.ops.registry import find
+from tests.fixtures.op_rows import rows_of
+from tests.npu.releases.wheels import DEFINITION, FOLDER
+
+pytestmark = pytest.mark.fast
+
+SPELLED = {
+    "float16": "FLOAT16",
+    "float32": "FLOAT",
+    "bfloat16": "DT_BF16",
+    "int8": "INT8",
+    "int32": "INT32",
+    "int64": "INT64",
+}
+
+
+def definitions(release):
+    lines = (FOLDER / f"vllm_ascend-{release}.txt").read_text().splitlines()
+    told = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
+    return {one["kernel"]: one for one in map(json.loads, told)}
+
+
+RELEASES = ("0.13.0", "0.18.0", "0.23.0")
+TOLD = [(release, kernel) for release in RELEASES for kernel in definitions(release)]
+
+
+def columns(definition):
+    """The combinations of dtypes: of the inputs, then of the outputs, in order."""
+    slots = [*definition["input"], *definition["output"]]
+    return list(
+        zip(*([SPELLED[d] for d in dtypes.split(",")] for _, dtypes, _ in slots), strict=True)
+    )
+
+
+def spelled(record, definition):
+    """The dtypes of a row's slots, None where one is left out, as wide as the definition."""
+    case = record.case
+    sides = (("input", case.inputs), ("output", case.outputs))
+    found = []
+    for side, slots in sides:
+        told = [s.dtype if s.shape is not None else None for s in slots]
+        found += told + [None] * (len(definition[side]) - len(told))
+    return found
+
+
+def agrees(found, column):
+    return all(one is None or one == other for one, other in zip(found, column, strict=True))
+
+
+def with_dtypes(record, column, inputs):
+    """The row with a combination's dtypes in the slots that it has."""
+    cells = dict(record.cells)
+    for name, dtypes in (("Input", column[:inputs]), ("Output", column[inputs:])):
+        cell = f"{name} Data Types"
+        old = cells[cell].split(";")
+        pairs = zip(old, dtypes, strict=False)
+        cells[cell] = ";".join(o if o == "DT_UNDEFINED" else new for o, new in pairs)
+    return replace(record, cells=cells)
+
+
+@pytest.mark.parametrize(("release", "kernel"), TOLD)
+def test_rows_are_of_dtypes_that_the_definition_has(release, kernel):
+    definition = definitions(release)[kernel]
+    for record in rows_of(kernel):
+        found = spelled(record, definition)
+        assert any(agrees(found, column) for column in columns(definition)), found
+
+
+@pytest.mark.parametrize(("release", "kernel"), TOLD)
+def test_a_combination_of_the_definition_is_taken_by_some_row(release, kernel):
+    definition, op = definitions(release)[kernel], find(kernel)
+    inputs = len(definition["input"])
+    for column in columns(definition):
+        changed = [with_dtypes(record, column, inputs) for record in rows_of(kernel)]
+        reasons = [op.complaint(record.case, "npu") for record in changed]
+        assert "" in reasons, (column, reasons)
+
+
+@pytest.mark.parametrize(("release", "kernel"), TOLD)
+def test_slots_bear_the_definition_s_names_and_may_be_left_out_where_they_may(release, kernel):
+    definition, op = definitions(release)[kernel], find(kernel)
+    assert len(op.slots) == len(definition["input"])
+    required = {i for i, (_, _, told) in enumerate(definition["input"]) if told == "required"}
+    assert not required & op.optional
+
+
+def test_the_release_in_use_defines_four_of_ours():
+    ours = {"AddRmsNormBias", "ApplyTopKTopPCustom", "LightningIndexerVllm", "MoeInitRoutingCustom"}
+    assert set(definitions("0.18.0")) == ours
