@@ -21,6 +21,8 @@ from typing import Protocol
 from collector.comm.hang import blame, stacks_kept, standings
 from collector.comm.rank_files import PLAN, RESULTS, LineCount, RankState, have_met, rank_states
 from collector.errors import BadInput, OpmeterError
+from collector.host.custom_opp import with_custom_opp
+from collector.host.stack import installed_vllm
 from collector.replay.process import describe_end, end_group
 
 logger = logging.getLogger(__name__)
@@ -136,6 +138,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
                 **_threads(work.plan, meeting),
+                **_operators(work.plan),
                 **work.environment,
             },
             start_new_session=True,
@@ -191,6 +194,11 @@ def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
         *("--redirects", "3", "--log-dir", str(folder / _RANK_LOGS)),
         *("-m", "collector.comm.rank_process", program, str(folder)),
     ]
+
+
+def _operators(plan: GangPlan) -> dict[str, str]:
+    """The custom operators that a serving stack's ranks have, among them those of its experts."""
+    return with_custom_opp(os.environ, installed_vllm()) if plan.backend == "npu" else {}
 
 
 def _threads(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:

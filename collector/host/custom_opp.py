@@ -1,25 +1,31 @@
-"""Whether this environment finds the custom operators of vLLM-Ascend (a custom OPP).
+"""The custom operators of vLLM-Ascend (a custom OPP): where they are, and whether they are found.
 
-CANN reads ASCEND_CUSTOM_OPP_PATH when the process starts, and the loader LD_LIBRARY_PATH: neither
-can be mended from inside, so that a wrong one is answered with the lines to type.
+CANN reads ASCEND_CUSTOM_OPP_PATH when it starts, and the loader LD_LIBRARY_PATH when a process
+does. vLLM-Ascend sets the first from inside, before torch_npu starts CANN (`platform.py` of 0.18,
+`utils.bootstrap_custom_op_env` of 0.23); a session is a process of ours, so that it is given both.
+Where an operator of CANN's name is in the custom OPP too, torch_npu takes that one: so only a
+session of a serving stack gets what nobody has set.
 """
 
+import hashlib
 import importlib.util
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 _OPP = "ASCEND_CUSTOM_OPP_PATH"
 _LIBRARIES = "LD_LIBRARY_PATH"
-_VENDOR = "_cann_ops_custom/vendors/vllm-ascend"  # inside the vllm_ascend package
+_VENDORS = "_cann_ops_custom/vendors"  # inside the vllm_ascend package
+_VENDOR = "vllm-ascend"  # of 0.18; `custom_transformer` of 0.23
 _API = "op_api/lib"
+_LIBRARY = "libcust_opapi.so"
 
 
 def custom_opp_problem(environment: Mapping[str, str]) -> str:
     """What is missing, with the two export lines that mend it; empty where nothing is."""
-    folders = [Path(part) for part in environment.get(_OPP, "").split(":") if part.strip()]
-    if not folders:
+    if not environment.get(_OPP, "").replace(":", "").strip():
         return f"{_OPP} is not set; {_remedy(None)}"
-    held = [folder for folder in folders if folder.is_dir()]
+    held = _held(environment)
     if not held:
         return f"{_OPP}={environment[_OPP]} is no folder; {_remedy(None)}"
     searched = {_plain(part) for part in environment.get(_LIBRARIES, "").split(":") if part}
@@ -28,18 +34,55 @@ def custom_opp_problem(environment: Mapping[str, str]) -> str:
     return ""
 
 
+def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]:
+    """The variables to set for a process that is started with this environment, so that it finds
+    the custom operators: those that the environment names, or where a stack serves with `vllm`
+    (a version) those of the installed vllm_ascend. Empty where there is nothing to set."""
+    held = _held(environment)
+    folder = held[0] if held else _installed() if vllm else None
+    if folder is None or (environment.get(_OPP) and not held):
+        return {}
+    added = {} if held else {_OPP: str(folder)}
+    library, before = folder / _API, environment.get(_LIBRARIES, "")
+    if _plain(library) not in map(_plain, before.split(":")):
+        added[_LIBRARIES] = ":".join(filter(None, (str(library), before)))
+    return added
+
+
+def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
+    """Which custom operators a session of a stack finds: their folder's name and the first digits
+    of their library's sha256, so that two that differ are two stacks; empty without any."""
+    found = _held({**environment, **with_custom_opp(environment, vllm)})
+    return f"{found[0].name}-{_digits(found[0] / _API / _LIBRARY)}" if found else ""
+
+
+def _held(environment: Mapping[str, str]) -> list[Path]:
+    folders = (Path(part) for part in environment.get(_OPP, "").split(":") if part.strip())
+    return [folder for folder in folders if folder.is_dir()]
+
+
+@cache
+def _digits(library: Path) -> str:
+    try:
+        return hashlib.sha256(library.read_bytes()).hexdigest()[:12]
+    except OSError:
+        return "unread"
+
+
 def _remedy(folder: Path | None) -> str:
-    place = folder or _installed() or Path("<vllm_ascend>") / _VENDOR
+    place = folder or _installed() or Path("<vllm_ascend>") / _VENDORS / _VENDOR
     return (
         f"export {_OPP}={place}:${{{_OPP}}}; export {_LIBRARIES}={place}/{_API}/:${{{_LIBRARIES}}}"
     )
 
 
 def _installed() -> Path | None:
-    """Where an installed vllm_ascend keeps its operators; it is not imported for that."""
+    """Where an installed vllm_ascend keeps its operators; it is not imported for that. Its folder
+    has another name in every other release."""
     spec = importlib.util.find_spec("vllm_ascend")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) / _VENDOR if places else None
+    vendors = (found for place in places for found in sorted(Path(place, _VENDORS).glob("*")))
+    return next((folder for folder in vendors if (folder / _API).is_dir()), None)
 
 
 def _plain(path: Path | str) -> str:

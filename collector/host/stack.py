@@ -2,13 +2,15 @@
 
 import importlib.metadata
 import importlib.util
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_runtime, cann_version
 from collector.host.cpu import this_cpu
+from collector.host.custom_opp import custom_opp_name
 from collector.host.gpus import Gpu, list_gpus
 from collector.host.npu_names import device_name
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
@@ -131,6 +133,7 @@ def npu_stack(
         raise BadInput(
             "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
         )
+    vllm = installed_vllm()
     return Stack(
         device=device_name(board.soc, found[0].memory_gb, cube_cores, wanted),
         torch=torch,
@@ -138,9 +141,22 @@ def npu_stack(
         firmware=board.firmware,
         cann=cann,
         torch_npu=torch_npu,
-        vllm=_installed("vllm_ascend", "vllm-ascend") or "",
-        details=runtime_details(cann_runtime()),
+        vllm=vllm,
+        details=tuple(sorted((*runtime_details(cann_runtime()), *_libraries(vllm)))),
     )
+
+
+def installed_vllm() -> str:
+    """The version of vllm_ascend; empty where none is installed."""
+    return _installed("vllm_ascend", "vllm-ascend") or ""
+
+
+def _libraries(vllm: str) -> Iterator[tuple[str, str]]:
+    """Whose kernels may answer beside CANN's: numbers of other ones are another stack's."""
+    if name := custom_opp_name(os.environ, vllm):
+        yield "custom_opp", name
+    if version := _installed("triton_ascend", "triton-ascend"):
+        yield "triton_ascend", version
 
 
 def _installed(*names: str) -> str | None:

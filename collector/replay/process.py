@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import OpmeterError
+from collector.host.custom_opp import with_custom_opp
 from collector.host.disk import free_bytes
 from collector.host.gpus import CUDA_ORDER
 from collector.host.stack import CPU_ALLOCATOR
@@ -80,19 +81,22 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=session_environment(spec.backend),
+        env=session_environment(spec.backend, spec.stack.vllm if spec.stack else ""),
         start_new_session=True,
     )
 
 
-def session_environment(backend: str) -> dict[str, str]:
-    """What a session's process finds in its environment: ours, and what keeps it alike."""
+def session_environment(backend: str, vllm: str = "") -> dict[str, str]:
+    """What a session's process finds in its environment: ours, and what keeps it alike. One on an
+    NPU finds the custom operators with which a stack of `vllm` serves."""
     env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
     if backend == "cpu":
         # The heap is kept between cases: page faults are no part of an operator's time.
         env.update(CPU_ALLOCATOR)
     if backend == "cuda":
         env.update(CUDA_ORDER)
+    if backend == "npu":
+        env.update(with_custom_opp(env, vllm))
     return env
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_version
-from collector.host.custom_opp import custom_opp_problem
+from collector.host.custom_opp import custom_opp_problem, with_custom_opp
 from collector.host.npus import board_of, cube_cores_of, list_npus
+from collector.host.stack import installed_vllm
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
 
@@ -26,7 +27,8 @@ def check_npus() -> Iterator[Check]:
     cann = cann_version()
     yield Check("cann", cann is not None, cann or "no version file of CANN's is found", _SET_ENV)
     yield _told("msprof", lambda: str(find_msprof()), _SET_ENV)
-    problem = custom_opp_problem(os.environ)
+    added = with_custom_opp(os.environ, installed_vllm())  # as sessions of a serving stack have it
+    problem = custom_opp_problem({**os.environ, **added})
     is_wanted = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
     # Only a few operators want it: its lack is told and is no failure, a wrong path is one.
     words = f"only some operators want it: {problem}" if problem else "found"

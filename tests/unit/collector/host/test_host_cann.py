@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY, cann_runtime, cann_version
-from collector.host.custom_opp import custom_opp_problem
+from collector.host.custom_opp import custom_opp_name, custom_opp_problem, with_custom_opp
 from collector.stack import Runtime
 
 pytestmark = pytest.mark.fast
@@ -62,6 +62,49 @@ def test_what_lacks_is_told_with_the_two_lines_that_mend_it(environment, problem
     assert found.startswith(problem)
     assert "_cann_ops_custom/vendors/vllm-ascend" in found or "=/tmp:" in found
     assert "op_api/lib/:${LD_LIBRARY_PATH}" in found
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """An installed vllm_ascend, with its operators in a folder of the name that 0.23 has."""
+    folder = tmp_path / "vllm_ascend" / "_cann_ops_custom" / "vendors" / "custom_transformer"
+    (folder / "op_api" / "lib").mkdir(parents=True)
+    (folder / "op_api" / "lib" / "libcust_opapi.so").write_bytes(b"a library")
+    (tmp_path / "vllm_ascend" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+def test_a_session_of_a_serving_stack_finds_the_operators_that_it_serves_with(installed):
+    libraries = f"{installed}/op_api/lib"
+    added = with_custom_opp({"LD_LIBRARY_PATH": "/usr/lib"}, "0.23.0")
+    assert added == {
+        "ASCEND_CUSTOM_OPP_PATH": str(installed),
+        "LD_LIBRARY_PATH": f"{libraries}:/usr/lib",
+    }
+    assert custom_opp_problem(added) == ""
+    assert with_custom_opp(added, "0.23.0") == {}
+    assert custom_opp_name({}, "0.23.0") == "custom_transformer-31f109ab3834"
+
+
+def test_a_stack_that_does_not_serve_keeps_cann_s_own_operators(installed):
+    assert with_custom_opp({}, "") == {}
+    assert custom_opp_name({}, "") == ""
+
+
+def test_what_the_user_named_comes_first_and_a_wrong_path_is_left_to_be_told(installed, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    named = {"ASCEND_CUSTOM_OPP_PATH": f"{mine}:"}
+    assert with_custom_opp(named, "0.23.0") == {"LD_LIBRARY_PATH": f"{mine}/op_api/lib"}
+    assert custom_opp_name(named, "0.23.0") == "mine-unread"
+    wrong = {"ASCEND_CUSTOM_OPP_PATH": "/nowhere"}
+    assert with_custom_opp(wrong, "0.23.0") == {}
+    assert "is no folder" in custom_opp_problem(wrong)
+
+
+def test_what_lacks_is_told_with_where_an_installed_release_has_it(installed):
+    assert f"export ASCEND_CUSTOM_OPP_PATH={installed}:" in custom_opp_problem({})
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
