@@ -104,15 +104,14 @@ def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
 
 
 def _state(op: OpSpec, proved: Proved) -> str:
-    """On which devices the call was seen to launch this kernel; and whose schema none could see."""
+    """On which devices the call was seen to launch this kernel, or else what is known of it."""
+    from collector.ops.proofs import proof_of
     from collector.ops.verified_list import verified_on
 
     devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
     if devices:
         return f"verified on {', '.join(devices)}"
-    if op.library == "vllm-ascend":
-        return "not yet on an NPU; its schema is in no wheel at hand"
-    return "not yet on an NPU"
+    return f"not yet on an NPU; {proof_of(op.kernel)}"
 
 
 def _show(kernel: str, proved: Proved) -> None:

@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from collector.ops.registry import all_ops
 from tests.npu.releases.binding import parse_schema
@@ -135,6 +136,13 @@ def _lines(wheel: Path) -> Iterator[str]:
     else:
         found |= _told_besides(read, found, names)
     yield from sorted(found)
+
+
+def definitions_of(release: str) -> dict[str, Any]:
+    """The definitions that were read from a release's wheel, by kernel type."""
+    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
+    told = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
+    return {one["kernel"]: one for one in map(json.loads, told)}
 
 
 def definitions(archive: zipfile.ZipFile) -> Iterator[str]:

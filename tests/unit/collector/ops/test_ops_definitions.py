@@ -1,13 +1,12 @@
 """The rules of vLLM-Ascend's own operators agree with what its custom OPP says that they take."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_of
-from tests.npu.releases.wheels import DEFINITION, FOLDER
+from tests.npu.releases.wheels import definitions_of
 
 pytestmark = pytest.mark.fast
 
@@ -22,9 +21,7 @@ SPELLED = {
 
 
 def definitions(release):
-    lines = (FOLDER / f"vllm_ascend-{release}.txt").read_text().splitlines()
-    told = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
-    return {one["kernel"]: one for one in map(json.loads, told)}
+    return definitions_of(f"vllm_ascend-{release}")
 
 
 RELEASES = ("0.13.0", "0.18.0", "0.23.0")

@@ -1,0 +1,52 @@
+"""`python -m tests.npu.proofs`: writes anew how each kernel's type, shapes and dtypes are proved,
+as long as no NPU has said so (`collector/data/proofs.csv`, which `opmeter ops` shows).
+
+What was recorded is the call of the stock torch_npu 2.13.0; which kernel it launches, and what that
+shows of its tensors, is by tables and layouts of ours (`kernels/`, `fakecann/cells.py`), made from
+sources and real profiles.
+"""
+
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.ops.registry import all_ops
+from collector.ops.spec import OpSpec
+from collector.table import table_bytes
+from tests.fixtures.op_rows import rows_of
+from tests.npu.releases.wheels import definitions_of
+from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
+
+RECORDED = "call recorded, every tensor as the row has it"
+_DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
+_SCHEMA = "schema in the wheels of vllm_ascend alone"
+_OVER_RANKS = "call recorded over two ranks"
+
+
+def proofs() -> bytes:
+    """A row an operator: its kernel type, and what is known of it."""
+    return table_bytes(("Kernel Type", "Proof"), ([op.kernel, proof(op)] for op in all_ops()))
+
+
+def proof(op: OpSpec) -> str:
+    """What shows that a call launches its kernel on the tensors of a row."""
+    if op.library == "vllm-ascend":
+        return _DEFINED if op.kernel in definitions_of("vllm_ascend-0.18.0") else _SCHEMA
+    if op.kernel in DISTRIBUTE_KERNELS:
+        return _OVER_RANKS
+    if op.kernel in UNTOLD:
+        return f"call recorded; {UNTOLD[op.kernel]}"
+    rows = rows_of(op.kernel)
+    if not rows:
+        return f"the call of {', '.join(op.twins)}, among which the runtime chooses"
+    if other := DIFFERENT.get(op.kernel):
+        reasons = sorted({reason for reason in other.values() if reason != "the same"})
+        return f"{RECORDED}, but {len(other)} of {len(rows)} rows: {'; '.join(reasons)}"
+    return RECORDED
+
+
+if __name__ == "__main__":
+    path = Path(str(files("collector") / "data" / "proofs.csv"))
+    path.write_bytes(proofs())
+    sys.stdout.write(f"{path}\n")
