@@ -30,6 +30,7 @@ NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
 
 _NUMBER = re.compile(NUMBER, re.ASCII)
 _START = re.compile(r"(\d+)(?:\.(\d{1,9}))?")
+_TYPE = re.compile(r"[A-Za-z]")
 _CORE = re.compile(r"[A-Z][A-Z0-9_]*|N/A|")
 _STATE = re.compile(r"[a-z]*|N/A")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_:]*|N/A|")
@@ -90,6 +91,8 @@ def check_key(key: Sequence[str]) -> None:
             if not _WORD.fullmatch(word):
                 raise BadInput(f"{name}: a name like FLOAT or ND is wanted in each slot")
     if not is_unnamed(cells[TYPE]):
+        if not _TYPE.search(cells[TYPE]):
+            raise BadInput(f"{TYPE} is no name of a kernel")
         case_from_cells(cells[TYPE], cells)
 
 

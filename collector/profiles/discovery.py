@@ -4,14 +4,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.counting import counted
 from collector.decoding import json_object
 from collector.errors import BadInput
+from collector.profiles.names import WANTED, folders_below, is_kernel_table
 from collector.profiles.small_file import read_small_file
 
-_WANTED = "kernel_details*.csv or op_summary_*.csv"
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _RUN_SUFFIX = "_ascend_pt"
 _LONGEST_VERSION = 100
+# What else is found where a profile is looked for, by the ends of its names.
+_OTHERS = (
+    (
+        (".nsys-rep", ".qdrep", ".ncu-rep"),
+        "NVIDIA's profilers",
+        "launches of Ascend NPUs are read",
+    ),
+    (
+        (".db",),
+        "databases, which are not read",
+        "export with msprof --export=on --type=text, or profile with export_type=Text",
+    ),
+    (
+        ("trace_view.json", ".pt.trace.json", ".json.gz"),
+        "traces, which hold no shapes",
+        "kernel_details.csv lies beside trace_view.json where torch_npu's profiler had "
+        "record_shapes and a level above 0",
+    ),
+    ((".bin", ".slice_0"), "raw data", "export it: msprof --export=on --output=PROF_..."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +81,21 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield path
         return
     if not path.is_dir():
-        raise BadInput(f"no such file or folder; {_WANTED} is looked for", path=path)
-    files = sorted(file for file in path.rglob("*.csv") if _is_profile(file))
+        raise BadInput(f"no such file or folder; {WANTED} is looked for", path=path)
+    held = [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
+    files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:
-        raise BadInput(f"no {_WANTED} in this folder or below it", path=path)
+        raise BadInput(f"no {WANTED} in this folder or below it{_instead(held)}", path=path)
     yield from files
 
 
-def _is_profile(file: Path) -> bool:
-    name = file.name.lower()
-    wanted = "kernel_details" in name or name.startswith("op_summary")
-    return wanted and not name.startswith(".") and file.is_file()
+def _instead(held: Iterable[Path]) -> str:
+    """What a folder holds of other tools, or before an export, and how to have the tables."""
+    names = [file.name.lower() for file in held]
+    for endings, found, remedy in _OTHERS:
+        if count := sum(name.endswith(endings) for name in names):
+            return f"; {counted(count, 'file')} of {found}: {remedy}"
+    return ""
 
 
 def is_kernel_details(file: Path) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from collector.case import Slot, case_from_cells
 from collector.errors import BadInput
+from collector.profiles.archives import Unpacked, unpacked
 from collector.profiles.attention import KERNEL, AttentionFacts, AttentionRows, Pairing
 from collector.profiles.blocks import plain_blocks
 from collector.profiles.cells import (
@@ -98,12 +99,38 @@ class _File:
 def read_profile(
     paths: Sequence[Path], *, group_by: GroupBy = "identity", skip_bad_rows: bool = False
 ) -> Profile:
-    """The cases of every kernel_details and op_summary file below the paths.
+    """The cases of every kernel_details and op_summary file below the paths, those of `.csv.gz` and
+    `.zip` among them.
 
     Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. A run that
     several files tell counts once. Raises BadInput, with file and line, for a bad row and for a
     file that is none, unless those are to be skipped and listed.
     """
+    with unpacked(paths) as found:
+        try:
+            profile = _read_paths(found.paths, group_by, skip_bad_rows)
+        except BadInput as error:
+            raise found.told_error(error) from error
+        return replace(profile, report=_as_told(profile.report, found))
+
+
+def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
+    """The report with the paths that the user knows."""
+    return replace(
+        report,
+        files=tuple(map(found.told, report.files)),
+        skipped=tuple(replace(row, path=found.told(row.path)) for row in report.skipped),
+        software=tuple(replace(one, folder=found.told(one.folder)) for one in report.software),
+        unusable=tuple(map(found.told_text, report.unusable)),
+        repeated=tuple(
+            replace(one, path=found.told(one.path), of=found.told(one.of))
+            for one in report.repeated
+        ),
+        pairings=tuple(replace(one, folder=found.told(one.folder)) for one in report.pairings),
+    )
+
+
+def _read_paths(paths: Sequence[Path], group_by: GroupBy, skip_bad_rows: bool) -> Profile:
     reading = _Reading(skip_bad_rows)
     told = reading.of(find_profiles(paths))
     files, read = tuple(told), list(told.values())

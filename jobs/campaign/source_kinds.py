@@ -18,7 +18,8 @@ from jobs.campaign.model_source import ModelSource, read_model
 _KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model")
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
-_KEYS = (*_KINDS, "stack", *_OF_CASES, *OF_MODELS)
+_BAD_ROWS = "bad_rows"
+_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *OF_MODELS)
 _OF_STEPS = ("profile", "model")  # beside them `collectives` is no source of its own
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -28,11 +29,13 @@ _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 class ProfileSource:
     """A folder or file that an Ascend profiler wrote. `same_stack`: the user says that it was
     taken on the target stack, so that its own durations may stand beside the measured ones. With
-    `collectives` what its ranks sent each other are cases, too."""
+    `collectives` what its ranks sent each other are cases, too. `skip_bad_rows` leaves out rows
+    that are none, and files that are no profile."""
 
     path: Path
     same_stack: bool
     collectives: StepCollectives | None = None
+    skip_bad_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ def _source(entry: Entry, base: Path) -> Source:
     (kind,) = kinds
     if "stack" in found and kind not in ("profile", "cases"):
         raise found["stack"].refusal("only a profile says on which stack it was taken")
+    if _BAD_ROWS in found and kind != "profile":
+        raise found[_BAD_ROWS].refusal("only of a profile")
     for key in _OF_CASES:
         if key in found and kind != "cases":
             raise found[key].refusal("only of cases that were parsed elsewhere")
@@ -96,7 +101,8 @@ def _source(entry: Entry, base: Path) -> Source:
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
         step = read_step_collectives(of_step) if of_step is not None else None
-        return ProfileSource(base / found[kind].text(), same_stack, step)
+        skip = _BAD_ROWS in found and found[_BAD_ROWS].choice(("refuse", "skip")) == "skip"
+        return ProfileSource(base / found[kind].text(), same_stack, step, skip)
     if kind == "cases":
         sha256 = found[kind].text()
         if not _SHA256.fullmatch(sha256):

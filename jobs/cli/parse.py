@@ -28,9 +28,10 @@ _LISTED = 20
 
 
 def parse_verb(
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
     profiling_path: Annotated[
-        list[Path] | None, typer.Option(help="a profile: a file or a folder")
+        list[str] | None, typer.Option(help="a profile: a file, an archive or a folder")
     ] = None,
     bundled: Annotated[
         str | None, typer.Option(help="instead: a sample that comes along: quickstart")
@@ -54,8 +55,13 @@ def parse_verb(
     # 1 where nothing was kept.
     if group_by not in ("identity", "shapes"):
         raise BadInput(f"--group-by {group_by!r}: identity or shapes is wanted")
+    if stray:
+        raise BadInput(f"{stray[0]!r} stands alone: --profiling-path {stray[0]} is meant?")
+    if "" in (profiling_path or []):
+        raise BadInput("--profiling-path is empty: the path of a profile is wanted")
+    named = [Path(path) for path in profiling_path or []]
     target = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
-    with _profiles(profiling_path or [], bundled) as paths:
+    with _profiles(named, bundled) as paths:
         result = parse(paths, target, group_by=cast(GroupBy, group_by), skip_bad_rows=skip_bad_rows)
     for line in _describe(result):
         say(line)

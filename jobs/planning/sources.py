@@ -67,10 +67,10 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
         case TreeSource(path):
             return _loaded("tree", read_tree(path), same_stack=False)
-        case ProfileSource(path, same_stack, step):
-            profile = read_profile([path])
+        case ProfileSource(path, same_stack, step, skip_bad_rows):
+            profile = read_profile([path], skip_bad_rows=skip_bad_rows)
             if step is None:
-                return _profile("profile", profile, same_stack=same_stack)
+                return _profile(_named(profile), profile, same_stack=same_stack)
             return _whole_step(profile, path, step, campaign, same_stack=same_stack)
         case CollectivesSource():
             return _collectives(source, campaign)
@@ -82,6 +82,15 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             with _written(name) as path:
                 profile = read_profile([path])
             return _profile(f"bundled:{name}", profile, same_stack=False)
+
+
+def _named(profile: Profile) -> str:
+    """How a plan calls a profile: with what was left out of it, as the campaign asked."""
+    report = profile.report
+    rows, files = len(report.skipped), len(report.unusable)
+    left = [counted(rows, "bad row")] if rows else []
+    left += [counted(files, "unusable file")] if files else []
+    return f"profile, {' and '.join(left)} left out" if left else "profile"
 
 
 def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:

@@ -1,6 +1,9 @@
 """Every reader of what others wrote, with good inputs to begin from."""
 
+import gzip
+import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -160,6 +163,8 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     yield in_file("skip/kernel_details.csv", *details)(
         lambda path: read_profile([path], skip_bad_rows=True)
     )
+    yield in_file("capture.zip", _zipped(some))(lambda path: read_profile([path]))
+    yield in_file("gz/kernel_details.csv.gz", gzip.compress(some))(lambda p: read_profile([p]))
     yield in_file("op_summary_1.csv", *summaries)(lambda path: read_profile([path]))
     yield in_file("launches.csv", *summaries)(lambda path: list(read_op_summary(path)))
     yield in_file("operator_details.csv", _OPERATORS)(read_operator_rows)
@@ -186,6 +191,13 @@ def _of_files(folder: Path) -> Iterator[Reader]:
         lambda path: read_hccl_test(path.read_text(errors="replace").splitlines(), str(path))
     )
     yield in_file(f"pulled/{MARKER}", _MARKER)(lambda path: check_is_real(path.parent))
+
+
+def _zipped(table: bytes) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("rank0_ascend_pt/kernel_details.csv", table)
+    return data.getvalue()
 
 
 def _of_texts() -> Iterator[Reader]:

@@ -421,3 +421,14 @@ def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
         read(SMALL + "zzzzzz: 1\n")
     known = str(caught.value).split("known here: ")[1].split(", ")
     assert [key for key in known if f"`{key}" not in document] == []
+
+
+def test_a_profile_may_have_its_bad_rows_skipped() -> None:
+    text = SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: skip}")
+    assert read(text).sources == (ProfileSource(BASE / "p", same_stack=False, skip_bad_rows=True),)
+    text = SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: refuse}")
+    assert read(text).sources == (ProfileSource(BASE / "p", same_stack=False),)
+    with pytest.raises(BadInput, match="refuse or skip is wanted, 'drop' came"):
+        read(SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: drop}"))
+    with pytest.raises(BadInput, match="only of a profile"):
+        read(SMALL.replace("{bundled: quickstart}", "{bundled: quickstart, bad_rows: skip}"))

@@ -191,3 +191,16 @@ def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, words):
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and words in lines[0], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--profiling-path", ""], "--profiling-path is empty: the path of a profile is wanted"),
+        (["serving"], "'serving' stands alone: --profiling-path serving is meant?"),
+    ],
+)
+def test_a_path_that_is_none_or_has_no_option_gets_a_sentence(tmp_path, words, said):
+    done = opmeter("parse", "--database-path", "tree", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr

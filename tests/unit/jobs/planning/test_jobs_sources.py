@@ -150,3 +150,13 @@ def test_a_table_under_a_wrong_name_is_refused():
 def test_the_name_of_a_table_is_a_hash():
     with pytest.raises(BadInput, match="c.yaml:2: .*64 hex digits"):
         campaign("latest")
+
+
+def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
+    write_profile(tmp_path, "K5", [Told(), Told(kernel="0")])
+    text = f"campaign: c\nsources: [{{profile: {tmp_path}, bad_rows: skip}}]\nbackend: cpu\n"
+    (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
+    assert source.planned.name == "profile, 1 bad row left out"
+    strict = text.replace(", bad_rows: skip", "")
+    with pytest.raises(BadInput, match="Type is no name of a kernel"):
+        load_sources(campaign_from_text(strict, path="c.yaml", base=tmp_path), MemoryStore())
