@@ -1,12 +1,13 @@
-"""Profiles as people send them: `kernel_details.csv.gz`, and zip archives of whole captures.
+"""Profiles as people send them: `kernel_details.csv.gz`, zip archives of whole captures, databases.
 
-What is wanted of an archive is unpacked into a folder that is gone with the block; messages and
+What is wanted of one is unpacked into a folder that is gone with the block; messages and
 reports name the archive and the member in it. An archive is somebody else's: no member leaves the
 folder, and none is larger than a profile can be.
 """
 
 import gzip
 import shutil
+import sqlite3
 import stat
 import zipfile
 import zlib
@@ -18,13 +19,19 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from collector.errors import BadInput
+from collector.profiles.databases import export_kernels, is_export
 from collector.profiles.names import folders_below, is_kernel_table
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
 _PIECE_BYTES = 1 << 20
 _BESIDE = ("operator_details.csv",)
-_GZ, _ZIP = ".gz", ".zip"
-_DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
+_GZ, _ZIP, _DB = ".gz", ".zip", ".db"
+_TABLE = "op_summary.csv"
+_DAMAGED = (
+    *(sqlite3.Error, OSError, EOFError, zlib.error, zipfile.BadZipFile),
+    *(RuntimeError, NotImplementedError),  # of zipfile: a password, a method that nobody knows
+    UnicodeError,  # of sqlite3, whose own messages quote what is no text
+)
 
 
 class _Bytes(Protocol):
@@ -80,7 +87,9 @@ def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
 def _archives_of(path: Path) -> list[Path]:
     if path.is_dir():
         found = (file for folder in folders_below(path) for file in sorted(folder.iterdir()))
-        return [file for file in found if _is_archive(file) and file.is_file()]
+        held = (file for file in found if _is_archive(file) and file.is_file())
+        # A profiler's other databases hold no kernels: one that is named is told so.
+        return [file for file in held if file.suffix.lower() != _DB or is_export(file.name)]
     return [path] if _is_archive(path) and path.is_file() else []
 
 
@@ -91,7 +100,8 @@ def _tables(path: Path) -> Iterator[Path]:
 
 def _is_archive(path: Path) -> bool:
     name = path.name.lower()
-    return name.endswith(_ZIP) or (name.endswith(_GZ) and is_kernel_table(name[: -len(_GZ)]))
+    is_gz = name.endswith(_GZ) and is_kernel_table(name[: -len(_GZ)])
+    return is_gz or name.endswith((_ZIP, _DB))
 
 
 def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
@@ -99,6 +109,9 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
     try:
         if archive.name.lower().endswith(_GZ):
             _unpack_gz(archive, folder)
+            return True
+        if archive.name.lower().endswith(_DB):
+            export_kernels(archive, folder / _TABLE)
             return True
         return _unpack_zip(archive, folder, is_named=is_named)
     except _DAMAGED as error:

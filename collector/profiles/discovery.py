@@ -21,9 +21,9 @@ _OTHERS = (
         "launches of Ascend NPUs are read",
     ),
     (
-        (".db",),
-        "databases, which are not read",
-        "export with msprof --export=on --type=text, or profile with export_type=Text",
+        (".db", ".sqlite"),
+        "databases that hold no kernels",
+        "msprof_*.db and ascend_pytorch_profiler*.db are read, and tables of kernels",
     ),
     (
         ("trace_view.json", ".pt.trace.json", ".json.gz"),

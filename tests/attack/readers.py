@@ -53,6 +53,7 @@ from jobs.objects.applied_campaign import applied_from
 from jobs.objects.site_profile import site_from_text
 from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.objects.waves import Wave, wave_from_json, wave_to_json
+from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     Told,
@@ -164,6 +165,8 @@ def _of_files(folder: Path) -> Iterator[Reader]:
         lambda path: read_profile([path], skip_bad_rows=True)
     )
     yield in_file("capture.zip", _zipped(some))(lambda path: read_profile([path]))
+    database = write_database(folder / "sample.db", _LAUNCHES).read_bytes()
+    yield in_file("msprof_1.db", database)(lambda path: read_profile([path]))
     yield in_file("gz/kernel_details.csv.gz", gzip.compress(some))(lambda p: read_profile([p]))
     yield in_file("op_summary_1.csv", *summaries)(lambda path: read_profile([path]))
     yield in_file("launches.csv", *summaries)(lambda path: list(read_op_summary(path)))

@@ -22,7 +22,7 @@ _NAMES = (
         "collectives",
         "HEAD",
         "r_ascend_pt/kernel_details.csv",
-        *("capture.zip", "gz/kernel_details.csv.gz"),
+        *("capture.zip", "msprof_1.db", "gz/kernel_details.csv.gz"),
     ),
     *("skip/kernel_details.csv", "op_summary_1.csv", "launches.csv", "operator_details.csv"),
     *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl"),

@@ -164,7 +164,7 @@ def test_ranks_behind_links_are_read_once_each(plain, tmp_path):
     ("name", "said"),
     [
         ("step.nsys-rep", "1 file of NVIDIA's profilers"),
-        ("analysis.db", "1 file of databases, which are not read: export with msprof"),
+        ("analysis.db", "1 file of databases that hold no kernels: msprof_*.db"),
         ("trace_view.json", "1 file of traces, which hold no shapes: kernel_details.csv lies"),
     ],
 )
