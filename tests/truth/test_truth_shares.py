@@ -1,0 +1,53 @@
+"""The table of what can be measured of real profiles; and of the real ones, where they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.truth.shares import main, profiles_in
+
+pytestmark = pytest.mark.fast
+
+# Device time of a real training step and of a real inference run that can be measured on an NPU.
+GOALS = {"train_cann8.3rc1_rank0_ascend_pt": 0.97, "inference_cann9.1_ascend_pt": 0.90}
+
+
+def test_time_is_divided_and_what_is_refused_is_named_with_its_rule(tmp_path, capsys):
+    start = 1764246877083
+    rows = [
+        Told(duration="60.0", start=f"{start}000.000"),
+        Told("Conv2D", duration="30.0", start=f"{start}100.000"),
+        Told("NoSuch", duration="0.1", start=f"{start}200.000"),
+        unknown_inputs("MemSet", duration="9.9", start=f"{start}300.000"),
+        collective(f"{start}400.000", "100.0"),
+    ]
+    write_profile(tmp_path, "K5", rows)
+    (found,) = profiles_in(tmp_path)
+    assert found.measurable_us == {"npu": 60.0, "cpu": 60.0}
+    assert (found.compute_us, found.unknown_us, found.communication_us) == (100.0, 9.9, 100.0)
+    assert main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "kernel_details.csv: 4 compute rows, 0.1 ms, 50.0 % of all in communication, 9.9 % of "
+        "unknown inputs",
+        "    npu 60.0 % of time, 25.0 % of rows  cpu 60.0 % of time, 25.0 % of rows",
+        "     30.0 %  Conv2D: no operator is declared",
+        "      9.9 %  MemSet: its inputs are unknown (N/A)",
+    ]
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_nearly_all_of_a_real_run_s_compute_time_can_be_measured(name):
+    folder = Path(os.environ.get("OPMETER_TEST_PROFILES", "/nowhere")) / name
+    if not folder.is_dir():
+        pytest.skip(f"{name} is not at hand: OPMETER_TEST_PROFILES names a folder of profiles")
+    for found in profiles_in(folder):
+        assert found.measurable_us["npu"] >= GOALS[name] * found.compute_us
+
+
+def test_without_profiles_it_says_how_to_name_some(monkeypatch, capsys):
+    monkeypatch.delenv("OPMETER_TEST_PROFILES", raising=False)
+    assert main([]) == 0
+    assert "OPMETER_TEST_PROFILES" in capsys.readouterr().out
