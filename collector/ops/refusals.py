@@ -10,6 +10,7 @@ from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.measurement import Outcome
+from collector.ops.of_graphs import of_graph_alone
 from collector.ops.spec import OpSpec
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
+    if why := of_graph_alone(case):
+        return Refusal(Outcome.UNSUPPORTED, why, f"{why}: {case.describe()}")
     op = find(case.kernel_type)
     if op is None:
         reason = f"{NO_OPERATOR} for {case.kernel_type}"

@@ -73,6 +73,21 @@ def call_plainly(api: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphCall:
+    """How a kernel is launched that only a graph of CANN (GE) has: the one operator is compiled by
+    torchair, whose converters name the op of each call.
+
+    takes  whether a case is of a graph: by its kernel type, or by slots as graphs leave them
+    run    (api, *args, **kwargs) -> outputs: what is compiled
+    build  (case, make) -> Call, where it wants other arguments than a launch by itself
+    """
+
+    takes: Callable[[Case], bool]
+    run: Callable[..., Any] = call_plainly
+    build: "Callable[[Case, TensorMaker], Call] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
 class NpuCall:
     """How an NPU host launches the operator, beside the function that `OpSpec.call` names.
 
@@ -81,12 +96,14 @@ class NpuCall:
     build  (case, make) -> Call, where the function's arguments are not those of the reference
     needs  what the host must have
     nz     the input slots that may be FRACTAL_NZ
+    graph  how a graph launches it, where the function by itself does not
     """
 
     run: Callable[..., Any] = call_plainly
     build: "Callable[[Case, TensorMaker], Call] | None" = None
     needs: frozenset[Need] = frozenset()
     nz: frozenset[int] = frozenset()
+    graph: GraphCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +169,17 @@ class OpSpec:
     def family(self) -> frozenset[str]:
         """The kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
+
+    def graph_of(self, case: Case) -> GraphCall | None:
+        """How a graph launches a case; None where the function by itself does."""
+        graph = self.npu.graph
+        return graph if graph is not None and graph.takes(case) else None
+
+    def npu_call(self, case: Case, make: TensorMaker) -> Call:
+        """What an NPU host passes to what it launches."""
+        graph = self.graph_of(case)
+        build = graph.build if graph is not None else None
+        return (build or self.npu.build or self.build)(case, make)
 
     @property
     def library(self) -> str:

@@ -20,6 +20,7 @@ from collector.errors import OpmeterError
 from collector.host.custom_opp import custom_opp_problem
 from collector.ops.releases import refused_on
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker
+from collector.replay.graphs import in_graph, with_static_kernel
 
 STATIC = "static"
 _ATB_LIBRARY = "libatb.so"
@@ -74,11 +75,15 @@ class NpuCalls:
             raise NoOperator(reason)
         for need in sorted(op.npu.needs):
             self._require(need)
-        run: Callable[..., Any] = partial(op.npu.run, self._api(op))
-        if case.op_state == STATIC:
+        graph, is_static = op.graph_of(case), case.op_state == STATIC
+        if graph is not None or is_static:
             self._require(Need.TORCHAIR)
-            run = _compiled(run)
-        return Launcher(op.npu.build or op.build, run)
+        run: Callable[..., Any] = partial((graph or op.npu).run, self._api(op))
+        if graph is not None:
+            run = in_graph(run, is_dynamic=not is_static)
+        elif is_static:
+            run = with_static_kernel(run)
+        return Launcher(op.npu_call, run)
 
     def _api(self, op: OpSpec) -> Callable[..., Any]:
         if op.call not in self._apis:
@@ -130,18 +135,6 @@ def resolve(op: OpSpec, roots: Mapping[str, Any]) -> Callable[..., Any]:
         raise NoOperator(f"{op.call} is no function: {_FROM[op.library]}")
     api: Callable[..., Any] = found
     return api
-
-
-def _compiled(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A launch as a static graph. Never run on a device so far: torchair's backend with
-    dynamic=False is what vLLM-Ascend compiles with, and is believed to launch static kernels."""
-    torchair = importlib.import_module("torchair")
-    torch._dynamo.reset()  # cases share the code of their launch, and would run into its limit
-    backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
-    compiled: Callable[..., Any] = torch.compile(
-        run, backend=backend, dynamic=False, fullgraph=True
-    )
-    return compiled
 
 
 def _load_atb(environment: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ needs beside its own, is marked with `+`.
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.case import shape_text
+from collector.case import Case, shape_text
 from collector.ops.registry import find
 from collector.vocabulary import is_absent_dtype
 from tests.npu.fakecann.calls import Recorded
@@ -48,7 +48,7 @@ def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
 
 
 def _block(kernel: str, row: Replayed) -> str:
-    lines = [_headline(row)]
+    lines = [headline(row.case)]
     if row.error:
         lines.append(f"  error: {row.error}")
     for call in row.calls:
@@ -56,8 +56,8 @@ def _block(kernel: str, row: Replayed) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headline(row: Replayed) -> str:
-    case = row.case
+def headline(case: Case) -> str:
+    """A row in one line: inputs, outputs, what its columns name."""
     inputs, outputs = case.inputs or (), case.outputs
     text = "; ".join(_slot(slot.shape, slot.dtype, slot.format) for slot in inputs)
     if outputs is None:

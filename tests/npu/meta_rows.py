@@ -11,7 +11,7 @@ from collector.case import Case
 from collector.errors import OpmeterError
 from collector.ops.registry import all_ops
 from collector.ops.spec import Call, OpSpec
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone
 
 
 def main(out: Path) -> None:
@@ -20,7 +20,7 @@ def main(out: Path) -> None:
 
     roots = {"torch": torch, "torch_npu": torch_npu}
     answers = {
-        op.kernel: [_answer(roots, op, row.case) for row in rows_of(op.kernel)]
+        op.kernel: [_answer(roots, op, row.case) for row in rows_alone(op.kernel)]
         for op in all_ops()
         if op.library == "torch_npu"
     }
@@ -39,7 +39,7 @@ def _answer(roots: dict[str, Any], op: OpSpec, case: Case) -> dict[str, Any]:
     except (OpmeterError, RuntimeError) as error:
         return {"error": f"the reference: {error}"}
     try:
-        call = (op.npu.build or op.build)(case, CaseTensors("cpu", 7))
+        call = op.npu_call(case, CaseTensors("cpu", 7))
         call = Call(_on_meta(torch, call.args), _on_meta(torch, dict(call.kwargs)))
         outputs = op.npu.run(resolve(op, roots), *call.args, **call.kwargs)
     except Exception as error:  # which one it is differs by kernel

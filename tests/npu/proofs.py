@@ -14,13 +14,14 @@ from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
 from collector.table import table_bytes
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 
 RECORDED = "call recorded, every tensor as the row has it"
 _DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
+_OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
 _OVER_RANKS = "call recorded over two ranks"
 
 
@@ -37,7 +38,9 @@ def proof(op: OpSpec) -> str:
         return _OVER_RANKS
     if op.kernel in UNTOLD:
         return f"call recorded; {UNTOLD[op.kernel]}"
-    rows = rows_of(op.kernel)
+    rows = rows_alone(op.kernel)
+    if not rows and rows_of_graphs(op.kernel):
+        return _OF_GRAPHS
     if not rows:
         return f"the call of {', '.join(op.twins)}, among which the runtime chooses"
     if other := DIFFERENT.get(op.kernel):

@@ -1,11 +1,14 @@
 """`python -m tests.npu.record [KERNEL...]`: writes anew what the stock torch_npu launches for each
-fixture row (all kernels, or those named). Read the difference before it is committed."""
+fixture row, and which graph its torchair makes of those that graphs launch (all kernels, or those
+named). Read the difference before it is committed."""
 
 import sys
 
-from tests.npu.fakecann.build import build
+from tests.npu.fakecann.build import FakeCann, build
 from tests.npu.fakecann.wheel import NoFakeCann
 from tests.npu.golden import FOLDER, golden_path, golden_text, no_own_call
+from tests.npu.graphed import FOLDER as GRAPHS
+from tests.npu.graphed import graph_path, graph_text, graphed, kernels_of_graphs
 from tests.npu.replayed import kernels_with_rows, replay
 
 
@@ -19,6 +22,7 @@ def main(kernels: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     FOLDER.mkdir(exist_ok=True)
+    failed += _record_graphs(fake, kernels)
     for kernel, rows in replay(fake, wanted).items():
         golden_path(kernel).write_text(golden_text(kernel, rows))
         for row in rows:
@@ -30,6 +34,20 @@ def main(kernels: list[str]) -> int:
             print(advice, file=sys.stderr)
     print(f"{len(wanted)} kernels recorded in {FOLDER}, {failed} rows failed")
     return int(failed + strange > 0)
+
+
+def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
+    """How many rows failed."""
+    wanted = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
+    GRAPHS.mkdir(exist_ok=True)
+    failed = 0
+    for kernel, rows in (graphed(fake, wanted) if wanted else {}).items():
+        graph_path(kernel).write_text(graph_text(rows))
+        for row in rows:
+            failed += bool(row.error)
+            if row.error:
+                print(f"{row.case.describe()}: {row.error}", file=sys.stderr)
+    return failed
 
 
 if __name__ == "__main__":

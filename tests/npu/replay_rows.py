@@ -19,7 +19,7 @@ from collector.errors import OpmeterError
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.vocabulary import FRACTAL_NZ
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.calls import read_calls
 
 _ACL_FORMAT_FRACTAL_NZ = 29
@@ -45,7 +45,7 @@ class Host:
 
 
 def main(out: Path, rows: list[str]) -> None:
-    host = _open(Path(os.environ["FAKE_CANN_LOG"]))
+    host = open_host(Path(os.environ["FAKE_CANN_LOG"]))
     with out.open("a") as file:
         for row in rows:
             _write(file, {"row": row, "begins": True})
@@ -54,7 +54,7 @@ def main(out: Path, rows: list[str]) -> None:
     os._exit(0)  # the fake's end is not of interest, and takes long
 
 
-def _open(log: Path) -> Host:
+def open_host(log: Path) -> Host:
     import torch
     import torch_npu
 
@@ -74,7 +74,7 @@ def _open(log: Path) -> Host:
 def _replay(host: Host, row: str) -> dict[str, Any]:
     """What happened: the calls of each launch and the outputs, or the error."""
     kernel, _, number = row.partition(":")
-    op, case = find(kernel), rows_of(kernel)[int(number)].case
+    op, case = find(kernel), rows_alone(kernel)[int(number)].case
     assert op is not None
     try:
         launches, outputs = _launched(host, op, case)
@@ -92,7 +92,7 @@ def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list
 
     op.check(case, "npu")
     make = CaseTensors("npu:0", 7, frozenset(), host.cast)
-    call = (op.npu.build or op.build)(case, make)
+    call = op.npu_call(case, make)
     api = resolve(op, {"torch": host.torch, "torch_npu": host.torch_npu})
     launches: list[list[str]] = []
     outputs = None

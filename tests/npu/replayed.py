@@ -15,7 +15,7 @@ from typing import Any
 from collector.case import Case
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.registry import all_ops
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import Recorded, parse_call
 
@@ -41,18 +41,18 @@ class Replayed:
 def kernels_with_rows() -> list[str]:
     """The kernel types that have a fixture table of their own, and that one NPU can launch."""
     names = (op.kernel for op in all_ops() if op.kernel not in DISTRIBUTE_KERNELS)
-    return [kernel for kernel in names if rows_of(kernel)]
+    return [kernel for kernel in names if rows_alone(kernel)]
 
 
 def replay(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Replayed]]:
     """Launch every fixture row of these kernels; a row that kills its process costs that alone."""
-    waiting = [f"{k}:{i}" for k in kernels for i in range(len(rows_of(k)))]
+    waiting = [f"{k}:{i}" for k in kernels for i in range(len(rows_alone(k)))]
     found: dict[str, list[Replayed]] = {}
     while waiting:
         answers, status = _run(fake, waiting)
         for row in waiting[: len(answers)]:
             kernel, _, number = row.partition(":")
-            case = rows_of(kernel)[int(number)].case
+            case = rows_alone(kernel)[int(number)].case
             found.setdefault(kernel, []).append(_replayed(case, answers[row], status))
         if not answers:
             raise RuntimeError(f"no row was begun, the process ended with {status}")

@@ -101,7 +101,8 @@ def test_every_kernel_of_the_wheel_is_replayed(replayed):
     good = {k for k, rows in replayed.items() if rows and not any(row.error for row in rows)}
     wanted = {op.kernel: op.family for op in all_ops() if is_of_wheel(op)}
     missed = {kernel for kernel, family in wanted.items() if not family & good}
-    assert missed == set(DISTRIBUTE_KERNELS)  # theirs are in test_npu_experts
+    # Those are in test_npu_experts, these in test_npu_graphs.
+    assert missed == {*DISTRIBUTE_KERNELS, "Scatter", "SplitVD"}
     assert len(wanted) >= 80
 
 

@@ -26,7 +26,7 @@ from collector.row import recorded_of
 from collector.store import open_store
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.build import environment
 from tests.npu.fakecann.calls import Recorded
@@ -69,7 +69,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module")
 def cases():
-    rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_of(op.kernel)]
+    rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_alone(op.kernel)]
     return list(completed_records(many(rows, CASES)))
 
 

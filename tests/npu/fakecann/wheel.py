@@ -1,7 +1,8 @@
-"""The stock torch_npu wheel, installed apart from the Python that runs the tests.
+"""Stock wheels, installed apart from the Python that runs the tests.
 
-Beside torch it would break every `import torch` on a machine without CANN, so it lies in a folder
-of its own that only the fake NPU's processes have on their path.
+torch_npu beside torch would break every `import torch` on a machine without CANN, so it lies in a
+folder of its own that only the fake NPU's processes have on their path; and so does the protobuf
+that torchair wants beside it, of another age than anything else here.
 """
 
 import os
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 VERSION = "2.13.0"
+_PROTOBUF = "3.20.3"
 _INSTALL_LIMIT_S = 900
 
 
@@ -29,12 +31,21 @@ def site() -> Path:
 
     Raises NoFakeCann where pip cannot fetch it.
     """
-    folder = cache() / f"torch_npu-{VERSION}"
-    if not (folder / "torch_npu" / "__init__.py").exists():
+    return _installed("torch_npu", VERSION, "torch_npu/__init__.py")
+
+
+def protobuf() -> Path:
+    """The same of protobuf, with which torchair writes a graph down."""
+    return _installed("protobuf", _PROTOBUF, "google/protobuf/__init__.py")
+
+
+def _installed(package: str, version: str, witness: str) -> Path:
+    folder = cache() / f"{package}-{version}"
+    if not (folder / witness).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             fresh = Path(scratch) / "site"
-            _install(fresh, folder)
+            _install(f"{package}=={version}", fresh, folder)
             publish(fresh, folder)
     return folder
 
@@ -49,8 +60,7 @@ def publish(fresh: Path, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _install(target: Path, shown: Path) -> None:
-    wanted = f"torch_npu=={VERSION}"
+def _install(wanted: str, target: Path, shown: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     try:
         subprocess.run(

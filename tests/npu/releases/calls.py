@@ -76,9 +76,9 @@ class _Operator:
 def passed_by(op: OpSpec, case: Case, schemas: tuple[Schema, ...]) -> Passed:
     """What a launch of a case passes to the function that the declaration names, where that has
     these schemas."""
-    call = (op.npu.build or op.build)(case, StandIn())
+    call = op.npu_call(case, StandIn())
     try:
-        op.npu.run(_Operator(schemas), *call.args, **call.kwargs)
+        (op.graph_of(case) or op.npu).run(_Operator(schemas), *call.args, **call.kwargs)
     except _Noted as noted:
         return noted.passed
     raise AssertionError(f"{op.kernel}: its run calls nothing")

@@ -7,6 +7,7 @@ from collector.ops.catalog.attention._fused_reading import TABLE, columns
 from collector.ops.catalog.attention._fused_replay import build, flops, reference, traffic
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
 from collector.ops.catalog.attention._lengths import untold_lengths
+from collector.ops.parts.kinds import by_kind, kind
 from collector.ops.spec import NpuCall, OpSpec
 
 _SLOTS = (
@@ -54,7 +55,7 @@ def _launch(
     return out, lse if call.wants_lse else None
 
 
-OP = OpSpec(
+_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
     slots=_SLOTS,
@@ -69,3 +70,16 @@ OP = OpSpec(
     untold=lambda case: untold_lengths(case, TABLE),
     constraints=FUSED_RULES,
 )
+
+# Of quantised caches, shared prefixes and padding no row of a graph is read.
+_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 3, 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("INT64", 1),
+    14: kind("INT32", 2, beside=6),  # pages want the lengths of what they hold
+    24: kind("FLOAT16 DT_BF16", 3, 4, beside=25),
+    25: kind("FLOAT16 DT_BF16", 3, 4, beside=24),
+}
+
+OP = by_kind(_BY_POSITION, _KINDS)

@@ -3,8 +3,9 @@
 from typing import Any
 
 from collector.ops.catalog.attention._flash import flash
-from collector.ops.catalog.attention._fused import FusedCall
-from collector.ops.catalog.attention._fused_reading import KEY_LENGTHS, TABLE
+from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall
+from collector.ops.catalog.attention._fused_reading import KEY_LENGTHS, MASK, TABLE
+from collector.ops.parts.kinds import by_kind, kind
 
 _LAYOUTS = ("BSH", "BSND", "BNSD")
 
@@ -12,7 +13,11 @@ _LAYOUTS = ("BSH", "BSND", "BNSD")
 def _launch(
     api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
 ) -> Any:
-    options = {"actual_seq_lengths": call.sent_keys, "block_table": table}
+    options = {
+        "atten_mask": mask,
+        "actual_seq_lengths": call.sent_keys,
+        "block_table": table,
+    }
     return api(
         *(query, key, value),
         **{name: value for name, value in options.items() if value is not None},
@@ -24,7 +29,7 @@ def _launch(
     )
 
 
-OP = flash(
+_BY_POSITION = flash(
     kernel="IncreFlashAttention",
     call="torch_npu.npu_incre_flash_attention",
     slots=(
@@ -32,10 +37,32 @@ OP = flash(
         *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"),
         *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
     ),
-    places={0: 0, 1: 1, 2: 2, 5: KEY_LENGTHS, 13: TABLE},
+    places={0: 0, 1: 1, 2: 2, 4: MASK, 5: KEY_LENGTHS, 13: TABLE},
     run=_launch,
     limits={
         f"one of {', '.join(_LAYOUTS)} is wanted": lambda call: call.layout in _LAYOUTS,
         "one query a request is wanted": lambda call: set(call.queries) == {1},
+        "a mask of every pair is wanted, or none": lambda call: (
+            call.sparse_mode != RIGHT_DOWN_CAUSAL
+        ),
     },
 )
+
+# By the definition of the op that torchair's converter makes of the call, and the dtypes that
+# torch_npu documents.
+_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("UINT64 FLOAT", 1),
+    7: kind("FLOAT", 1),
+    8: kind("UINT64 FLOAT", 1),
+    9: kind("FLOAT DT_BF16", 1, 2, 3, 4),
+    10: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=9),
+    11: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4),
+    12: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4, beside=11),
+    13: kind("INT32", 2),
+    14: kind("INT64", 1, beside=5),
+}
+
+OP = by_kind(_BY_POSITION, _KINDS)

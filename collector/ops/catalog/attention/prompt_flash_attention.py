@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.ops.catalog.attention._flash import flash
 from collector.ops.catalog.attention._fused import EVERYTHING, FusedCall
+from collector.ops.parts.kinds import by_kind, kind
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
 
@@ -27,7 +28,7 @@ def _launch(
     )
 
 
-OP = flash(
+_BY_POSITION = flash(
     kernel="PromptFlashAttention",
     call="torch_npu.npu_prompt_flash_attention",
     slots=(
@@ -45,3 +46,17 @@ OP = flash(
         ),
     },
 )
+
+_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 3, 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("INT64", 1),
+    7: kind("UINT64 FLOAT", 1),
+    8: kind("FLOAT", 1),
+    9: kind("UINT64 FLOAT", 1),
+    10: kind("FLOAT DT_BF16", 1, 2, 3, 4),
+    11: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=10),
+}
+
+OP = by_kind(_BY_POSITION, _KINDS)

@@ -1,4 +1,4 @@
-"""Product of two matrices; the runtime chooses among three kernels.
+"""Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
 
 NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
 fit several readings are read as the first of them.
@@ -11,7 +11,15 @@ from collector.ops.catalog.matmul._product import Product, group_by_weight, read
 from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, check_release, is_wide
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    GraphCall,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    dense_bytes,
+)
 from collector.vocabulary import FRACTAL_NZ
 
 _A, _B, _BIAS, _OFFSET = range(4)
@@ -36,6 +44,28 @@ def _reference(torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any =
 def _launch(mm: Any, a: Any, b: Any, bias: Any = None, **wide: Any) -> Any:
     """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
     return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
+
+
+def _in_graph(
+    mm: Any, a: Any, b: Any, bias: Any = None, *, transposed: tuple[bool, bool], **wide: Any
+) -> Any:
+    """Transposed in the graph, which makes it a part of the product: torchair would copy a view
+    that it is given."""
+    return _launch(mm, *_turned((a, b), transposed), bias, **wide)
+
+
+def _build_for_graph(case: Case, make: TensorMaker) -> Call:
+    product, call = product_of(case), _build(case, make)
+    transposed = (product.transposes_a, product.transposes_b) if product else (False, False)
+    return Call(
+        (*_turned(call.args[:2], transposed), *call.args[2:]),
+        {**call.kwargs, "transposed": transposed},
+    )
+
+
+def _turned(operands: tuple[Any, ...], transposed: tuple[bool, bool]) -> tuple[Any, Any]:
+    a, b = (x.t() if is_view else x for x, is_view in zip(operands, transposed, strict=True))
+    return a, b
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -75,7 +105,7 @@ def _blocks_fit(case: Case) -> bool:
 
 OP = OpSpec(
     kernel="MatMulV2",
-    twins=("MatMulV3", "MatMulCommon"),
+    twins=("MatMulV3", "MatMulCommon", "MatMul"),
     call="torch.mm",
     slots=("a", "b", "bias", "offset"),
     optional=_OPTIONAL,
@@ -84,7 +114,13 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
-    npu=NpuCall(run=_launch, nz=frozenset({_B})),
+    npu=NpuCall(
+        run=_launch,
+        nz=frozenset({_B}),
+        graph=GraphCall(
+            takes=lambda case: case.kernel_type == "MatMul", run=_in_graph, build=_build_for_graph
+        ),
+    ),
     constraints=(
         Constraint(
             "two matrices are wanted that multiply to the output as NT, NN, TN or TT",

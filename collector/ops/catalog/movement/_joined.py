@@ -5,7 +5,7 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.parts.moving import no_flops, place
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 
 def joined(
@@ -14,9 +14,11 @@ def joined(
     reference: Callable[..., Any],
     dim: Callable[[Case], int | None],
     *constraints: Constraint,
+    of_graphs: str = "",
 ) -> OpSpec:
     """Any number of inputs. `dim` tells along which dimension they lie in the output; the
-    constraints refuse the cases in which it is None."""
+    constraints refuse the cases in which it is None. `of_graphs` is the kernel type that a graph
+    launches for the call."""
 
     def build(case: Case, make: TensorMaker) -> Call:
         parts = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
@@ -32,7 +34,14 @@ def joined(
         flops=no_flops,
         moves_data=True,
         constraints=(*constraints, _ONE_DTYPE),
+        twins=(of_graphs,) if of_graphs else (),
+        npu=NpuCall(graph=GraphCall(lambda case: case.kernel_type == of_graphs, _without_memory)),
     )
+
+
+def _without_memory(api: Any, parts: Any, dim: int, out: Any) -> Any:
+    """A graph has its own memory for what it gives."""
+    return api(parts, dim)
 
 
 def _has_one_dtype(case: Case) -> bool:

@@ -1,4 +1,5 @@
-"""Tensors joined along the one dimension in which the output is their sum."""
+"""Tensors joined along the one dimension in which the output is their sum; in graphs
+`ConcatV2D`."""
 
 from collector.case import Case
 from collector.ops.catalog.movement._joined import joined
@@ -31,4 +32,5 @@ OP = joined(
     ),
     # `cat` of one tensor launches TensorMove, as profiles of CANN 8.3 show.
     Constraint("two inputs are wanted, or more", lambda case: len(case.inputs or ()) > 1),
+    of_graphs="ConcatV2D",
 )

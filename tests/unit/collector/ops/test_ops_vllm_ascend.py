@@ -31,7 +31,7 @@ def test_a_call_fits_its_schema_and_gives_the_row_s_outputs(torch, registered, o
     api = getattr(getattr(torch.ops, namespace), name)
     for case in rows(op):
         make = CpuMaker(torch)
-        call = (op.npu.build or op.build)(case, make)
+        call = op.npu_call(case, make)
         vllm_ascend_schemas.CALLS.clear()
         outputs = op.npu.run(api, *call.args, **call.kwargs)
         assert [called for called, _ in vllm_ascend_schemas.CALLS] == [name]

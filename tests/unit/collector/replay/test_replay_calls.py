@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.ops.registry import all_ops, find
+from tests.fixtures.op_rows import rows_of
 
 pytestmark = pytest.mark.torch
 
@@ -59,3 +60,47 @@ def test_what_is_not_there_is_said_with_what_to_install(torch, package, call, re
 
 def test_every_call_starts_in_a_package_that_can_be_looked_into():
     assert {op.call.split(".")[0] for op in all_ops()} <= {"torch", "torch_npu", "vllm_ascend"}
+
+
+class Torchair:
+    """Stands for torchair: it notes with which configuration something was compiled."""
+
+    def __init__(self):
+        self.configs = []
+
+    def CompilerConfig(self):
+        aclgraph = types.SimpleNamespace()
+        experimental = types.SimpleNamespace(aclgraph=aclgraph)
+        return types.SimpleNamespace(mode="max-autotune", experimental_config=experimental)
+
+    def get_npu_backend(self, *, compiler_config):
+        self.configs.append(compiler_config)
+        return "eager"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "state", "mode"),
+    [
+        ("Add", "dynamic", None),
+        ("Add", "static", "reduce-overhead"),
+        ("ConcatV2D", "static", "max-autotune"),
+        ("ConcatV2D", "dynamic", "max-autotune"),
+    ],
+)
+def test_graphs_and_kernels_of_one_shape_are_compiled(torch, monkeypatch, kernel, state, mode):
+    from collector.replay.calls import NpuCalls
+
+    torchair = Torchair()
+    monkeypatch.setitem(sys.modules, "torchair", torchair)
+    case = next(r.case for r in rows_of(kernel))
+    NpuCalls(types.SimpleNamespace(), {}).of(find(kernel), replace(case, op_state=state))
+    assert [config.mode for config in torchair.configs] == ([mode] if mode else [])
+
+
+def test_without_torchair_a_row_of_a_graph_says_what_is_needed(torch, monkeypatch):
+    from collector.replay.calls import NoOperator, NpuCalls
+
+    monkeypatch.setitem(sys.modules, "torchair", None)
+    case = next(r.case for r in rows_of("SplitVD"))
+    with pytest.raises(NoOperator, match="torchair .* is needed"):
+        NpuCalls(types.SimpleNamespace(), {}).of(find("SplitVD"), case)

@@ -52,7 +52,7 @@ BF16 = "DT_BF16;DT_BF16;DT_BF16"
         (("IncreFlashAttention", "2,4,5,16;2,2,9,16;2,2,9,16", BF16, "2,4,5,16"), "one query"),
         (
             (
-                *("IncreFlashAttention", "2,4,1,16;2,2,9,16;2,2,9,16;;2,9"),
+                *("IncreFlashAttention", "2,4,1,16;2,2,9,16;2,2,9,16;2,4,1,9;2,9"),
                 *(f"{BF16};DT_BF16;BOOL", "2,4,1,16"),
             ),
             "want no shape",

@@ -12,11 +12,11 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.record import CaseRecord
 from collector.vocabulary import BASE_CELLS
-from tests.fixtures.op_rows import rows_of
+from tests.fixtures.op_rows import rows_alone
 
 KERNEL = "FusedInferAttentionScore"
 OP = find(KERNEL)
-ROWS = rows_of(KERNEL)
+ROWS = rows_alone(KERNEL)
 MASK = "2048,2048"
 
 

@@ -1,0 +1,171 @@
+"""Rows of graphs: what of a decode step that torchair compiled can be replayed, how slots are told
+by their kind, and what the references of kernels give that graphs alone launch."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.case import Case, Slot
+from collector.measurement import Outcome
+from collector.ops.catalog.attention.fused_infer_attention_score import _KINDS as FUSED
+from collector.ops.catalog.attention.incre_flash_attention import _KINDS as INCREMENTAL
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker
+
+HALF = "FLOAT16"
+QKV = "1,16,1,128;1,2,4096,128;1,2,4096,128"
+HALVES = ";".join([HALF] * 3)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        (("IncreFlashAttention", f"{QKV};1,1,1,4096", f"{HALVES};BOOL", "1,16,1,128", HALF), ""),
+        (("SplitVD", "3,1,1,128", HALF, ";".join(["3,1,1,32"] * 4), ";".join([HALF] * 4)), ""),
+        (
+            ("Scatter", "1,2,4096,128;1;1,2,1,128", f"{HALF};INT64;{HALF}", "1,2,4096,128", HALF),
+            "",
+        ),
+        (("ConcatV2D", "1,16,1,64;1,16,1,64", f"{HALF};{HALF}", "1,16,1,128", HALF), ""),
+        (("Range", ";;", "INT32;FLOAT;INT32", "4096", "FLOAT"), ""),
+        (("GatherV2", "3,1,1,24;;1", f"{HALF};INT64;INT64", "1,1,24", HALF), ""),
+        (("Mul", "1,1024;1024", "FLOAT;FLOAT", "1,1024", HALF), "fused by the graph"),
+        (("AutomaticBufferFusionOp", "8;8", f"{HALF};{HALF}", "8", HALF), "fused by the graph"),
+        (("Data", "8", "INT64", "8", "INT64"), "no kernel of its own"),
+        (("SplitVD", "6,6", HALF, "3,6;3,6;6,6", f"{HALF};{HALF};{HALF}"), "along one dimension"),
+        (("Scatter", "2,8,8;2;2,4,4", f"{HALF};INT64;{HALF}", "2,8,8", HALF), "shorter in one"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value,
+)
+def test_rows_of_a_decode_step_are_replayed_or_say_why_not(case_of, cells, why):
+    no = refusal(case_of(*cells), find, "npu")
+    if not why:
+        assert no is None
+        assert find(cells[0]).graph_of(case_of(*cells)) is not None
+    else:
+        assert no is not None and why in no.why
+        wanted = Outcome.UNSUPPORTED if why[0] in "fn" else Outcome.REJECTED
+        assert no.outcome is wanted
+
+
+@pytest.mark.fast
+def test_a_weight_in_blocks_is_multiplied_as_it_lies():
+    slots = (Slot((1, 1024), HALF, "ND"), Slot((64, 192, 16, 16), HALF, "FRACTAL_NZ"))
+    case = Case("MatMul", slots, (Slot((1, 3072), HALF, "ND"),), "static")
+    assert refusal(case, find, "npu") is None
+    assert find("MatMul").flops(case) == 2 * 1024 * 3072
+
+
+@pytest.mark.fast
+def test_a_row_reads_as_the_same_with_its_absent_inputs_and_without(case_of):
+    op = find("IncreFlashAttention")
+    of_graph = case_of(op.kernel, f"{QKV};1,1,1,4096", f"{HALVES};BOOL", "1,16,1,128", HALF)
+    absent = ";DT_UNDEFINED" * 10
+    alone = case_of(
+        op.kernel,
+        f"{QKV};;1,1,1,4096{';' * 10}",
+        f"{HALVES};DT_UNDEFINED;BOOL{absent}",
+        *("1,16,1,128", HALF),
+    )
+    assert (op.graph_of(alone), op.complaint(alone, "npu")) == (None, "")
+    assert op.flops(of_graph) == op.flops(alone) > 0
+    assert op.runtime(of_graph) == op.runtime(alone)
+
+
+@pytest.mark.fast
+def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
+    fused = "FusedInferAttentionScore"
+    lengths = case_of(fused, f"{QKV};1", f"{HALVES};INT64", "1,16,1,128", HALF)
+    no = refusal(lengths, find, "npu")
+    assert no is not None and "fits several slots" in no.why
+    pages = case_of(
+        fused, "3,4,1,16;9,16,32;9,16,32;3;3,2", f"{HALVES};INT64;INT32", "3,4,1,16", HALF
+    )
+    assert find(fused).complaint(pages, "npu") == ""  # of pages the keys' lengths are wanted
+    assert refusal(pages, find, "npu").why == "lengths unknown"  # type: ignore[union-attr]
+
+
+@pytest.mark.fast
+@given(data=st.data())
+@pytest.mark.parametrize(
+    ("kernel", "kinds"), [("IncreFlashAttention", INCREMENTAL), ("FusedInferAttentionScore", FUSED)]
+)
+def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
+    """Whatever optional tensors a graph was given: its row is read with each at its own slot, or
+    it is refused."""
+    given_slots = data.draw(st.sets(st.sampled_from(sorted(kinds)), min_size=1))
+    given_slots |= {other for slot in given_slots for other in kinds[slot].beside}
+    given_slots |= {other for slot in given_slots for other in kinds[slot].beside}
+    tensors = {
+        slot: Slot(
+            (2,) * data.draw(st.sampled_from(sorted(kinds[slot].dims))),
+            data.draw(st.sampled_from(sorted(kinds[slot].dtypes))),
+            "ND",
+        )
+        for slot in sorted(given_slots)
+    }
+    op, query = find(kernel), Slot((1, 4, 1, 16), HALF, "ND")
+    of_graph = Case(kernel, (query,) * 3 + tuple(tensors.values()), (query,))
+    absent = Slot(None, "", "")
+    behind = tuple(tensors.get(i, absent) for i in range(3, len(op.slots)))
+    alone = replace(of_graph, inputs=(query,) * 3 + behind)
+    complaint = op.complaint(of_graph, "npu")
+    if not complaint:
+        assert op.complaint(alone, "npu") == ""
+        assert op.runtime(of_graph) == op.runtime(alone) != {}
+    elif "fits several slots" not in complaint:
+        assert op.complaint(alone, "npu") != ""
+
+
+def test_updates_go_to_the_place_of_their_batch(torch, build, launch, case_of):
+    case = case_of("Scatter", "2,3,9,4;2;2,3,1,4", "FLOAT;INT64;FLOAT", "2,3,9,4", "FLOAT")
+    call = build(case)
+    cache, indices, updates, axis = call.args
+    wanted = cache.clone()
+    for batch, start in enumerate(indices.tolist()):
+        wanted[batch].narrow(axis - 1, start, 1).copy_(updates[batch])
+    (out,) = launch(case, call)
+    assert torch.equal(out, wanted)
+
+
+def test_parts_are_what_lies_there_and_one_row_is_without_its_dimension(torch, launch, case_of):
+    three = ";".join(["FLOAT"] * 3)
+    split = case_of("SplitVD", "3,24", "FLOAT", "3,8;3,12;3,4", three)
+    call = find("SplitVD").build(split, CpuMaker(torch))
+    parts = find("SplitVD").reference(torch, *call.args)
+    assert torch.equal(torch.cat(parts, 1), call.args[0])
+    assert [part.shape[1] for part in parts] == [8, 12, 4]
+
+    one = case_of("GatherV2", "3,1,1,24;;1", "FLOAT;INT64;INT64", "1,1,24", "FLOAT")
+    call = find("GatherV2").build(one, CpuMaker(torch))
+    row = find("GatherV2").reference(torch, *call.args)
+    assert torch.equal(row, call.args[0][1])
+
+
+def test_keys_that_a_mask_hides_count_nothing(torch, case_of):
+    op = find("IncreFlashAttention")
+    case = case_of(
+        op.kernel,
+        *("2,4,1,16;2,2,64,16;2,2,64,16;2,1,1,64", "FLOAT;FLOAT;FLOAT;BOOL", "2,4,1,16", "FLOAT"),
+    )
+    call = op.build(replace_dtype(case), CpuMaker(torch, wide=True))
+    query, key, value, mask, *_ = call.args
+    assert not mask.any()
+    mask[:, :, :, 40:] = True
+    out = op.reference(torch, *call.args, **call.kwargs)
+    wide = [side[:, :, :40].repeat_interleave(2, 1) for side in (key, value)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, *wide)
+    torch.testing.assert_close(out, wanted)
+
+
+def replace_dtype(case: Case) -> Case:
+    """The case in 16 bits, as the kernel wants it; the maker makes float32 of them."""
+    slots = tuple(
+        replace(slot, dtype=HALF if slot.dtype == "FLOAT" else slot.dtype)
+        for slot in case.inputs or ()
+    )
+    return replace(case, inputs=slots, outputs=(replace((case.outputs or ())[0], dtype=HALF),))
