@@ -9,10 +9,10 @@ the slots, outputs last. `?` says that nobody here knows, and msprof prints N/A.
     Input Shapes "20,6;5;1"   Output Shapes "5,6"
 
 A layout names arguments by position: `3` (a list is all its tensors), `-1` from the end, `3T` as
-it lies in memory, `3:INT32` of another dtype, `3@5` empty where argument 5 is 0, `#3:INT64` a
-tensor of as many numbers as the array has, `[1]:INT64` one of that shape, `.:FLOAT` a number of
-the host as a scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number for each tensor of a
-list, and `r0:INT64` one for each dimension of a tensor.
+it lies in memory, `3F` in one dimension, `3:INT32` of another dtype, `3@5` empty where argument 5
+is 0, `#3:INT64` a tensor of as many numbers as the array has, `[1]:INT64` one of that shape,
+`.:FLOAT` a number of the host as a scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number
+for each tensor of a list, and `r0:INT64` one for each dimension of a tensor.
 """
 
 import re
@@ -25,7 +25,7 @@ from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
-    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>\d+)\])?(?P<lies>T)?"
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>\d+)\])?(?P<lies>[TF])?"
     r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
@@ -75,6 +75,19 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("aclnnAll", "aclnnAny", "aclnnAmax", "aclnnAmin"), "0 #1:INT64 -> -1"),
         **dict.fromkeys(("aclnnMean", "aclnnReduceSum", "aclnnRepeat"), "0 #1:INT64 -> -1"),
         "aclnnClamp": "0 .=0 .=0 -> 3",
+        "aclnnDropoutDoMask": "0 1 [1]:FLOAT -> 2",
+        "aclnnForeachAddListV2": "0 1 .:FLOAT -> -1F",
+        "aclnnForeachAddScalarV2": "0 .:FLOAT -> -1F",
+        "aclnnForeachSubListV2": "0 1 .:FLOAT -> -1F",
+        "aclnnForeachMulScalarV2": "0 .:FLOAT -> -1F",
+        "aclnnForeachMulList": "0 1 -> -1F",
+        "aclnnForeachDivScalarV2": "0 .:FLOAT -> -1F",
+        "aclnnForeachDivList": "0 1 -> -1F",
+        "aclnnForeachSqrt": "0 -> -1F",
+        "aclnnForeachNeg": "0 -> -1F",
+        "aclnnForeachLerpScalar": "0 1 .:FLOAT -> -1F",
+        "aclnnForeachAddcmulScalarV2": "0 1 2 .:FLOAT -> -1F",
+        "aclnnForeachAddcdivScalarV2": "0 1 2 .:FLOAT -> -1F",
         "aclnnCumsum": "0 [1]:INT64 -> 3",
         "aclnnEmbedding": "0 1 [1]:INT64 -> 2",
         "aclnnIndexSelect": "0 2 [1]:INT64 -> 3",
@@ -195,10 +208,14 @@ def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> It
         yield _Cell()
     for tensor in tensors:
         cell = _Cell.of(tensor)
-        shape = _as_it_lies(tensor) if match["lies"] else cell.shape
+        shape = _lying(match["lies"], tensor) if match["lies"] else cell.shape
         if match["unless"] and arguments[int(match["unless"])] == "0":
             shape = ()
         yield _Cell(shape, match["dtype"] or cell.dtype, cell.format)
+
+
+def _lying(how: str, tensor: RecordedTensor) -> tuple[int, ...]:
+    return (prod(tensor.shape),) if how == "F" else _as_it_lies(tensor)
 
 
 def _as_it_lies(tensor: RecordedTensor) -> tuple[int, ...]:
