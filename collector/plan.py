@@ -112,7 +112,9 @@ class Forecast:
     `repeats` of the cases stand in a second shard, which shows how far sessions differ; `narrowed`
     ones are answered, and measured again for their intervals. Of surfaces that are learnt from some
     of their cases, `left_out` are not planned, `unsure` of them not known to the tolerance; another
-    round follows where `learning` cases are asked for, which is 0 in the last that is tried."""
+    round follows where `learning` cases are asked for, which is 0 in the last that is tried. Of the
+    time that the sources' cases took, `compute_us`, a device of the plan can measure
+    `measurable_us`; `unknown_us` is of rows whose inputs no profiler told."""
 
     cases: int
     unsupported: int
@@ -125,6 +127,9 @@ class Forecast:
     left_out: int = 0
     unsure: int = 0
     learning: int = 0
+    compute_us: float = 0.0
+    measurable_us: float = 0.0
+    unknown_us: float = 0.0
 
 
 @dataclass(frozen=True)  # without slots: its sha256 is kept beside it
@@ -190,7 +195,8 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
-    for name in ("repeats", "narrowed", "left_out", "unsure", "learning"):
+    rounds = ("repeats", "narrowed", "left_out", "unsure", "learning")
+    for name in (*rounds, "compute_us", "measurable_us", "unknown_us"):
         if not value["forecast"][name]:  # as before there were any
             del value["forecast"][name]
     return readable_json(value)

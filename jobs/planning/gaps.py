@@ -10,12 +10,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
+from typing import Protocol
 
-from collector.ops.refusals import NO_INPUTS, FindOperator, Refusal
-from collector.plan import PlannedSource
+from collector.ops.refusals import FindOperator, Refusal
+from collector.plan import Plan, PlannedSource
 from collector.record import CaseRecord
 from jobs.planning.candidates import Candidate, refusal_in_plan
 from jobs.planning.weight import Weight
+
+
+class Weighed(Protocol):
+    """A case and what it stands for in the sources."""
+
+    @property
+    def record(self) -> CaseRecord: ...
+
+    @property
+    def weight(self) -> Weight: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +99,22 @@ def gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
 
 
 def shares(
-    candidates: Sequence[Candidate],
-    refused: Iterable[RefusedCase],
-    sources: Iterable[PlannedSource],
+    candidates: Sequence[Candidate], refused: Iterable[Weighed], sources: Iterable[PlannedSource]
 ) -> Shares:
     """How the device time of the sources divides."""
     no = list(refused)
     compute_us = fsum(candidate.weight.time_us for candidate in candidates)
-    refused_us = fsum(case.weight.time_us for case in no)
-    unknown = (case.weight.time_us for case in no if case.refusal.why == NO_INPUTS)
+    refused_us = fsum(one.weight.time_us for one in no)
+    unknown = (one.weight.time_us for one in no if one.record.case.inputs is None)
     communication_us = fsum(source.communication_us for source in sources)
     return Shares(compute_us, compute_us - refused_us, fsum(unknown), communication_us)
+
+
+def planned_shares(plan: Plan) -> Shares:
+    """What a plan holds of its sources' time."""
+    told = plan.forecast
+    communication_us = fsum(source.communication_us for source in plan.sources)
+    return Shares(told.compute_us, told.measurable_us, told.unknown_us, communication_us)
 
 
 def share_line(told: Shares) -> str:

@@ -36,6 +36,7 @@ from jobs.planning.candidates import (
 )
 from jobs.planning.density import Spared, spared
 from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
+from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
 from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
@@ -92,6 +93,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
     shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash)
+    told = _shares(candidates, missing, request, find)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
@@ -104,11 +106,33 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         left_out=left_out,
         unsure=min(left.unsure, left_out),
         learning=left.learning if _teaches(request, left.learning + left_out) else 0,
+        compute_us=told.compute_us,
+        measurable_us=told.measurable_us,
+        unknown_us=told.unknown_us,
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
         shards={shard.shard_id: shard.table for shard in shards},
     )
+
+
+def _shares(
+    candidates: Sequence[Candidate],
+    priced: Sequence[PricedCase],
+    request: PlanRequest,
+    find: FindOperator,
+) -> Shares:
+    """What of the sources' time the plan's devices can measure, measured already or not. What is
+    priced was looked at before."""
+    campaign, cache = request.campaign, request.campaign.measure.cache
+    refused = [item.candidate for item in priced if item.refusal is not None]
+    rest: Sequence[Candidate] = ()
+    if len(priced) < len(candidates):
+        known = {item.candidate.record.case_id for item in priced}
+        rest = [c for c in candidates if c.record.case_id not in known and c.weight.time_us]
+    others = refused_cases(rest, find, campaign.backend, campaign.devices, cache)
+    sources = (source for source, _ in request.sources)
+    return shares(candidates, [*refused, *others], sources)
 
 
 def _spared(candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator) -> Spared:

@@ -25,6 +25,7 @@ from jobs.status.status_lines import (
     hours_line,
     kernel_lines,
     shard_lines,
+    share_lines,
 )
 from jobs.status.summary import summarise
 from jobs.status.summary_lines import describe
@@ -88,6 +89,7 @@ class Picture:
         plan = status.plan
         yield from shard_lines(status)
         yield from kernel_lines(status, bars)
+        yield from share_lines(status)
         yield hours_line(status)
         all_committed = status.committed == len(plan.shards)
         self.is_finished = all_committed and not plan.beyond(held)

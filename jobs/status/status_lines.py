@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from collector.counting import counted
 from collector.measurement import Outcome
 from collector.printable import in_one_line
+from jobs.planning.gaps import planned_shares, share_line
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 
 _BAR = 20
@@ -66,6 +67,12 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
         yield f"  {name:<{width}}  {bar:.<{_BAR}}  {done} of {cases}{bad}"
     if most and len(names) > most:
         yield f"  ... and {counted(len(names) - most, 'more kernel type')}"
+
+
+def share_lines(status: PlanStatus) -> Iterator[str]:
+    """Of what the sources' time is, where they tell any."""
+    if told := share_line(planned_shares(status.plan)):
+        yield f"share       {told}"
 
 
 def hours_line(status: PlanStatus) -> str:

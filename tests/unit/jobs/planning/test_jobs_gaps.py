@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from collector.ops.refusals import NO_INPUTS, NO_OPERATOR
-from collector.plan import PlannedSource
+from collector.plan import PlannedSource, plan_from_json, plan_to_json
 from jobs.planning.candidates import distinct_cases
-from jobs.planning.gaps import gaps, refused_cases, share_line, shares
-from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, record
+from jobs.planning.gaps import gaps, planned_shares, refused_cases, share_line, shares
+from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, plan, record, request
 
 pytestmark = pytest.mark.fast
 
@@ -40,6 +40,19 @@ def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
     assert [case.weight.time_us for case in told[0].cases] == [150.0, 100.0]
     odd = told[2]
     assert odd.reason == f"{whys[2]}: {odd.cases[0].record.case.describe()}"
+
+
+def test_a_plan_keeps_the_shares_of_all_its_sources_whatever_it_takes_up():
+    _, line = found(*RECORDS)
+    fresh = plan(request(*RECORDS, source=SOURCE)).plan
+    assert share_line(planned_shares(fresh)) == line
+    asked = replace(
+        request(*RECORDS, source=SOURCE),
+        owed=frozenset({RECORDS[0].case_id}),  # a plan about one case alone
+    )
+    assert share_line(planned_shares(plan(asked).plan)) == line
+    again = plan_from_json(plan_to_json(fresh))
+    assert again == fresh and planned_shares(again) == planned_shares(fresh)
 
 
 def test_cases_under_one_rule_are_one_gap_and_under_two_are_two():

@@ -22,6 +22,7 @@ from jobs.status.status_lines import (
     hours_line,
     kernel_lines,
     shard_lines,
+    share_lines,
 )
 from jobs.status.summary import plan_usage
 from tests.unit.collector.database.campaign_maker import (
@@ -242,6 +243,17 @@ def test_hours_are_of_npus_where_npus_measure():
         "hours       2.00 NPU-hours used by committed shards; 1.00 planned"
     )
     assert "device-hours" in hours_line(replace(status, plan=replace(status.plan, backend="cpu")))
+
+
+def test_a_share_says_of_what_it_is():
+    status = status_of(shard("a", committed=False))
+    assert list(share_lines(status)) == []  # its sources tell no time
+    told = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
+    [line] = share_lines(replace(status, plan=replace(status.plan, forecast=told)))
+    assert line == (
+        "share       compute 100.0 % of device time: 75.0 % of it measurable, 10.0 % of unknown "
+        "inputs (N/A)"
+    )
 
 
 def test_efficiency_is_told_once_something_is_committed():
