@@ -140,6 +140,8 @@ class OpSpec:
                  operator of its own in the registry
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
                  uses: those of the case, or the likeliest where it names none
+    assumes      what is taken of values on which the time may depend, as where indices point, and
+                 which a row does not hold; empty where it depends on none
     untold       what the time depends on and the case does not say, where no value is likely
                  enough to be taken unasked; empty where all is told
     """
@@ -163,6 +165,7 @@ class OpSpec:
     npu: NpuCall = NpuCall()
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
+    assumes: str = ""
     untold: Callable[[Case], str] = lambda case: ""
 
     @property

@@ -143,6 +143,8 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
         yield f"slot {index}", f"{slot} ({said})" if said else slot
     for constraint in op.constraints:
         yield "takes", constraint.text
+    if op.assumes:
+        yield "assumes", op.assumes
     if op.npu.graph is not None:
         yield "graphs", "rows as a graph leaves them are launched by one, which torchair compiles"
     yield "library", op.library

@@ -54,6 +54,10 @@ def flash(
     return OpSpec(
         kernel=kernel,
         call=call,
+        assumes=(
+            "queries, and keys that lie in no pages, in equal parts; of pages those that "
+            "Runtime columns name, all over the pool"
+        ),
         slots=slots,
         optional=frozenset(range(3, len(slots))),
         reference=reference,

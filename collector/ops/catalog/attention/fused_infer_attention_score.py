@@ -58,6 +58,10 @@ def _launch(
 _BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool"
+    ),
     slots=_SLOTS,
     optional=frozenset(range(3, len(_SLOTS))),
     optional_outputs=frozenset({1}),

@@ -17,6 +17,10 @@ from collector.ops.spec import NpuCall, OpSpec
 OP = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool; scores at random"
+    ),
     slots=SLOTS,
     optional_outputs=OPTIONAL_OUTPUTS,
     reference=reference,

@@ -33,6 +33,10 @@ def _launch(api: Any, *args: Any, **kwargs: Any) -> Any:
 OP = OpSpec(
     kernel="LightningIndexerVllm",
     call="torch.ops._C_ascend.npu_lightning_indexer",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool; scores at random"
+    ),
     slots=SLOTS,
     reference=_reference,
     build=build,

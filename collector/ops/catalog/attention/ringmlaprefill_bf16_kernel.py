@@ -202,6 +202,7 @@ def _outputs_fit(case: Case) -> bool:
 OP = OpSpec(
     kernel="RINGMLAPrefillBF16Kernel",
     call="torch_npu.atb.npu_ring_mla",
+    assumes="queries and keys in equal parts where no Runtime column names lengths",
     slots=(
         *("q_nope", "q_rope", "k_nope", "k_rope", "value", "mask", "alibi_coeff", "deq_qk"),
         *("off_qk", "deq_pv", "off_pv", "quant_p", "log_n", "pre_out", "prev_lse"),

@@ -192,6 +192,11 @@ def _output_fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="SparseFlashAttention",
     call="torch_npu.npu_sparse_flash_attention",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool; the keys that are read are spread over those there "
+        "are"
+    ),
     slots=(
         *("query", "key", "value", "sparse_indices", "block_table", "actual_seq_lengths_query"),
         *("actual_seq_lengths_kv", "query_rope", "key_rope"),

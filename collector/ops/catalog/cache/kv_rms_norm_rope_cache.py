@@ -113,6 +113,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="KvRmsNormRopeCache",
     call="torch_npu.npu_kv_rmsnorm_rope_cache",
+    assumes="places all over the cache, each once",
     slots=(
         *("kv", "gamma", "cos", "sin", "index", "k_cache", "ckv_cache"),
         *("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v"),

@@ -228,6 +228,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="mla_preprocess_0_mix_aic",
     call="torch.ops._C_ascend.mla_preprocess",
+    assumes="places all over the cache, each once",
     slots=_SLOTS,
     reference=_reference,
     build=_build,

@@ -94,6 +94,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="PagedCacheLoadNdKernel",
     call="torch_npu.atb.npu_paged_cache_load",
+    assumes="lengths in equal parts, pages all over the pool",
     slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
     optional=frozenset({_STARTS}),
     reference=_reference,

@@ -49,6 +49,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
     call="torch_npu._npu_reshape_and_cache",
+    assumes="places all over the cache, each once",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
     reference=write_both,
     build=_build,

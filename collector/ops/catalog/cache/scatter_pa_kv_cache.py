@@ -55,6 +55,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="ScatterPaKvCache",
     call="torch_npu.npu_scatter_pa_kv_cache",
+    assumes="places all over the cache, each once",
     slots=(
         *("key", "key_cache", "slot_mapping", "value", "value_cache"),
         *("compress_lens", "compress_seq_offsets", "seq_lens"),

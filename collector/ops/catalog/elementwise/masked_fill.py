@@ -39,6 +39,7 @@ def _has_its_dtype(case: Case) -> bool:
 OP = OpSpec(
     kernel="MaskedFill",
     call="torch.Tensor.masked_fill_",
+    assumes="half of the mask holds",
     slots=("x", "mask", "value"),
     optional=frozenset({_VALUE}),
     reference=_reference,

@@ -15,6 +15,7 @@ def _result(case: Case) -> Shape | None:
 OP = OpSpec(
     kernel="SelectV2",
     call="torch.where",
+    assumes="half of the conditions hold",
     slots=("condition", "then", "else"),
     reference=lambda torch, condition, then, otherwise: torch.where(condition, then, otherwise),
     flops=lambda case: elements(_result(case)),

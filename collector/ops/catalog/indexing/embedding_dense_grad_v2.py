@@ -70,6 +70,7 @@ def _traffic(case: Case) -> int:
 OP = OpSpec(
     kernel="EmbeddingDenseGradV2",
     call="torch.ops.aten.embedding_dense_backward",
+    assumes="rows all over the table, each as likely, so that some come often",
     slots=("grad", "sorted_rows", "origins"),
     reference=_reference,
     build=_build,

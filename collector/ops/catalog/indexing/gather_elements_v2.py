@@ -49,6 +49,7 @@ def _has_runs(case: Case) -> bool:
 OP = OpSpec(
     kernel="GatherElementsV2",
     call="torch.gather",
+    assumes="all over the dimension, each element once where there are enough",
     slots=("x", "index"),
     reference=_reference,
     build=_build,

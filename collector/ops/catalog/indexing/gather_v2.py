@@ -57,6 +57,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="GatherV2",
     call="torch.nn.functional.embedding",
+    assumes="rows all over the table, each as likely",
     slots=("table", "indices", "axis"),
     reference=_reference,
     build=_build,

@@ -41,6 +41,7 @@ def _reference(torch: Any, table: Any, axis: int, indices: Any) -> Any:
 OP = OpSpec(
     kernel="GatherV3",
     call="torch.index_select",
+    assumes="rows all over the table, each as likely",
     slots=("table", "indices", "axis"),
     reference=_reference,
     build=_build,

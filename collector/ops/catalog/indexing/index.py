@@ -42,6 +42,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="Index",
     call="torch.ops.aten.index",
+    assumes="all over the tensor, each place as likely",
     slots=("x", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
     reference=_reference,

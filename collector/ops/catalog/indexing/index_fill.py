@@ -46,6 +46,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="IndexFill",
     call="torch.Tensor.index_fill_",
+    assumes="the first dimension; rows all over it, each once",
     slots=("x", "index", "value"),
     reference=_reference,
     build=_build,

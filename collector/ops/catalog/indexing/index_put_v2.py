@@ -62,6 +62,7 @@ def _is_on_vector_cores(case: Case) -> bool:
 OP = OpSpec(
     kernel="IndexPutV2",
     call="torch.ops.aten.index_put_",
+    assumes="all over the tensor, each place once where there are enough",
     slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
     reference=_reference,

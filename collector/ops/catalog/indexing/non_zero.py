@@ -36,6 +36,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="NonZero",
     call="torch.nonzero",
+    assumes="as many elements as came out, all over the tensor",
     slots=("x",),
     reference=_reference,
     build=_build,

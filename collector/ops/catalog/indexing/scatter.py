@@ -48,6 +48,7 @@ def _reference(torch: Any, cache: Any, indices: Any, updates: Any, axis: int) ->
 OP = OpSpec(
     kernel="Scatter",
     call="torch_npu.scatter_update_",
+    assumes="any place of the cache for each batch",
     slots=("x", "indices", "updates"),
     reference=_reference,
     build=_build,

@@ -48,6 +48,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="ScatterElementsV2",
     call="torch.Tensor.scatter_",
+    assumes="the last dimension; all over it, each element once where there are enough",
     slots=("x", "index", "updates"),
     reference=_reference,
     build=_build,

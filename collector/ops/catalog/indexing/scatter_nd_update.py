@@ -49,6 +49,7 @@ def _named(case: Case) -> Shape | None:
 OP = OpSpec(
     kernel="ScatterNdUpdate",
     call="torch_npu.npu_scatter_nd_update_",
+    assumes="all over the tensor, each place once where there are enough",
     slots=("x", "indices", "updates"),
     reference=_reference,
     build=_build,

@@ -250,6 +250,7 @@ def _blocks_fit(case: Case) -> bool:
 OP = OpSpec(
     kernel="GroupedMatmul",
     call="torch_npu.npu_grouped_matmul",
+    assumes="as many rows for each expert, but for Runtime group_list_values",
     slots=_SLOTS,
     optional=_OPTIONAL,
     reference=_reference,

@@ -103,6 +103,7 @@ def _sizes_fit(case: Case) -> bool:
 OP = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
+    assumes="as many rows for each expert, but for Runtime group_list_values",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
     reference=_reference,
     build=_build,

@@ -117,6 +117,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
     return OpSpec(
         kernel=kernel,
         call=call,
+        assumes="each expert as likely for a token",
         slots=("x", "expert_idx", "scale", "offset"),
         optional=frozenset({_SCALE}) | _OFFSET,
         reference=_reference,

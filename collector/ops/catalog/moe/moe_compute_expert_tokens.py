@@ -36,6 +36,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeComputeExpertTokens",
     call="torch_npu.npu_moe_compute_expert_tokens",
+    assumes="each expert as likely for a row",
     slots=("sorted_experts",),
     reference=_reference,
     build=_build,

@@ -71,6 +71,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeDistributeCombineV2",
     call="torch_npu.npu_moe_distribute_combine_v2",
+    assumes="each expert as likely for a token, the same on all ranks",
     slots=(
         *("expand_x", "expert_ids", "assist_info_for_combine", "ep_send_counts", "expert_scales"),
         *("tp_send_counts", "x_active_mask", "activation_scale", "weight_scale", "group_list"),

@@ -86,6 +86,7 @@ def _sent_fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeDistributeDispatchV2",
     call="torch_npu.npu_moe_distribute_dispatch_v2",
+    assumes="each expert as likely for a token, the same on all ranks",
     slots=(
         *("x", "expert_ids", "scales", "x_active_mask"),
         *("expert_scales", "elastic_info", "performance_info"),

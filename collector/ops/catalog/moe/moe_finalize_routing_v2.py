@@ -113,6 +113,7 @@ def _scales_fit(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeFinalizeRoutingV2",
     call="torch_npu.npu_moe_finalize_routing",
+    assumes="rows in any order",
     slots=("expanded_x", "expanded_row_idx", "x1", "x2", "bias", "scales", "expert_idx"),
     optional=_OPTIONAL,
     reference=_reference,

@@ -108,6 +108,7 @@ def _flops(case: Case) -> int:
 OP = OpSpec(
     kernel="MoeGatingTopK",
     call="torch_npu.npu_moe_gating_top_k",
+    assumes="scores at random; a bias is DeepSeek's, whose experts are in groups",
     slots=("x", "bias", "input_ids", "tid2eid"),
     optional=frozenset({_BIAS}) | _HASHED,
     optional_outputs=frozenset({_NORM}),

@@ -51,6 +51,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeGatingTopKSoftmax",
     call="torch_npu.npu_moe_gating_top_k_softmax",
+    assumes="scores at random, no row finished",
     slots=("x", "finished"),
     optional=frozenset({_FINISHED}),
     reference=_reference,

@@ -73,6 +73,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeReRouting",
     call="torch_npu.npu_moe_re_routing",
+    assumes="as many tokens of each rank for each expert",
     slots=("tokens", "expert_token_num_per_rank", "per_token_scales"),
     optional=frozenset({_SCALES}),
     reference=_reference,

@@ -68,6 +68,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeTokenPermute",
     call="torch_npu.npu_moe_token_permute",
+    assumes="each expert as likely for a token",
     slots=("tokens", "indices"),
     reference=_reference,
     build=_build,

@@ -58,6 +58,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="MoeTokenUnpermute",
     call="torch_npu.npu_moe_token_unpermute",
+    assumes="rows in any order",
     slots=("permuted_tokens", "sorted_indices", "probs"),
     optional=frozenset({_PROBS}),
     reference=_reference,

@@ -52,6 +52,7 @@ def _reference(torch: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
 OP = OpSpec(
     kernel="RepeatInterleave",
     call="torch.repeat_interleave",
+    assumes="each row as often",
     slots=("x", "repeats"),
     reference=_reference,
     build=_build,

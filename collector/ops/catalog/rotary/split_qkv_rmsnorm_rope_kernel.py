@@ -108,6 +108,7 @@ def _heads_fit(case: Case) -> bool:
 OP = OpSpec(
     kernel="split_qkv_rmsnorm_rope_kernel",
     call="torch.ops.vllm.qkv_rmsnorm_rope",
+    assumes="any position of the table for each token",
     slots=("qkv", "rope", "table"),
     optional=frozenset({_TABLE}),
     reference=_reference,

@@ -72,6 +72,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="_triton_rope",
     call="torch.ops.vllm.npu_rotary_embedding",
+    assumes="any position of the table for each token",
     slots=("query", "key", "cos_sin_cache", "positions"),
     optional=frozenset({_POSITIONS}),
     reference=_reference,

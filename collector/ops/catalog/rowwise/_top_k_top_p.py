@@ -22,6 +22,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
     return OpSpec(
         kernel=kernel,
         call=call,
+        assumes="scores at random",
         slots=("sorted_value", "sorted_indices", "p", "k"),
         optional=_OPTIONAL,
         infinite=frozenset({0}),  # what is filtered away

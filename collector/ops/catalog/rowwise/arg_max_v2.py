@@ -41,6 +41,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="ArgMaxV2",
     call="torch.argmax",
+    assumes="numbers at random",
     slots=("x", "dimension"),
     optional=frozenset({_DIMENSION}),
     reference=_reference,

@@ -51,6 +51,7 @@ def _fits(case: Case) -> bool:
 OP = OpSpec(
     kernel="HistogramV2",
     call="torch.histc",
+    assumes="each bin as likely",
     slots=("x", "min", "max"),
     reference=_reference,
     build=_build,

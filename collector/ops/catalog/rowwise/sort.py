@@ -31,6 +31,7 @@ def _run(sort: Any, x: Any, index_dtype: Any) -> Any:
 OP = OpSpec(
     kernel="Sort",
     call="torch.sort",
+    assumes="numbers at random, in no order",
     slots=("x",),
     reference=_reference,
     build=_build,

@@ -1,0 +1,72 @@
+"""Values that a row does not hold, and on which the time may depend: each declaration that makes
+them says what it takes."""
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.ops.registry import all_ops, find
+from jobs.cli.app import app
+from tests.fixtures.op_rows import cpu_rows
+from tests.unit.collector.ops.conftest import CpuMaker
+
+# Their whole numbers are computed with, and point nowhere.
+COMPUTED_WITH = {
+    *("DequantSwigluQuant", "DropOutDoMask", "FloorDiv", "FloorMod", "Pow"),
+    *("QuantBatchMatmulV3", "WeightQuantBatchMatmulV2"),
+}
+# What is chosen by the numbers themselves: random ones are made of those too.
+BY_NUMBERS = {
+    *("ApplyTopKTopPCustom", "ApplyTopKTopPWithSorted", "ArgMaxV2", "MaskedFill", "SelectV2"),
+    *("MoeGatingTopK", "MoeGatingTopKSoftmax", "Sort", "MoeInitRoutingV3"),
+}
+
+
+class PointingMaker(CpuMaker):
+    """Notes whether a declaration asks for whole numbers that are no tensor's random ones."""
+
+    def __init__(self, torch):
+        super().__init__(torch)
+        self.points = False
+        self._is_random = False
+
+    def normal(self, shape, dtype):
+        self._is_random = True
+        made = super().normal(shape, dtype)
+        self._is_random = False
+        return made
+
+    def integers(self, shape, dtype, low, high):
+        self.points |= not self._is_random
+        return super().integers(shape, dtype, low, high)
+
+    def permutation(self, n, dtype):
+        self.points = True
+        return super().permutation(n, dtype)
+
+    def tensor(self, values, dtype):
+        self.points = True
+        return super().tensor(values, dtype)
+
+
+def test_what_points_somewhere_says_where(torch):
+    silent = set()
+    for record in cpu_rows():
+        op, make = find(record.kernel_type), PointingMaker(torch)
+        op.build(record.case, make)
+        if make.points and not op.assumes:
+            silent.add(op.kernel)
+    assert silent == COMPUTED_WITH
+
+
+@pytest.mark.fast
+def test_what_is_chosen_by_its_numbers_says_which_they_are():
+    told = {op.kernel for op in all_ops() if op.assumes}
+    assert told >= BY_NUMBERS
+    assert not told & COMPUTED_WITH
+
+
+@pytest.mark.fast
+def test_a_user_reads_it():
+    shown = CliRunner().invoke(app, ["ops", "GatherV2"]).output
+    assert "assumes      rows all over the table, each as likely" in shown
+    assert "assumes" not in CliRunner().invoke(app, ["ops", "Neg"]).output
