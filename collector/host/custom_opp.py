@@ -25,7 +25,7 @@ def custom_opp_problem(environment: Mapping[str, str]) -> str:
     """What is missing, with the two export lines that mend it; empty where nothing is."""
     if not environment.get(_OPP, "").replace(":", "").strip():
         return f"{_OPP} is not set; {_remedy(None)}"
-    held = _held(environment)
+    held = custom_opp_folders(environment)
     if not held:
         return f"{_OPP}={environment[_OPP]} is no folder; {_remedy(None)}"
     searched = {_plain(part) for part in environment.get(_LIBRARIES, "").split(":") if part}
@@ -38,7 +38,7 @@ def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]
     """The variables to set for a process that is started with this environment, so that it finds
     the custom operators: those that the environment names, or where a stack serves with `vllm`
     (a version) those of the installed vllm_ascend. Empty where there is nothing to set."""
-    held = _held(environment)
+    held = custom_opp_folders(environment)
     folder = held[0] if held else _installed() if vllm else None
     if folder is None or (environment.get(_OPP) and not held):
         return {}
@@ -52,11 +52,12 @@ def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]
 def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
     """Which custom operators a session of a stack finds: their folder's name and the first digits
     of their library's sha256, so that two that differ are two stacks; empty without any."""
-    found = _held({**environment, **with_custom_opp(environment, vllm)})
+    found = custom_opp_folders({**environment, **with_custom_opp(environment, vllm)})
     return f"{found[0].name}-{_digits(found[0] / _API / _LIBRARY)}" if found else ""
 
 
-def _held(environment: Mapping[str, str]) -> list[Path]:
+def custom_opp_folders(environment: Mapping[str, str]) -> list[Path]:
+    """The folders of custom operators that an environment names, the first that is asked first."""
     folders = (Path(part) for part in environment.get(_OPP, "").split(":") if part.strip())
     return [folder for folder in folders if folder.is_dir()]
 

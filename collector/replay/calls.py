@@ -20,6 +20,7 @@ from collector.errors import OpmeterError
 from collector.host.custom_opp import custom_opp_problem
 from collector.ops.releases import refused_on
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker
+from collector.replay.foreign_functions import foreign_function
 from collector.replay.graphs import in_graph, with_static_kernel
 
 STATIC = "static"
@@ -70,7 +71,7 @@ class NpuCalls:
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
         if op.kernel not in self._refused:
-            self._refused[op.kernel] = refused_on(op.kernel, installed_release(op.library))
+            self._refused[op.kernel] = self._why_not(op)
         if reason := self._refused[op.kernel]:
             raise NoOperator(reason)
         for need in sorted(op.npu.needs):
@@ -84,6 +85,11 @@ class NpuCalls:
         elif is_static:
             run = with_static_kernel(run)
         return Launcher(op.npu_call, run)
+
+    def _why_not(self, op: OpSpec) -> str:
+        """Why a call may not be made, of this release or beside this custom OPP."""
+        refused = refused_on(op.kernel, installed_release(op.library))
+        return refused or foreign_function(op.kernel, self._environment)
 
     def _api(self, op: OpSpec) -> Callable[..., Any]:
         if op.call not in self._apis:

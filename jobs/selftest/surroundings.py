@@ -1,9 +1,13 @@
 """Whether this host has what measuring needs, and whose functions answer."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 
 from collector.counting import counted
+from collector.host.custom_opp import with_custom_opp
+from collector.ops.registry import all_ops
 from collector.ops.releases import refused_on
+from collector.replay.foreign_functions import foreign_function
 from collector.replay.resolved_calls import ResolvedCalls, resolve_calls
 from jobs.doctor.machine import Check, check_machine
 from jobs.doctor.npu import check_npus
@@ -32,12 +36,18 @@ def gathered(checks: Iterable[Check]) -> Check:
 
 def check_libraries(bench: Bench) -> Check:
     """Which library has each declared call, asked of a process of its own."""
-    return verdict_on_libraries(resolve_calls(), f"torch_npu-{bench.stack.torch_npu}")
+    environment = {**os.environ, **with_custom_opp(os.environ, bench.stack.vllm)}
+    foreign = [op.kernel for op in all_ops() if foreign_function(op.kernel, environment)]
+    release = f"torch_npu-{bench.stack.torch_npu}"
+    return verdict_on_libraries(resolve_calls(), release, foreign)
 
 
-def verdict_on_libraries(resolved: ResolvedCalls, release: str) -> Check:
-    """A call that torch or torch_npu lacks has drifted, where this release is not known to lack it;
-    vLLM-Ascend's are wanted by some only."""
+def verdict_on_libraries(
+    resolved: ResolvedCalls, release: str, foreign: Sequence[str] = ()
+) -> Check:
+    """What `foreign` names is answered by functions of the custom OPP that take other arguments,
+    which sessions refuse. A call that torch or torch_npu lacks has drifted, where this release is
+    not known to lack it; vLLM-Ascend's are wanted by some only."""
     away = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
     lacking = [call for call in away if not refused_on(call.kernel, release)]
     known = len(away) - len(lacking)
@@ -49,6 +59,8 @@ def verdict_on_libraries(resolved: ResolvedCalls, release: str) -> Check:
     if resolved.in_both:
         names = ", ".join(resolved.in_both[:_NAMED])
         words += f"; CANN and the custom OPP both have {names}: the custom OPP answers"
+    if foreign:
+        words += f"; it takes other arguments for {', '.join(foreign[:_NAMED])}: not measured"
     if not lacking:
         return Check("libraries", True, words)
     named = ", ".join(f"{call.kernel} ({call.call})" for call in lacking[:_NAMED])

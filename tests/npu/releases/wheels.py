@@ -18,7 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from collector.ops.launched import CFunction, launched_by
 from collector.ops.registry import all_ops
+from collector.replay.foreign_functions import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -29,6 +31,7 @@ RELEASES = (
 )
 DEFINITION = "# definition: "
 _OF_A2 = "ascend910b/aic-ascend910b-ops-info.json"
+C_FUNCTION = "# c function: "
 OWN_OPERATORS = "# torch.ops._C_ascend: "
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
@@ -92,6 +95,24 @@ def _as_any(arguments: str) -> str:
     return ", ".join(p if p == "*" else f"Any{'?' if '=' in p else ''} {p}" for p in pieces)
 
 
+def c_functions(archive: zipfile.ZipFile) -> Iterator[str]:
+    """The C functions of a custom OPP's headers that bear the name of one of CANN's which
+    declarations end in."""
+    ours = {one.name for op in all_ops() for one in launched_by(op.kernel)}
+    headers = (n for n in archive.namelist() if "/op_api/include/" in n and n.endswith(".h"))
+    read = (archive.read(name).decode(errors="replace") for name in headers)
+    found = {one.name: one for text in read for one in read_header(text) if one.name in ours}
+    for name, one in sorted(found.items()):
+        yield f"{C_FUNCTION}{name} {one.arguments} {'yes' if one.has_numbers else 'no'}"
+
+
+def c_functions_of(release: str) -> dict[str, CFunction]:
+    """What the file of a release holds of them."""
+    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
+    told = (line.removeprefix(C_FUNCTION).split() for line in lines if line.startswith(C_FUNCTION))
+    return {name: CFunction(name, arguments, numbers == "yes") for name, arguments, numbers in told}
+
+
 def _arguments(args: ast.arguments) -> Iterator[str]:
     """As a schema spells them; Python's annotations say which may be None."""
     plain = args.posonlyargs + args.args
@@ -125,6 +146,7 @@ def _lines(wheel: Path) -> Iterator[str]:
     found: set[str] = set()
     with zipfile.ZipFile(wheel) as archive:
         yield from definitions(archive)
+        yield from c_functions(archive)
         if own := sorted(own_operators(archive)):
             yield f"{OWN_OPERATORS}{' '.join(own)}"
         for name in archive.namelist():

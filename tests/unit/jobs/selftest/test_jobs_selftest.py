@@ -116,6 +116,8 @@ def test_a_call_of_torch_npu_that_is_not_there_is_named_and_so_is_a_function_of_
     calls = (ResolvedCall("RmsNorm", "torch_npu.npu_rms_norm", "torch_npu", "no such"),)
     check = verdict_on_libraries(ResolvedCalls(calls, ()), "torch_npu-2.13.0")
     assert not check.ok and check.found == "not there: RmsNorm (torch_npu.npu_rms_norm)"
+    foreign = verdict_on_libraries(ResolvedCalls((), ()), "", ["SparseFlashAttention"])
+    assert foreign.ok and "takes other arguments for SparseFlashAttention" in foreign.found
     both = verdict_on_libraries(ResolvedCalls((), ("aclnnMoeGatingTopK",)), "")
     assert "both have aclnnMoeGatingTopK: the custom OPP answers" in both.found
 

@@ -1,0 +1,42 @@
+"""`python -m tests.npu.launched`: writes anew which C function each operator's call ends in
+(`collector/data/launched.csv`), from the recorded calls."""
+
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from collector.ops.registry import all_ops
+from collector.table import table_bytes
+from tests.npu.fakecann.calls import Recorded, parse_call
+from tests.npu.golden import golden_path, is_own
+
+_COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")
+
+
+def launched() -> bytes:
+    """A row a function: kernel type, name, a letter for each argument, and whether there are
+    floating-point numbers."""
+    rows = ((op.kernel, *row) for op in all_ops() for row in sorted(set(_functions(op.kernel))))
+    return table_bytes(_COLUMNS, rows)
+
+
+def _functions(kernel: str) -> Iterator[tuple[str, str, str]]:
+    path = golden_path(kernel)
+    lines = path.read_text().splitlines() if path.exists() else []
+    for line in lines:
+        text = line.strip().removeprefix("+ ")
+        if line.startswith("  ") and text.startswith("ACLNN aclnn"):
+            call = parse_call(text)
+            if is_own(kernel, call):
+                yield call.name, _arguments(call), "yes" if call.numbers else "no"
+
+
+def _arguments(call: Recorded) -> str:
+    return "".join("s" if argument.startswith('"') else "." for argument in call.arguments)
+
+
+if __name__ == "__main__":
+    file = Path(str(files("collector") / "data" / "launched.csv"))
+    file.write_bytes(launched())
+    sys.stdout.write(f"{file}\n")

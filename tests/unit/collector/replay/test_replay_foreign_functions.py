@@ -1,0 +1,112 @@
+"""Functions of a custom OPP that bear the name of one of CANN's and take other arguments."""
+
+import types
+from importlib.resources import files
+
+import pytest
+
+from collector.ops.launched import CFunction, launched_by
+from collector.ops.registry import all_ops, find
+from collector.replay.foreign_functions import foreign_function, read_header
+from tests.npu.launched import launched
+from tests.npu.releases.wheels import RELEASES, c_functions_of
+
+# As the wheel of vllm_ascend 0.18.0 declares it, in the project's words.
+HEADER = """
+/* aclnnSparseFlashAttentionGetWorkspaceSize(double in, comments) ; */
+aclnnStatus aclnnSparseFlashAttentionGetWorkspaceSize(
+    const aclTensor *query, const aclTensor *key, const aclTensor *value,
+    const aclTensor *sparse, const aclTensor *table, const aclTensor *queries, // lengths
+    const aclTensor *keys, const aclTensor *queryRope, const aclTensor *keyRope,
+    double scale, int64_t blockSize, char *layoutQuery, char *layoutKeys, int64_t mode,
+    const aclTensor *out, uint64_t *workspaceSize, aclOpExecutor **executor);
+aclnnStatus aclnnSparseFlashAttention(void *workspace, uint64_t size);
+"""
+
+
+@pytest.fixture
+def custom_opp(tmp_path):
+    """(header) -> the environment of a custom OPP with it."""
+
+    def make(header):
+        include = tmp_path / "vendors" / "vllm-ascend" / "op_api" / "include" / "aclnnop"
+        include.mkdir(parents=True)
+        (include / "aclnn_made_up.h").write_text(header)
+        return {"ASCEND_CUSTOM_OPP_PATH": str(tmp_path / "vendors" / "vllm-ascend")}
+
+    return make
+
+
+@pytest.mark.fast
+def test_a_header_is_read():
+    assert list(read_header(HEADER)) == [
+        CFunction("aclnnSparseFlashAttention", "..........ss..", has_numbers=True)
+    ]
+
+
+@pytest.mark.fast
+def test_the_table_is_that_of_the_recorded_calls():
+    held = (files("collector") / "data" / "launched.csv").read_bytes()
+    assert held == launched(), "python -m tests.npu.launched writes it anew"
+    assert launched_by("SparseFlashAttention") == (
+        CFunction("aclnnSparseFlashAttention", "..........ss........", has_numbers=True),
+    )
+
+
+@pytest.mark.fast
+def test_a_call_that_another_library_would_misread_is_refused(custom_opp):
+    environment = custom_opp(HEADER)
+    reason = foreign_function("SparseFlashAttention", environment)
+    assert "takes 14 arguments and floating-point numbers" in reason
+    assert "torch_npu passes 20 arguments and floating-point numbers" in reason
+    assert foreign_function("MoeGatingTopK", environment) == ""
+    assert foreign_function("SparseFlashAttention", {}) == ""
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ("const aclTensor *x, const aclTensor *out", True),
+        ("const aclTensor *x, double scale, const aclTensor *out", False),
+        ("const aclTensor *x, int64_t k, const aclTensor *out", False),
+    ],
+)
+def test_as_many_arguments_are_wanted_and_numbers_where_numbers_are(custom_opp, arguments, fits):
+    environment = custom_opp(
+        f"aclnnStatus aclnnNegGetWorkspaceSize({arguments}, uint64_t *size, aclOpExecutor **e);"
+    )
+    assert (foreign_function("Neg", environment) == "") is fits
+
+
+@pytest.mark.torch
+def test_a_session_answers_it_unsupported(custom_opp):
+    from collector.replay.calls import NoOperator, NpuCalls
+    from tests.fixtures.op_rows import rows_of
+
+    calls = NpuCalls(types.SimpleNamespace(), custom_opp(HEADER))
+    case = rows_of("SparseFlashAttention")[0].case
+    with pytest.raises(NoOperator, match="it is another function"):
+        calls.of(find("SparseFlashAttention"), case)
+
+
+@pytest.mark.fast
+def test_which_functions_of_the_releases_take_other_arguments():
+    passed = {one.name: one for op in all_ops() for one in launched_by(op.kernel)}
+    releases = [name.replace("==", "-") for name in RELEASES if name.startswith("vllm")]
+    other = {
+        release: {
+            name
+            for name, taken in c_functions_of(release).items()
+            if (len(taken.arguments), taken.has_numbers)
+            != (len(passed[name].arguments), passed[name].has_numbers)
+        }
+        for release in releases
+    }
+    assert other == {
+        "vllm_ascend-0.11.0": set(),
+        "vllm_ascend-0.13.0": {"aclnnLightningIndexer", "aclnnSparseFlashAttention"},
+        "vllm_ascend-0.18.0": {"aclnnSparseFlashAttention"},
+        "vllm_ascend-0.23.0": {"aclnnGroupedMatmulSwigluQuantWeightNZ"},
+    }
+    assert "aclnnMoeGatingTopK" in c_functions_of("vllm_ascend-0.18.0")
