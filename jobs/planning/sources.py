@@ -66,7 +66,9 @@ def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
 def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
         case TreeSource(path):
-            return _loaded("tree", read_tree(path), same_stack=False)
+            tree = read_tree(path)
+            name = f"tree ({told})" if (told := tree.told()) else "tree"
+            return _loaded(name, tree.records, same_stack=False)
         case ProfileSource(path, same_stack, step, skip_bad_rows):
             profile = read_profile([path], skip_bad_rows=skip_bad_rows)
             if step is None:

@@ -76,7 +76,7 @@ def test_a_case_of_unknown_inputs_has_a_row_where_consumers_do_not_look(tmp_path
     assert not (tmp_path / PATH / "Gelu.csv").exists()
     text = (tmp_path / PATH / UNKNOWN_INPUTS / "Gelu.csv").read_text()
     assert text.splitlines()[1].startswith("dynamic,AI_VECTOR_CORE,N/A,DT_BF16")
-    assert sorted(r.case_id for r in read_tree(tmp_path / PATH)) == sorted(
+    assert sorted(r.case_id for r in read_tree(tmp_path / PATH).records) == sorted(
         r.case_id for r in RECORDS
     )
 
@@ -101,7 +101,7 @@ def test_a_consumer_reads_the_rows_beside_one_whose_inputs_are_unknown(
     seen = Consumer(tmp_path / "tree" / PATH).everything()
     assert seen == {"Add": {((1, 64), (1, 64)): 5.0, ((2, 64), (2, 64)): 5.0 + len(UNREADABLE) + 1}}
     assert pulled.rows == len({r.case_id for r in records})
-    ids = {r.case_id for r in read_tree(tmp_path / "tree" / PATH)}
+    ids = {r.case_id for r in read_tree(tmp_path / "tree" / PATH).records}
     assert ids == {r.case_id for r in records}
 
 

@@ -35,7 +35,7 @@ def test_a_tree_pulled_from_a_fake_database_is_refused(tmp_path):
 
 def test_other_pulled_trees_are_sources(tmp_path):
     version = tree(tmp_path, **MADE, runtime="real")
-    assert [record.kernel_type for record in read_tree(version)] == ["Abs"]
+    assert [record.kernel_type for record in read_tree(version).records] == ["Abs"]
 
 
 def test_a_pulled_tree_that_does_not_say_its_runtime_is_refused(tmp_path):

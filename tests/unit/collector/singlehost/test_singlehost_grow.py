@@ -55,7 +55,7 @@ def test_rows_are_added_behind_those_that_are_there(tree):
         assert not any(row.get("Average Duration(us)") for row in after[len(rows) :])
     assert len(grown["MatMulV2"].chosen.records) == 5
     assert grown["NonZero"].chosen is None
-    ids = [record.case_id for record in read_tree(tree)]
+    ids = [record.case_id for record in read_tree(tree).records]
     assert len(set(ids)) == len(ids)
 
 

@@ -183,7 +183,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version
 def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
     parse([profile], version)
     records = read_profile([profile]).records
-    assert [r.case_id for r in read_tree(version)] == [r.case_id for r in records]
+    assert [r.case_id for r in read_tree(version).records] == [r.case_id for r in records]
 
 
 def test_launches_on_the_ai_cpu_have_a_row_of_their_own(tmp_path, version):
@@ -230,9 +230,28 @@ def test_a_tree_tells_its_attributes_and_durations_and_no_other_numbers(version)
     row = dict(zip(columns, texts, strict=True))
     (version / "Add.csv").write_bytes(csv_bytes(columns, [row, row]))
     (version / "hcom_allReduce_.csv").write_text("message_bytes\n1\n")
-    (record,) = read_tree(version)
+    (record,) = read_tree(version).records
     assert record.extra == {"Average Duration(us)": "4.5", "EP Size": "16"}
     assert record.case.attribute("EP Size") == "16"
+
+
+def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
+    version.mkdir(parents=True)
+    columns = (*BASE_CELLS, "Average Duration(us)", "EP Size")
+    texts = ("", "AI_VECTOR_CORE", '"8"', "FLOAT", "ND", '"8"', "FLOAT", "ND", "4.5", "16")
+    row = dict(zip(columns, texts, strict=True))
+    rows = [
+        *(row, {**row, "Average Duration(us)": "5.5"}, {**row, "Accelerator Core": "MIX_AIV"}),
+        *({**row, "Accelerator Core": "MIX_AIV"}, {**row, "EP Size": "32"}),
+    ]
+    (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
+    tree = read_tree(version)
+    assert len(tree.records) == 2  # another EP Size is another case
+    assert tree.told() == (
+        "3 rows are a case of an earlier one: 1 say the same; 2 differ in Accelerator Core alone"
+    )
+    (version / "Add.csv").write_bytes(csv_bytes(columns, [row]))
+    assert read_tree(version).told() == ""
 
 
 @pytest.mark.parametrize("make", [True, False])
@@ -251,7 +270,7 @@ def test_the_real_training_run_becomes_a_tree(real_profiles, version):
     assert [path.name for path in (version / "unknown_inputs").iterdir()] == ["MemSet.csv"]
     adamw = read_kernel_file(version / "ApplyAdamWV2.csv")
     assert all(row["Output Shapes"] == "N/A" for row in adamw.rows)
-    ids = {record.case_id for record in read_tree(version)}
+    ids = {record.case_id for record in read_tree(version).records}
     assert ids == {record.case_id for record in read_profile([source]).records}
     assert len(Consumer(version).kernel_types()) == 34 and Consumer(version).everything()
     again = parse([source], version)
