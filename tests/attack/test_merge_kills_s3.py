@@ -1,5 +1,4 @@
-"""Merges that are killed, and two at once, beside a real server: a file of its own, so that the
-other can run in another process."""
+"""Merges that are killed, and two at once, beside a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Runs that are killed, against a server that is killed and restarted as well. A file of its own:
-each takes minutes, and of a file one process runs all tests."""
+"""Runs that are killed, against a server that is killed and restarted as well: minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
