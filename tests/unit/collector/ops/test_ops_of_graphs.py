@@ -12,7 +12,8 @@ from collector.measurement import Outcome
 from collector.ops.catalog.attention.fused_infer_attention_score import _KINDS as FUSED
 from collector.ops.catalog.attention.incre_flash_attention import _KINDS as INCREMENTAL
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
+from collector.ops.registry import all_ops, find
+from tests.fixtures.op_rows import rows_alone
 from tests.unit.collector.ops.conftest import CpuMaker
 
 HALF = "FLOAT16"
@@ -119,6 +120,28 @@ def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
         assert op.runtime(of_graph) == op.runtime(alone) != {}
     elif "fits several slots" not in complaint:
         assert op.complaint(alone, "npu") != ""
+
+
+@pytest.mark.fast
+def test_no_row_reads_as_another_where_a_graph_left_its_absent_inputs_out():
+    """Of every operator: what is left reads as the row itself, or is refused."""
+    read = set()
+    for op in all_ops():
+        for case in (record.case for record in rows_alone(op.kernel)):
+            present = tuple(
+                slot
+                for position, slot in enumerate(case.inputs or ())
+                if slot.shape is not None or position not in op.optional
+            )
+            of_graph = replace(case, inputs=present)
+            if present == (case.inputs or ())[: len(present)] or op.complaint(of_graph, "npu"):
+                continue
+            assert op.flops(of_graph) == op.flops(case), case.describe()
+            assert op.traffic(of_graph) == op.traffic(case), case.describe()
+            assert op.runtime(of_graph) == op.runtime(case), case.describe()
+            read.add(op.kernel)
+    attention = {f"{kind}FlashAttention" for kind in ("Incre", "Prompt")}
+    assert read == {*attention, "FusedInferAttentionScore", "QuantBatchMatmulV3"}
 
 
 def test_updates_go_to_the_place_of_their_batch(torch, build, launch, case_of):
