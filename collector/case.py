@@ -154,7 +154,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     if is_absent_shape(text):
         return None
     try:
-        shape = tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
+        shape = _numbers(text)
     except ValueError as error:
         raise BadInput("a shape is a list of integers like 4096,1024") from error
     if any(dim < 0 for dim in shape):
@@ -162,6 +162,14 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     if prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
         raise BadInput("a shape holds more elements than any memory")
     return shape
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Most shapes are numbers and commas, for which no pattern is needed."""
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        return tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
 
 
 def slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
@@ -221,17 +229,21 @@ def _op_state(text: str) -> str:
 
 
 def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, text in cells.items():
-        if _is_attribute(name, text):
-            yield name, text.strip()
+    for name in _attribute_names(tuple(cells)):
+        if text := cells[name].strip():
+            yield name, text
     if core_class(cells.get(ACCELERATOR_CORE, "")) == AI_CPU:
         yield ACCELERATOR_CORE, AI_CPU
 
 
-def _is_attribute(name: str, text: str) -> bool:
-    if name != EP_SIZE and not name.startswith(RUNTIME_PREFIX):
-        return False
-    return name not in RUNTIME_PROVENANCE and bool(text.strip())
+@lru_cache(maxsize=4096)
+def _attribute_names(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a table's columns that tell cases apart beside the tensors."""
+    return tuple(
+        name
+        for name in columns
+        if name == EP_SIZE or (name.startswith(RUNTIME_PREFIX) and name not in RUNTIME_PROVENANCE)
+    )
 
 
 def _slots_as_json(slots: tuple[Slot, ...] | None) -> object:
