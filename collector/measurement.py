@@ -25,6 +25,16 @@ class Proof(StrEnum):
     UNVERIFIED = "unverified"  # kernel type and count; of tensors the profiler told too little
 
 
+class Library(StrEnum):
+    """Whose kernel answered. A case may ask for CANN's or vLLM-Ascend's, where both have it."""
+
+    NONE = ""  # the reference ran, in plain torch
+    CANN = "cann"
+    VLLM_ASCEND = "vllm-ascend"  # its custom OPP, or its library of kernels
+    ATB = "atb"
+    TRITON = "triton"  # kernels of vLLM-Ascend's
+
+
 class Outcome(StrEnum):
     """How a case ended. Everything but OK has a reason beside it."""
 
@@ -152,7 +162,8 @@ class Measurement:
     `op_state` is what the profiler said of the launches. `asked` is empty but where another case
     had been asked for (its id), and this is the kernel that really ran. `recorded` are the cells
     of inputs and outputs as they were recorded, where those are not the tensors of the case that
-    was asked for.
+    was asked for. `library` is whose kernel answered, `assumes` what its inputs were taken to hold
+    where no row tells and its time may depend on it.
     """
 
     case_id: str
@@ -180,6 +191,8 @@ class Measurement:
     canaries: tuple[CanaryReading, ...] = ()
     identity: Proof = Proof.NONE
     recorded: tuple[tuple[str, str], ...] = ()
+    library: Library = Library.NONE
+    assumes: str = ""
 
     @property
     def measurement_id(self) -> str:

@@ -17,6 +17,7 @@ from collector.measurement import (
     Companion,
     DeviceState,
     Disturbance,
+    Library,
     Measurement,
     Outcome,
     Proof,
@@ -57,6 +58,8 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "canaries": _canaries_text(m.canaries),
         "identity": m.identity.value,
         "recorded": _json([[name, as_text(text)] for name, text in m.recorded]),
+        "library": m.library.value,
+        "assumes": m.assumes,
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -117,6 +120,8 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         canaries=canaries_of(row["canaries"]),
         identity=Proof(row["identity"]),
         recorded=recorded_of(row["recorded"]),
+        library=Library(row["library"]),
+        assumes=row["assumes"],
     )
 
 
@@ -267,8 +272,10 @@ ROW_COLUMNS = (
     "canaries",
     "identity",
     "recorded",
+    "library",
+    "assumes",
 )
 # What parts were written without before there was such a column, in the order in which they came;
 # absent, it is empty.
-LATER_COLUMNS = ("disturbance", "canaries", "identity", "recorded")
+LATER_COLUMNS = ("disturbance", "canaries", "identity", "recorded", "library", "assumes")
 FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]

@@ -22,6 +22,8 @@ BASE_CELLS = (OP_STATE, ACCELERATOR_CORE, *INPUT_CELLS, *OUTPUT_CELLS)
 
 EP_SIZE = "EP Size"
 RUNTIME_PREFIX = "Runtime "
+# Whose kernel a case asks for, where CANN and vLLM-Ascend both have one of its type.
+LIBRARY = RUNTIME_PREFIX + "library"
 # Runtime columns that tell where a row came from; they do not change the kernel.
 RUNTIME_PROVENANCE = frozenset(
     {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}

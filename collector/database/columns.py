@@ -20,6 +20,8 @@ PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
 _MICROBENCH = "MicroBench "
 # Whether the repeats found their inputs in the caches: `warm`, or `cold`.
 CACHE = _MICROBENCH + "Cache"
+# Whose kernel answered, and what its inputs were taken to hold where no row tells.
+_ANSWERING = (_MICROBENCH + "Library", _MICROBENCH + "Assumes")
 # Where the mean lies with 95 %: of this stack over sessions and devices, by how many degrees of
 # freedom, and what most is known of its variance from.
 STACK_INTERVAL = (_MICROBENCH + "Stack Low(us)", _MICROBENCH + "Stack High(us)")
@@ -132,6 +134,12 @@ def duration_cells(
         **({CACHE: cache} if cache else {}),
         **{microbench(name): number_text(value) for name, value in counters},
     }
+
+
+def answering_cells(library: str, assumes: str) -> dict[str, str]:
+    """The cells of whose kernel answered and what it assumed, of those that there are."""
+    told = zip(_ANSWERING, (library, assumes), strict=True)
+    return {name: text for name, text in told if text}
 
 
 def interval_cells(

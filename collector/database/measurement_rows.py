@@ -15,6 +15,7 @@ from collector.measurement import (
     CACHES,
     TIMING_FIELDS,
     Disturbance,
+    Library,
     Outcome,
     Proof,
     Timing,
@@ -46,6 +47,7 @@ _WORDS: tuple[tuple[str, Collection[str]], ...] = (
     ("runtime", frozenset(Runtime)),
     ("cache", CACHES),
     ("identity", frozenset(Proof)),
+    ("library", frozenset(Library)),
 )
 # Lists that need no closer look: what is written of names without escapes and of numbers that are
 # far from having no end. All others are decoded.

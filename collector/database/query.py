@@ -30,7 +30,10 @@ ANSWERING = (
     *("measurement", "final", "version_path", "warnings", *SESSION),
 )
 _WARM = "warm"
-_SHOWN = ("reason", "disturbance", "counters", "ci_low_us", "ci_high_us", "identity")
+_SHOWN = (
+    *("reason", "disturbance", "counters", "ci_low_us", "ci_high_us"),
+    *("identity", "library", "assumes"),
+)
 _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measurement")
 
 

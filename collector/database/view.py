@@ -21,6 +21,7 @@ from collector.database.collective_view import collective_tables, told_by
 from collector.database.columns import (
     AVERAGE_DURATION,
     DATABASE_COLUMNS,
+    answering_cells,
     csv_bytes,
     database_columns,
     duration_cells,
@@ -39,7 +40,7 @@ from collector.vocabulary import BASE_CELLS
 # To be raised by one in every change by which any state shows other bytes, other files or another
 # content hash than before: columns, spelling, order, layout, which measurement shows, the model of
 # variance and its data. Versions of another edition stay as they are; nobody renders them again.
-EDITION = 11
+EDITION = 12
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -154,18 +155,14 @@ def _measured(
     """The cells of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
     best = best.filter(best["good"])
-    names = ("case", "measurement", "mean_us", "counters", "cache", "ci_low_us", "ci_high_us")
+    names = ("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "counters", "cache")
+    rows = zip(*(best[name].to_pylist() for name in (*names, "library", "assumes")), strict=True)
     return {
-        case: _cells(
-            intervals.of.get(measurement),
-            float(mean_us),
-            (float(low_us), float(high_us)),
-            counters,
-            told_cache,
-        )
-        for case, measurement, mean_us, counters, told_cache, low_us, high_us in zip(
-            *(best[name].to_pylist() for name in names), strict=True
-        )
+        case: {
+            **_cells(intervals.of.get(measurement), float(mean), (float(low), float(high)), *more),
+            **answering_cells(library, assumes),
+        }
+        for case, measurement, mean, low, high, *more, library, assumes in rows
     }
 
 

@@ -18,7 +18,7 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 _VENDORS = "_cann_ops_custom/vendors"  # inside the vllm_ascend package
 _VENDOR = "vllm-ascend"  # of 0.18; `custom_transformer` of 0.23
 _API = "op_api/lib"
-_LIBRARY = "libcust_opapi.so"
+API_LIBRARY = f"{_API}/libcust_opapi.so"  # below each folder of custom operators
 
 
 def custom_opp_problem(environment: Mapping[str, str]) -> str:
@@ -49,11 +49,21 @@ def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]
     return added
 
 
+def without_custom_opp(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is to find CANN's own operators alone."""
+    libraries = {_plain(folder / _API) for folder in custom_opp_folders(environment)}
+    kept = {name: text for name, text in environment.items() if name != _OPP}
+    if _LIBRARIES in kept:
+        parts = kept[_LIBRARIES].split(":")
+        kept[_LIBRARIES] = ":".join(part for part in parts if _plain(part) not in libraries)
+    return kept
+
+
 def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
     """Which custom operators a session of a stack finds: their folder's name and the first digits
     of their library's sha256, so that two that differ are two stacks; empty without any."""
     found = custom_opp_folders({**environment, **with_custom_opp(environment, vllm)})
-    return f"{found[0].name}-{_digits(found[0] / _API / _LIBRARY)}" if found else ""
+    return f"{found[0].name}-{_digits(found[0] / API_LIBRARY)}" if found else ""
 
 
 def custom_opp_folders(environment: Mapping[str, str]) -> list[Path]:

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from collector.errors import OpmeterError
-from collector.measurement import Outcome
+from collector.measurement import Library, Outcome
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.shard import ShardCase
+from collector.vocabulary import LIBRARY
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
 _KILLED_TIMES = 2  # a worker can be killed for something else, once
@@ -40,7 +41,9 @@ class Batches:
     def next(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
         """The cases of the next session: what is left of the suspects, else as many as fit."""
         suspects = [case for case in todo if case.record.case_id in self._suspects]
-        return suspects[: self._most] or next_session(todo, self._session_s)
+        if suspects:
+            return _alike(suspects)[: self._most]
+        return next_session(_alike(todo), self._session_s)
 
     def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> Unmeasured | None:
         """Take in how the session of a batch ended: what that says of a case, if it is known which
@@ -69,6 +72,12 @@ class Batches:
         if len(batch) > 1:
             return None
         return Unmeasured(batch[0].record, Outcome.CRASHED, answers.reason)
+
+
+def _alike(todo: Sequence[ShardCase]) -> list[ShardCase]:
+    """The cases that one process can measure: of CANN's own kernels, or of those that serve."""
+    asked = [case.record.case.attribute(LIBRARY) == Library.CANN for case in todo]
+    return [case for case, one in zip(todo, asked, strict=True) if one is asked[0]]
 
 
 def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[Unmeasured]:

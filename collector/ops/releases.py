@@ -24,8 +24,9 @@ def releases() -> tuple[str, ...]:
 
 
 def answers_of(kernel_type: str) -> Mapping[str, str]:
-    """How each release of its library takes an operator's calls; empty for those of torch's own
-    functions, and of what runs over ranks."""
+    """How each release of its library takes an operator's calls, and of vLLM-Ascend's where that
+    serves by a function of its own; empty for those of torch's own functions, and of what runs over
+    ranks."""
     return {release: word for release, word in _table().get(kernel_type, {}).items() if word}
 
 
@@ -36,7 +37,8 @@ def refused_on(kernel_type: str, release: str) -> str:
     if word in _TAKEN:
         return ""
     library, _, version = release.partition("-")
-    taking = [name.partition("-")[2] for name, other in answers.items() if other in _TAKEN]
+    known = (name.partition("-") for name, other in answers.items() if other in _TAKEN)
+    taking = [number for own, _, number in known if own == library]
     needs = f"{library} {' or '.join(taking)} takes it" if taking else f"no {library} takes it"
     said = "has no such function" if word == ABSENT else f"takes it otherwise ({word})"
     return f"{library} {version} {said}: {needs}"

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from collector.case import Case, Slot
 from collector.errors import CaseRejected
-from collector.vocabulary import FRACTAL_NZ, is_plain_format
+from collector.measurement import Library
+from collector.vocabulary import FRACTAL_NZ, LIBRARY, is_plain_format
 
 
 class TensorMaker(Protocol):
@@ -97,6 +98,8 @@ class NpuCall:
     needs  what the host must have
     nz     the input slots that may be FRACTAL_NZ
     graph  how a graph launches it, where the function by itself does not
+    served the function by which vLLM-Ascend serves with a kernel of the same name out of its own
+           library, where its releases have one: `run` calls it too
     """
 
     run: Callable[..., Any] = call_plainly
@@ -104,6 +107,7 @@ class NpuCall:
     needs: frozenset[Need] = frozenset()
     nz: frozenset[int] = frozenset()
     graph: GraphCall | None = None
+    served: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +191,15 @@ class OpSpec:
     @property
     def library(self) -> str:
         """What holds the function that `call` names: torch, torch_npu or vllm-ascend."""
-        if self.call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.")):
-            return "vllm-ascend"
-        is_npu = self.call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
-        return "torch_npu" if is_npu else "torch"
+        return library_of(self.call)
+
+    @property
+    def kernel_libraries(self) -> frozenset[str]:
+        """Whose kernels of this type a case may ask for: where there are two, CANN's or
+        vLLM-Ascend's."""
+        of_vllm_ascend = self.library == Library.VLLM_ASCEND
+        served = {Library.VLLM_ASCEND} if of_vllm_ascend or self.npu.served else set()
+        return frozenset(served if of_vllm_ascend else {Library.CANN, *served})
 
     def check(self, case: Case, backend: str) -> None:
         """Raises CaseRejected, with the rule, for a case that a backend cannot replay."""
@@ -199,7 +208,11 @@ class OpSpec:
 
     def complaint(self, case: Case, backend: str) -> str:
         """The rule that a case breaks; empty where a backend can replay it."""
-        complaint = self._slots_complaint(case) or self._format_complaint(case, backend)
+        complaint = (
+            self._slots_complaint(case)
+            or self._format_complaint(case, backend)
+            or self._library_complaint(case, backend)
+        )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         return complaint or next(broken, "")
 
@@ -227,6 +240,25 @@ class OpSpec:
             if slot.format != FRACTAL_NZ or position not in self.npu.nz:
                 return f"{name} is not replayed"
         return ""
+
+    def _library_complaint(self, case: Case, backend: str) -> str:
+        asked = case.attribute(LIBRARY)
+        if asked is None:
+            return ""
+        if backend != "npu":
+            return f"kernels of {asked} are asked for; {backend} has no such library"
+        known = " or ".join(sorted(self.kernel_libraries))
+        if asked in self.kernel_libraries:
+            return ""
+        return f"a kernel of {known} is wanted, not one of {asked}"
+
+
+def library_of(call: str) -> str:
+    """What holds a function: torch, torch_npu or vllm-ascend."""
+    if call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.")):
+        return "vllm-ascend"
+    is_npu = call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
+    return "torch_npu" if is_npu else "torch"
 
 
 def no_columns(case: Case) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,10 +18,12 @@ import torch
 from collector.case import Case
 from collector.errors import OpmeterError
 from collector.host.custom_opp import custom_opp_problem
+from collector.measurement import Library
 from collector.ops.releases import refused_on
-from collector.ops.spec import Call, Need, OpSpec, TensorMaker
-from collector.replay.foreign_functions import foreign_function
+from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
+from collector.replay.answering import Answering, answering
 from collector.replay.graphs import in_graph, with_static_kernel
+from collector.vocabulary import LIBRARY
 
 STATIC = "static"
 _ATB_LIBRARY = "libatb.so"
@@ -43,6 +45,7 @@ class Launcher:
 
     build: Callable[[Case, TensorMaker], Call]
     run: Callable[..., Any]
+    library: Library = Library.NONE  # whose kernel that launches
 
 
 class Calls(Protocol):
@@ -66,35 +69,39 @@ class NpuCalls:
         self._roots = {"torch": torch, "torch_npu": torch_npu}
         self._environment = environment
         self._answers: dict[Need, str] = {}
-        self._refused: dict[str, str] = {}
+        self._answering: dict[tuple[str, str | None], Answering] = {}
         self._apis: dict[str, Callable[..., Any]] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
-        if op.kernel not in self._refused:
-            self._refused[op.kernel] = self._why_not(op)
-        if reason := self._refused[op.kernel]:
-            raise NoOperator(reason)
-        for need in sorted(op.npu.needs):
+        found = self._answer(op, case)
+        if found.refused:
+            raise NoOperator(found.refused)
+        own = {Need.VLLM_ASCEND} if found.call == op.npu.served else set()
+        for need in sorted(op.npu.needs | own):
             self._require(need)
         graph, is_static = op.graph_of(case), case.op_state == STATIC
         if graph is not None or is_static:
             self._require(Need.TORCHAIR)
-        run: Callable[..., Any] = partial((graph or op.npu).run, self._api(op))
+        run: Callable[..., Any] = partial((graph or op.npu).run, self._api(found.call))
         if graph is not None:
             run = in_graph(run, is_dynamic=not is_static)
         elif is_static:
             run = with_static_kernel(run)
-        return Launcher(op.npu_call, run)
+        return Launcher(op.npu_call, run, found.library)
 
-    def _why_not(self, op: OpSpec) -> str:
-        """Why a call may not be made, of this release or beside this custom OPP."""
-        refused = refused_on(op.kernel, installed_release(op.library))
-        return refused or foreign_function(op.kernel, self._environment)
+    def _answer(self, op: OpSpec, case: Case) -> Answering:
+        """Whose function is called; refused, too, where this release takes it otherwise."""
+        place = (op.kernel, case.attribute(LIBRARY))
+        if place not in self._answering:
+            found = answering(op, case, self._environment)
+            refused = refused_on(op.kernel, installed_release(library_of(found.call)))
+            self._answering[place] = replace(found, refused=found.refused or refused)
+        return self._answering[place]
 
-    def _api(self, op: OpSpec) -> Callable[..., Any]:
-        if op.call not in self._apis:
-            self._apis[op.call] = resolve(op, self._roots)
-        return self._apis[op.call]
+    def _api(self, call: str) -> Callable[..., Any]:
+        if call not in self._apis:
+            self._apis[call] = resolve(call, self._roots)
+        return self._apis[call]
 
     def _require(self, need: Need) -> None:
         if need not in self._answers:
@@ -120,25 +127,25 @@ def installed_release(library: str) -> str:
         return ""
 
 
-def resolve(op: OpSpec, roots: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function that a call names, attribute by attribute (`torch.ops` included); of another
+def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function of this name, attribute by attribute (`torch.ops` included); of another
     package, as vLLM-Ascend's own functions are, out of its module.
 
     Raises NoOperator where there is none.
     """
-    first, *rest = op.call.split(".")
+    first, *rest = call.split(".")
     found: Any = roots.get(first)
     try:
         if found is None:
-            module, _, name = op.call.rpartition(".")
+            module, _, name = call.rpartition(".")
             found, rest = importlib.import_module(module), [name]
         for name in rest:
             found = getattr(found, name)
     except (AttributeError, ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise NoOperator(f"{op.call} is not there ({reason}): {_FROM[op.library]}") from error
+        raise NoOperator(f"{call} is not there ({reason}): {_FROM[library_of(call)]}") from error
     if not callable(found):
-        raise NoOperator(f"{op.call} is no function: {_FROM[op.library]}")
+        raise NoOperator(f"{call} is no function: {_FROM[library_of(call)]}")
     api: Callable[..., Any] = found
     return api
 

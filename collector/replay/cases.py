@@ -11,7 +11,7 @@ import torch
 
 from collector.case import Case
 from collector.errors import CaseRejected
-from collector.measurement import DeviceState
+from collector.measurement import DeviceState, Library
 from collector.ops.spec import Call, OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
 from collector.quality.disturbed import Watch
@@ -56,6 +56,8 @@ class Replayed:
     doubt: str
     differs: str
     family: tuple[str, ...]  # the kernel types among which the runtime chose
+    library: Library
+    assumes: str
     build_s: float
     look_s: float
     opened: DeviceState
@@ -117,6 +119,8 @@ class CaseReplay:
             doubt=find_doubt(launches.output, op.infinite, op.written(case)) if is_real else "",
             differs=self._difference(case, op, call, launches.output) if is_real else "",
             family=tuple(sorted(op.family)),
+            library=launcher.library,
+            assumes=op.assumes,
             build_s=built - started,
             look_s=time.perf_counter() - launched,
             opened=opened,

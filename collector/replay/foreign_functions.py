@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from collector.host.custom_opp import custom_opp_folders
+from collector.host.custom_opp import API_LIBRARY, custom_opp_folders
 from collector.ops.launched import CFunction, launched_by
 
 _INCLUDE = "op_api/include"
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _DECLARED = re.compile(r"\b(aclnn\w+)GetWorkspaceSize\s*\(([^)]*)\)\s*;")
+_FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
 _OWN = 2  # the last arguments: workspace size and executor
 
 
@@ -34,6 +35,29 @@ def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
                     "kernel without vllm_ascend, or on the releases that go together"
                 )
     return ""
+
+
+def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
+    """Whether the custom OPP of an environment has a function by which the kernel is launched, so
+    that torch_npu takes that one."""
+    names = {function.name for function in launched_by(kernel_type)}
+    folders = custom_opp_folders(environment)
+    return any(names & ({*_declared(folder)} | held_functions(folder)) for folder in folders)
+
+
+@cache
+def held_functions(folder: Path) -> frozenset[str]:
+    """The aclnn functions of a custom OPP's library, read as a file and never loaded."""
+    return functions_of_library(folder / API_LIBRARY)
+
+
+def functions_of_library(library: Path) -> frozenset[str]:
+    """The names of aclnn functions in a library; none of one that cannot be read."""
+    try:
+        data = library.read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(name.decode() for name in _FUNCTION.findall(data))
 
 
 def _fits(passed: CFunction, taken: CFunction) -> bool:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collector.measurement import DeviceState
+from collector.measurement import DeviceState, Library
 from collector.quality.disturbed import Lap, Watch
 from collector.stack import Runtime
 
@@ -88,6 +88,8 @@ class CaseEntry:
     doubt: str = ""  # what was odd about the outputs
     differs: str = ""  # how they are not what the reference gives
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
+    library: Library = Library.NONE  # whose kernel was launched
+    assumes: str = ""  # what its inputs were taken to hold
     opened: DeviceState = DeviceState()
     closed: DeviceState = DeviceState()
     watch: Watch = Watch()  # what else had the device while the repeats ran
@@ -178,6 +180,8 @@ class Journal:
             values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
         if "family" in values:
             values["family"] = tuple(values["family"])
+        if "library" in values:
+            values["library"] = Library(values["library"])
         entry = self.cases[line["ordinal"]]
         self.cases[entry.ordinal] = replace(entry, **values, ended_time=line["time"])
 

@@ -115,6 +115,8 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         "doubt": replayed.doubt,
         "differs": replayed.differs,
         "family": replayed.family,
+        "library": replayed.library,
+        "assumes": replayed.assumes,
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,
         "opened": astuple(replayed.opened),

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import OpmeterError
-from collector.host.custom_opp import with_custom_opp
+from collector.host.custom_opp import with_custom_opp, without_custom_opp
 from collector.host.disk import free_bytes
 from collector.host.gpus import CUDA_ORDER
 from collector.host.stack import CPU_ALLOCATOR
+from collector.measurement import Library
 from collector.replay.lock import concurrency_limit
 from collector.replay.msprof import OUTPUT, find_msprof, record_command, storage_limit_mb
 from collector.replay.spec import SessionSpec
+from collector.vocabulary import LIBRARY
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state
 _DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
@@ -81,14 +83,22 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=session_environment(spec.backend, spec.stack.vllm if spec.stack else ""),
+        env=session_environment(spec.backend, _vllm(spec)),
         start_new_session=True,
     )
 
 
-def session_environment(backend: str, vllm: str = "") -> dict[str, str]:
+def _vllm(spec: SessionSpec) -> str | None:
+    """The version with whose operators a session's cases run; None where they ask for CANN's."""
+    asked = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
+    if Library.CANN in asked:
+        return None
+    return spec.stack.vllm if spec.stack else ""
+
+
+def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
     """What a session's process finds in its environment: ours, and what keeps it alike. One on an
-    NPU finds the custom operators with which a stack of `vllm` serves."""
+    NPU finds the custom operators with which a stack of `vllm` serves; with None, CANN's alone."""
     env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
     if backend == "cpu":
         # The heap is kept between cases: page faults are no part of an operator's time.
@@ -96,7 +106,7 @@ def session_environment(backend: str, vllm: str = "") -> dict[str, str]:
     if backend == "cuda":
         env.update(CUDA_ORDER)
     if backend == "npu":
-        env.update(with_custom_opp(env, vllm))
+        env = {**env, **with_custom_opp(env, vllm)} if vllm is not None else without_custom_opp(env)
     return env
 
 

@@ -8,7 +8,6 @@ is compared are the names of aclnn functions in them.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,14 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collector.errors import BadInput, OpmeterError
+from collector.host.custom_opp import custom_opp_folders
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
+from collector.replay.foreign_functions import functions_of_library, held_functions
 from collector.replay.process import session_environment
 
 _LIMIT_S = 300.0
 _ANSWER = "resolved calls: "
-_FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
-_CUSTOM = "op_api/lib/libcust_opapi.so"  # below each folder of ASCEND_CUSTOM_OPP_PATH
 _OWN = "lib64/libopapi.so"  # below ASCEND_HOME_PATH
 
 
@@ -73,18 +72,10 @@ def resolve_calls() -> ResolvedCalls:
 
 def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The aclnn functions that CANN and a custom OPP have under one name."""
-    folders = filter(None, environment.get("ASCEND_CUSTOM_OPP_PATH", "").split(os.pathsep))
-    custom = {name for folder in folders for name in _functions(Path(folder) / _CUSTOM)}
+    folders = custom_opp_folders(environment)
+    custom = {name for folder in folders for name in held_functions(folder)}
     home = environment.get("ASCEND_HOME_PATH", "")
-    return sorted(custom & _functions(Path(home) / _OWN)) if custom and home else []
-
-
-def _functions(library: Path) -> set[str]:
-    try:
-        data = library.read_bytes()
-    except OSError:
-        return set()
-    return {name.decode() for name in _FUNCTION.findall(data)}
+    return sorted(custom & functions_of_library(Path(home) / _OWN)) if custom and home else []
 
 
 def _resolved() -> Iterator[ResolvedCall]:
@@ -97,7 +88,7 @@ def _resolved() -> Iterator[ResolvedCall]:
 
     def lacks(op: OpSpec) -> str:
         try:
-            resolve(op, roots)
+            resolve(op.call, roots)
         except NoOperator as error:
             return str(error)
         return ""

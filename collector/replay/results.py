@@ -205,6 +205,8 @@ class _Answers:
             opened=entry.opened,
             closed=entry.closed,
             identity=_proof(found.identity),
+            library=entry.library,
+            assumes=entry.assumes,
         )
         if found.lost:
             return (certificate,)

@@ -12,6 +12,7 @@ from collector.case import Case
 from collector.database.columns import (
     AVERAGE_DURATION,
     PROFILING_AVERAGE,
+    answering_cells,
     case_cells,
     duration_cells,
 )
@@ -132,7 +133,10 @@ class TreeRows:
         if measurement.timing is None:
             return
         old, mean_us = self._files.cells(place), measurement.timing.mean_us
-        cells = duration_cells(mean_us, measurement.counters, measurement.cache)
+        cells = {
+            **duration_cells(mean_us, measurement.counters, measurement.cache),
+            **answering_cells(measurement.library, measurement.assumes),
+        }
         changed = self._files.set_duration(place, {**cells, **_runtime(asked.record)})
         notes = (note, *measurement.warnings)
         logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)

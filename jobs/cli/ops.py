@@ -148,6 +148,8 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.npu.graph is not None:
         yield "graphs", "rows as a graph leaves them are launched by one, which torchair compiles"
     yield "library", op.library
+    if op.npu.served:
+        yield "or", f"{op.npu.served}, where vLLM-Ascend's custom OPP has the kernel"
     for need in sorted(op.npu.needs):
         yield "needs", need.value
     if op.kernel in DISTRIBUTE_KERNELS:

@@ -37,7 +37,8 @@ def gathered(checks: Iterable[Check]) -> Check:
 def check_libraries(bench: Bench) -> Check:
     """Which library has each declared call, asked of a process of its own."""
     environment = {**os.environ, **with_custom_opp(os.environ, bench.stack.vllm)}
-    foreign = [op.kernel for op in all_ops() if foreign_function(op.kernel, environment)]
+    unserved = (op.kernel for op in all_ops() if not op.npu.served)
+    foreign = [kernel for kernel in unserved if foreign_function(kernel, environment)]
     release = f"torch_npu-{bench.stack.torch_npu}"
     return verdict_on_libraries(resolve_calls(), release, foreign)
 

@@ -95,7 +95,7 @@ def _launch(host: Host, row: str) -> None:
     make = CaseTensors("npu:0", 7, frozenset(), host.cast)
     call, graph = op.npu_call(case, make), op.graph_of(case)
     assert graph is not None
-    api = resolve(op, {"torch": host.torch, "torch_npu": host.torch_npu})
+    api = resolve(op.call, {"torch": host.torch, "torch_npu": host.torch_npu})
     run = in_graph(partial(graph.run, api), is_dynamic=case.op_state != "static")
     run(*call.args, **call.kwargs)
 

@@ -93,7 +93,7 @@ def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list
     op.check(case, "npu")
     make = CaseTensors("npu:0", 7, frozenset(), host.cast)
     call = op.npu_call(case, make)
-    api = resolve(op, {"torch": host.torch, "torch_npu": host.torch_npu})
+    api = resolve(op.call, {"torch": host.torch, "torch_npu": host.torch_npu})
     launches: list[list[str]] = []
     outputs = None
     for _ in range(_LAUNCHES):

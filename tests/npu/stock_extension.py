@@ -48,14 +48,14 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == [_RANK]:
         return _call(int(arguments[1]))
     for release in arguments or STACKS:
-        folder = _installed(release)
+        folder = installed(release)
         python = folder / "python" / "bin" / "python"
         inside = [python, "-m", "tests.npu.stock_extension", _INSIDE, release, folder / "site"]
         subprocess.run(inside, cwd=_ROOT, check=True)
     return 0
 
 
-def _installed(release: str) -> Path:
+def installed(release: str) -> Path:
     """The folder of a release's environment: `python`, and the wheels unpacked in `site`."""
     folder, stack = wheel.cache() / f"vllm_ascend-{release}", STACKS[release]
     python, site = folder / "python", folder / "site"

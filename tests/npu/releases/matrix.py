@@ -12,7 +12,7 @@ from pathlib import Path
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, BOUND, OTHERWISE, UNTOLD
-from collector.ops.spec import OpSpec
+from collector.ops.spec import OpSpec, library_of
 from collector.table import table_bytes
 from tests.npu.releases.binding import Schema, misfit, parse_schema
 from tests.npu.releases.calls import passed_by, rows_by_kernel
@@ -34,10 +34,12 @@ def matrix() -> bytes:
 
 
 def answer(op: OpSpec, release: str, cases: list) -> str:
-    """How a release takes the calls of an operator's rows; empty where it is another library's."""
-    if not release.startswith("vllm_ascend" if op.library == "vllm-ascend" else "torch_npu"):
+    """How a release takes the calls of an operator's rows: of its library, or of vLLM-Ascend the
+    function by which that serves; empty where it has none to do with it."""
+    name = _function(op, release)
+    if not name:
         return ""
-    schemas = schemas_of(release).get(op.call.rpartition(".")[2], ())
+    schemas = schemas_of(release).get(name, ())
     if not schemas:
         return ABSENT
     passed = [passed_by(op, case, schemas) for case in cases]
@@ -45,9 +47,15 @@ def answer(op: OpSpec, release: str, cases: list) -> str:
         return "; ".join(wrong)
     if not any(schema.is_told for schema in schemas):
         return UNTOLD
-    newest = schemas_of(_newest(release)).get(op.call.rpartition(".")[2], ())
+    newest = schemas_of(_newest(release)).get(name, ())
     as_newest = [passed_by(op, case, newest) for case in cases] if newest else passed
     return BOUND if passed == as_newest else OTHERWISE
+
+
+def _function(op: OpSpec, release: str) -> str:
+    library = "vllm-ascend" if release.startswith("vllm_ascend") else "torch_npu"
+    calls = (call for call in (op.call, op.npu.served) if library_of(call) == library)
+    return next(calls, "").rpartition(".")[2]
 
 
 @cache

@@ -20,6 +20,7 @@ from typing import Any
 
 from collector.ops.launched import CFunction, launched_by
 from collector.ops.registry import all_ops
+from collector.ops.spec import library_of
 from collector.replay.foreign_functions import read_header
 from tests.npu.releases.binding import parse_schema
 
@@ -54,7 +55,8 @@ def main(releases: list[str]) -> None:
 
 def called_names(library: str) -> frozenset[str]:
     """The last names of the functions of a library that declarations call."""
-    return frozenset(op.call.rpartition(".")[2] for op in all_ops() if op.library == library)
+    calls = (call for op in all_ops() for call in (op.call, op.npu.served))
+    return frozenset(call.rpartition(".")[2] for call in calls if library_of(call) == library)
 
 
 def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:

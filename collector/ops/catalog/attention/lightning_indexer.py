@@ -27,7 +27,7 @@ OP = OpSpec(
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(run=launch),
+    npu=NpuCall(run=launch, served="torch.ops._C_ascend.npu_lightning_indexer"),
     runtime=columns,
     untold=untold,
     constraints=CONSTRAINTS,

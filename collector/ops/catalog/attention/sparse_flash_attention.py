@@ -21,6 +21,7 @@ from collector.ops.catalog.attention._sparse import (
 )
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.shares import running
+from collector.ops.parts.signatures import accepts
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -123,7 +124,9 @@ def _launch(
     *,
     call: SparseCall,
 ) -> Any:
-    out, *_ = api(
+    """vLLM-Ascend's own before 0.23 has no other mode, and gives the output alone."""
+    mode = {"attention_mode": _MLA_ABSORB} if accepts(api, "attention_mode") else {}
+    found = api(
         *(query, key, key, indices, _scale(call)),
         block_table=table,
         actual_seq_lengths_query=query_ends,
@@ -134,9 +137,9 @@ def _launch(
         layout_query="TND",
         layout_kv="PA_BSND",
         sparse_mode=call.sparse_mode,
-        attention_mode=_MLA_ABSORB,
+        **mode,
     )
-    return out
+    return found[0] if isinstance(found, (tuple, list)) else found
 
 
 def _scale(call: SparseCall) -> float:
@@ -206,7 +209,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=_traffic,
-    npu=NpuCall(run=_launch),
+    npu=NpuCall(run=_launch, served="torch.ops._C_ascend.npu_sparse_flash_attention"),
     runtime=_columns,
     untold=lambda case: untold_lengths(case, _PLACES.table),
     constraints=(

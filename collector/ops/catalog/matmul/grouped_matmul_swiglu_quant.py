@@ -55,11 +55,12 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """The kernel reads any weight as FRACTAL_NZ, whatever it is called."""
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
     ends = group_ends(_counts(case), (case.inputs or ())[_GROUPS].dtype, make)
-    return Call((x, weight, ends, weight_scale, x_scale))
+    named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
+    return Call((x, weight), named)  # whose order differs between the two libraries
 
 
-def _launch(grouped: Any, *args: Any) -> Any:
-    y, scale, _offset = grouped(*args)
+def _launch(grouped: Any, *args: Any, **named: Any) -> Any:
+    y, scale, _offset = grouped(*args, **named)
     return y, scale
 
 
@@ -111,7 +112,12 @@ OP = OpSpec(
     traffic=lambda case: grouped_traffic(case, _sizes(case), frozenset()),
     group=group_by_weight,
     written=lambda case: written_rows(_sizes(case)),
-    npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
+    npu=NpuCall(
+        run=_launch,
+        build=_build_for_npu,
+        nz=frozenset({_WEIGHT}),
+        served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
+    ),
     constraints=(
         inputs_are(("INT8",), (_X, _WEIGHT)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),

@@ -10,6 +10,7 @@ from collector.case import Case
 from collector.ops.catalog.moe._routing import unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty
+from collector.ops.parts.signatures import accepts
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
@@ -58,7 +59,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
-    """What the scores became is not written, as engines don't ask for it (out_flag)."""
+    """What the scores became is not written, as engines don't ask for it (out_flag); vLLM-Ascend's
+    own function wants to be told."""
+    if not accepts(api, "bias"):
+        how = {**how, "bias_opt": how["bias"], "out_flag": False}
+        del how["bias"]
     weights, chosen, _ = api(*args, **how)
     return weights, chosen, norm
 
@@ -116,7 +121,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
-    npu=NpuCall(run=_npu_run),
+    npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(
         left_out(_HASHED, "experts by hash"),
         Constraint(

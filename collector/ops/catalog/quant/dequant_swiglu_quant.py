@@ -147,7 +147,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
-    npu=NpuCall(build=_build_for_npu),
+    npu=NpuCall(build=_build_for_npu, served="torch.ops._C_ascend.npu_dequant_swiglu_quant"),
     constraints=(
         Constraint(
             "INT32 x wants FLOAT scales of weights and of rows, and maybe an INT32 bias; BF16 x "

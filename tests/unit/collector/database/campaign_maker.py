@@ -19,6 +19,7 @@ from collector.manifest import (
 from collector.measurement import (
     CanaryReading,
     Disturbance,
+    Library,
     Measurement,
     Outcome,
     Proof,
@@ -70,6 +71,8 @@ class Tried:
     recorded: tuple[tuple[str, str], ...] = ()  # where it ran on other tensors
     reason: str = 'it said "no",\nand nothing else'  # where there is no mean
     disturbance: Disturbance | None = None
+    library: Library = Library.NONE
+    assumes: str = ""
     canaries: tuple[CanaryReading, ...] = ()
 
 
@@ -258,6 +261,8 @@ def measurement_of(
         counters=tried.counters,
         disturbance=tried.disturbance,
         canaries=tried.canaries,
+        library=tried.library,
+        assumes=tried.assumes,
     )
 
 

@@ -14,6 +14,7 @@ from collector.database.merge import CREATE, merge
 from collector.database.pull import MARKER, check_is_real, pull
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
+from collector.measurement import Library
 from collector.singlehost.tree_source import read_tree
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -68,6 +69,22 @@ def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: 
     assert list(add.columns[62:]) == [f"MicroBench {name}" for name in own]
     assert add["MicroBench Cache"][[0, 2]].tolist() == ["warm", "warm"]
     assert (tmp_path / "tree" / PATH / "op_mapping.yaml").read_text() == "a: 1\n"
+
+
+def test_a_row_says_whose_kernel_answered_and_what_was_assumed(tmp_path: Path) -> None:
+    records = [add_record(1), add_record(2)]
+    told = Tried(5.0, library=Library.VLLM_ASCEND, assumes="rows all over the table")
+    tried = dict(zip((r.case_id for r in records), (told, Tried(6.0)), strict=True))
+    store = MemoryStore()
+    write_campaign(store, MadePlan([MadeShard("s", records, [tried])]))
+    merge(store, [("made", 1)], guard=CREATE, author="test")
+    head = find_head(store)
+    assert head is not None
+    pull(store, head, tmp_path)
+    add = read(tmp_path, "Add")
+    assert add["MicroBench Library"].fillna("").tolist() == ["vllm-ascend", ""]
+    assert add["MicroBench Assumes"].fillna("").tolist() == ["rows all over the table", ""]
+    assert [r.case_id for r in read_tree(tmp_path / PATH).records] == [r.case_id for r in records]
 
 
 def test_a_case_of_unknown_inputs_has_a_row_where_consumers_do_not_look(tmp_path: Path) -> None:

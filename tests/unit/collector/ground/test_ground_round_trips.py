@@ -27,6 +27,7 @@ from collector.measurement import (
     Companion,
     DeviceState,
     Disturbance,
+    Library,
     Measurement,
     Outcome,
     Proof,
@@ -184,6 +185,8 @@ measurements = st.builds(
         max_size=3,
     ).map(tuple),
     identity=st.sampled_from(Proof),
+    library=st.sampled_from(Library),
+    assumes=texts,
     recorded=st.just(())
     | st.tuples(*[st.tuples(st.just(name), texts) for name in (*INPUT_CELLS, *OUTPUT_CELLS)]),
 )

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -72,6 +73,7 @@ def installed(tmp_path, monkeypatch):
     (folder / "op_api" / "lib" / "libcust_opapi.so").write_bytes(b"a library")
     (tmp_path / "vllm_ascend" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "vllm_ascend", raising=False)  # another test's stand-in
     return folder
 
 

@@ -12,6 +12,7 @@ from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.parts.signatures import accepts
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, OTHERWISE, answers_of, refused_on, releases
+from collector.ops.spec import library_of
 from jobs.cli.app import app
 from tests.npu.releases.binding import Passed, misfit, parse_schema
 from tests.npu.releases.matrix import matrix, schemas_of
@@ -39,7 +40,8 @@ def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_re
         if op.library == "torch" or op.kernel in DISTRIBUTE_KERNELS:
             assert answers_of(op.kernel) == {}
             continue
-        mine = "vllm_ascend" if op.library == "vllm-ascend" else "torch_npu"
+        calls = filter(None, (op.call, op.npu.served))
+        mine = tuple(library_of(call).replace("-", "_") for call in calls)
         assert set(answers_of(op.kernel)) == {r for r in releases() if r.startswith(mine)}
 
 

@@ -1,12 +1,11 @@
 """Functions of a custom OPP that bear the name of one of CANN's and take other arguments."""
 
-import types
 from importlib.resources import files
 
 import pytest
 
 from collector.ops.launched import CFunction, launched_by
-from collector.ops.registry import all_ops, find
+from collector.ops.registry import all_ops
 from collector.replay.foreign_functions import foreign_function, read_header
 from tests.npu.launched import launched
 from tests.npu.releases.wheels import RELEASES, c_functions_of
@@ -77,17 +76,6 @@ def test_as_many_arguments_are_wanted_and_numbers_where_numbers_are(custom_opp, 
         f"aclnnStatus aclnnNegGetWorkspaceSize({arguments}, uint64_t *size, aclOpExecutor **e);"
     )
     assert (foreign_function("Neg", environment) == "") is fits
-
-
-@pytest.mark.torch
-def test_a_session_answers_it_unsupported(custom_opp):
-    from collector.replay.calls import NoOperator, NpuCalls
-    from tests.fixtures.op_rows import rows_of
-
-    calls = NpuCalls(types.SimpleNamespace(), custom_opp(HEADER))
-    case = rows_of("SparseFlashAttention")[0].case
-    with pytest.raises(NoOperator, match="it is another function"):
-        calls.of(find("SparseFlashAttention"), case)
 
 
 @pytest.mark.fast

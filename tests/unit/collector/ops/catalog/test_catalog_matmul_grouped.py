@@ -190,7 +190,8 @@ def test_the_kernel_up_to_the_gate_reads_blocks_whatever_the_label(torch, case_o
         formats = f"ND;{format};ND;ND;ND"
         case = case_of(op.kernel, *cells, "10,32;10", "INT8;FLOAT", formats)
         op.check(case, "npu")
-        assert op.npu.build(case, Maker(torch)).args[2].tolist() == [4, 7, 10]
+        ends = op.npu.build(case, Maker(torch)).kwargs["group_list"]
+        assert ends.tolist() == [4, 7, 10]
     assert stored == [((3, 32, 64), "FRACTAL_NZ")] * 2
 
 

@@ -1,0 +1,200 @@
+"""Whose function launches a kernel that CANN and vLLM-Ascend both have."""
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+
+from collector.errors import CaseRejected
+from collector.host.custom_opp import without_custom_opp
+from collector.measurement import Library
+from collector.measuring.batches import Batches
+from collector.ops.registry import all_ops, find
+from collector.ops.spec import NpuCall, library_of
+from collector.replay.answering import answering
+from collector.replay.foreign_functions import read_header
+from collector.shard import ShardCase
+from collector.vocabulary import LIBRARY
+from tests.fixtures.op_rows import rows_alone, rows_of
+from tests.npu.fakecann.calls import parse_call
+from tests.npu.releases.wheels import FOLDER, c_functions_of
+from tests.npu.stock_served import STACKS, served_path
+
+SPARSE = find("SparseFlashAttention")
+ROW = rows_of("SparseFlashAttention")[0]
+OWN = "torch.ops._C_ascend.npu_sparse_flash_attention"
+# As the wheel of vllm_ascend 0.18.0 declares it, in the project's words.
+HEADER = """
+aclnnStatus aclnnSparseFlashAttentionGetWorkspaceSize(
+    const aclTensor *query, const aclTensor *key, const aclTensor *value,
+    const aclTensor *sparse, const aclTensor *table, const aclTensor *queries,
+    const aclTensor *keys, const aclTensor *queryRope, const aclTensor *keyRope,
+    double scale, int64_t blockSize, char *layoutQuery, char *layoutKeys, int64_t mode,
+    const aclTensor *out, uint64_t *workspaceSize, aclOpExecutor **executor);
+"""
+
+
+def asking(library):
+    """The row, with a library asked for."""
+    return replace(ROW, extra={**ROW.extra, LIBRARY: library})
+
+
+@pytest.fixture
+def custom_opp(tmp_path):
+    """The environment of a custom OPP that has SparseFlashAttention."""
+    folder = tmp_path / "vendors" / "vllm-ascend"
+    (folder / "op_api" / "include").mkdir(parents=True)
+    (folder / "op_api" / "include" / "aclnn_made_up.h").write_text(HEADER)
+    api = folder / "op_api" / "lib"
+    return {"ASCEND_CUSTOM_OPP_PATH": str(folder), "LD_LIBRARY_PATH": f"/usr/lib:{api}/:/lib"}
+
+
+@pytest.mark.fast
+def test_cann_answers_where_no_custom_opp_has_the_kernel(custom_opp):
+    found = answering(SPARSE, ROW.case, {})
+    assert (found.call, found.library, found.refused) == (SPARSE.call, Library.CANN, "")
+    add = find("Add")
+    assert answering(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
+
+
+@pytest.mark.fast
+def test_what_serves_is_called_where_the_custom_opp_has_the_kernel(custom_opp):
+    found = answering(SPARSE, ROW.case, custom_opp)
+    assert (found.call, found.library, found.refused) == (OWN, Library.VLLM_ASCEND, "")
+
+
+@pytest.mark.fast
+def test_a_library_without_headers_is_asked_for_its_names(tmp_path):
+    library = tmp_path / "op_api" / "lib" / "libcust_opapi.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00")
+    environment = {"ASCEND_CUSTOM_OPP_PATH": str(tmp_path)}
+    gating = find("MoeGatingTopK")
+    found = answering(gating, rows_of("MoeGatingTopK")[0].case, environment)
+    assert found.call == gating.npu.served and found.library is Library.VLLM_ASCEND
+
+
+@pytest.mark.fast
+def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
+    unserved = replace(SPARSE, npu=NpuCall(run=SPARSE.npu.run))
+    found = answering(unserved, ROW.case, custom_opp)
+    assert found.library is Library.VLLM_ASCEND and "it is another function" in found.refused
+
+
+@pytest.mark.fast
+def test_a_case_gets_the_library_that_it_asks_for_or_none(custom_opp):
+    assert answering(SPARSE, asking("cann").case, {}).refused == ""
+    assert answering(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
+    refused = answering(SPARSE, asking("vllm-ascend").case, {}).refused
+    assert "no custom OPP has it here" in refused
+    refused = answering(SPARSE, asking("cann").case, custom_opp).refused
+    assert refused.startswith("SparseFlashAttention of cann is asked for")
+
+
+@pytest.mark.fast
+def test_a_session_for_cann_has_no_custom_opp(custom_opp):
+    bare = without_custom_opp({**custom_opp, "HOME": "/root"})
+    assert bare == {"LD_LIBRARY_PATH": "/usr/lib:/lib", "HOME": "/root"}
+    assert without_custom_opp({"HOME": "/root"}) == {"HOME": "/root"}
+
+
+@pytest.mark.fast
+def test_a_session_measures_for_one_library():
+    plain, served, cann = (
+        ShardCase(one, 1.0) for one in (ROW, asking("vllm-ascend"), asking("cann"))
+    )
+    batches = Batches(60.0)
+    assert batches.next([plain, cann, served]) == [plain, served]
+    assert batches.next([cann]) == [cann]
+    killed = [[case.record.case_id for case in (cann, plain, cann, plain)]]
+    assert Batches(60.0, killed).next([cann, plain, served]) == [cann]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("row", "library", "backend", "complaint"),
+    [
+        (ROW, "cann", "npu", ""),
+        (ROW, "vllm-ascend", "npu", ""),
+        (ROW, "atb", "npu", "a kernel of cann or vllm-ascend is wanted, not one of atb"),
+        (ROW, "cann", "cpu", "kernels of cann are asked for; cpu has no such library"),
+        (rows_of("Add")[0], "vllm-ascend", "npu", "a kernel of cann is wanted"),
+        (rows_alone("AddRmsNormBias")[0], "cann", "npu", "a kernel of vllm-ascend is wanted"),
+    ],
+)
+def test_only_what_has_such_a_kernel_may_be_asked(row, library, backend, complaint):
+    case = replace(row, extra={**row.extra, LIBRARY: library}).case
+    op = find(case.kernel_type)
+    if complaint:
+        with pytest.raises(CaseRejected, match=complaint):
+            op.check(case, backend)
+    else:
+        op.check(case, backend)
+
+
+@pytest.mark.torch
+def test_the_function_that_serves_is_given_what_its_release_takes(custom_opp, monkeypatch):
+    import torch
+
+    from collector.replay.calls import NpuCalls
+    from collector.replay.tensors import CaseTensors
+
+    schemas = (FOLDER / "vllm_ascend-0.18.0.txt").read_text().splitlines()
+    schema = next(line for line in schemas if line.startswith("npu_sparse_flash_attention("))
+    given = {}
+
+    def attend(query, *args, **named):
+        given.update(named, query=query)
+        return torch.empty_like(query)
+
+    def enable():
+        library.define(schema)
+        library.impl("npu_sparse_flash_attention", attend, "CPU")
+
+    library = torch.library.Library("_C_ascend", "FRAGMENT")
+    package = types.ModuleType("vllm_ascend.utils")
+    package.enable_custom_op = enable
+    monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
+    monkeypatch.setitem(sys.modules, "vllm_ascend.utils", package)
+    launcher = NpuCalls(types.SimpleNamespace(), custom_opp).of(SPARSE, ROW.case)
+    call = launcher.build(ROW.case, CaseTensors("cpu", 7, frozenset()))
+    output = launcher.run(*call.args, **call.kwargs)
+    assert launcher.library is Library.VLLM_ASCEND
+    assert output.shape == given["query"].shape == ROW.case.outputs[0].shape
+    assert given["layout_kv"] == "PA_BSND" and "attention_mode" not in given
+
+
+@pytest.mark.fast
+def test_every_function_that_serves_is_vllm_ascend_s():
+    served = [op for op in all_ops() if op.npu.served]
+    assert {library_of(op.npu.served) for op in served} == {"vllm-ascend"}
+    assert {op.kernel for op in served} == {
+        *("DequantSwigluQuant", "GroupedMatmulSwigluQuant", "LightningIndexer", "MoeGatingTopK"),
+        "SparseFlashAttention",
+    }
+    assert all(op.library == "torch_npu" for op in served)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("release", STACKS)
+def test_the_stock_extension_calls_what_its_custom_opp_declares(release):
+    """Recorded from the release's own wheels: where its custom OPP has the function, its own
+    extension called it, with as many arguments as the header says; elsewhere CANN answers."""
+    declared = c_functions_of(f"vllm_ascend-{release}")
+    called = set()
+    for line in served_path(release).read_text().splitlines():
+        if line.startswith("  ACLNN "):
+            call = parse_call(line.strip())
+            taken = declared[call.name]
+            assert len(call.arguments) == len(taken.arguments)
+            called.add(call.name)
+        else:
+            assert line == "  of cann" or not line.startswith(" ")
+    assert called == set(declared)
+
+
+@pytest.mark.fast
+def test_the_header_of_these_tests_is_the_wheel_s():
+    (own,) = read_header(HEADER)
+    assert own == c_functions_of("vllm_ascend-0.18.0")["aclnnSparseFlashAttention"]
