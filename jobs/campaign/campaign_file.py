@@ -123,20 +123,24 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         raise found["density"].refusal(
             f"`density` measures what is missing, in rounds: `update: {update}` is not for it"
         )
+    backend = found["backend"].choice(BACKENDS)
+    runtime = read("runtime", read_runtime, RuntimeValues())
+    if runtime.libraries and backend != "npu":
+        raise found["runtime"].refusal(f"`library` is of kernels on NPUs; the backend is {backend}")
     return Campaign(
         name=_name(found["campaign"]),
         sources=read_sources(found["sources"], base),
         operators=read("operators", _operators, None),
         update=update,
         target=read("target", _target, None),
-        backend=found["backend"].choice(BACKENDS),
+        backend=backend,
         devices=read("devices", lambda entry: entry.integer(1), 1),
         measure=read("measure", read_measure, MeasureSettings()),
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
         quality=quality,
         density=density,
-        runtime=read("runtime", read_runtime, RuntimeValues()),
+        runtime=runtime,
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )

@@ -1,24 +1,47 @@
-"""What a campaign assumes of values that no row of a profile holds."""
+"""What a campaign says of a launch where no row of a profile does."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from collector.measurement import Library
 from jobs.campaign.document import Entry
+
+_KEYS = ("kv_length", "library")
+_LIBRARIES = (Library.CANN.value, Library.VLLM_ASCEND.value)
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValues:
     """`kv_lengths`: how many keys each request of a paged cache has, where a row does not say; a
-    row becomes one case for each."""
+    row becomes one case for each. `libraries`: whose kernel is wanted where CANN and vLLM-Ascend
+    both have one of its type; none for whichever the stack serves with."""
 
     kv_lengths: tuple[int, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 def read_runtime(entry: Entry) -> RuntimeValues:
     """The values of a campaign file's `runtime`. BadInput, with the line, for anything else."""
-    found = entry.fields(("kv_length",), required=("kv_length",))["kv_length"]
-    lengths = tuple(item.integer(1) for item in found.items())
-    if not lengths:
-        raise found.refusal("at least one length is wanted")
-    if len(set(lengths)) < len(lengths):
-        raise found.refusal("a length is listed twice")
-    return RuntimeValues(lengths)
+    found = entry.fields(_KEYS)
+    if not found:
+        raise entry.refusal(f"{' or '.join(_KEYS)} is wanted")
+    lengths: tuple[int, ...] = ()
+    libraries: tuple[str, ...] = ()
+    if "kv_length" in found:
+        lengths = _each(found["kv_length"], "length", lambda item: item.integer(1))
+    if "library" in found:
+        libraries = _each(found["library"], "library", lambda item: item.choice(_LIBRARIES))
+    return RuntimeValues(lengths, libraries)
+
+
+def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Value, ...]:
+    """The items of a list, one at least, each once."""
+    values = tuple(read(item) for item in entry.items())
+    if not values:
+        raise entry.refusal(f"at least one {what} is wanted")
+    if len(set(values)) < len(values):
+        raise entry.refusal(f"a {what} is listed twice")
+    return values

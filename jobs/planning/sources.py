@@ -19,10 +19,12 @@ from collector.profiles.kernel_details import Profile, read_profile
 from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
+from collector.vocabulary import LIBRARY
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.model_source import ModelSource
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
+from jobs.planning.asked_libraries import of_libraries
 from jobs.planning.assumed_lengths import assumed, completed_case
 from jobs.planning.collective_sources import (
     check_gangs,
@@ -48,16 +50,22 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
 
 
 def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
-    """A source with the cases that the campaign's assumptions add to it."""
-    lengths = campaign.runtime.kv_lengths
-    added = assumed(loaded.records, lengths)
-    if not added:
+    """A source with the cases that the campaign's word on a launch makes of it."""
+    runtime, planned = campaign.runtime, loaded.planned
+    asked = of_libraries(loaded.records, runtime.libraries)
+    added = assumed(asked, runtime.kv_lengths)
+    told = []
+    if asked != loaded.records:
+        of_both = sum(one.case.attribute(LIBRARY) is not None for one in asked)
+        told.append(f"{counted(of_both, 'case')} of {' or '.join(runtime.libraries)}")
+    if added:
+        lengths = ", ".join(f"{length:,}" for length in runtime.kv_lengths)
+        told.append(f"{counted(len(added), 'case')} at assumed lengths of {lengths} keys")
+    if not told:
         return loaded
-    planned = loaded.planned
-    told = ", ".join(f"{length:,}" for length in lengths)
     return _loaded(
-        f"{planned.name} (with {counted(len(added), 'case')} at assumed lengths of {told} keys)",
-        (*loaded.records, *added),
+        f"{planned.name} (with {', '.join(told)})",
+        (*asked, *added),
         same_stack=planned.same_stack,
         communication_us=planned.communication_us,
     )

@@ -29,8 +29,8 @@ ROWS = [TOLD]
 LENGTHS = "runtime: {kv_length: [8, 16]}\n"
 
 
-def campaign(cases, more=""):
-    text = f"campaign: c\nsources: [{{cases: {cases}}}]\nbackend: cpu\n{more}"
+def campaign(cases, more="", backend="cpu"):
+    text = f"campaign: c\nsources: [{{cases: {cases}}}]\nbackend: {backend}\n{more}"
     return campaign_from_text(text, path="c.yaml", base=None)
 
 
@@ -44,10 +44,10 @@ def test_cases_parsed_elsewhere_are_read_from_the_store_and_told_in_full():
         assert completed_records([record]) == (record,)
 
 
-def stored_source(rows, more=""):
+def stored_source(rows, more="", backend="cpu"):
     store, table = MemoryStore(), write_table(rows)
     store.put(keys.source("c", sha256_hex(table)), table)
-    (source,) = load_sources(campaign(sha256_hex(table), more), store)
+    (source,) = load_sources(campaign(sha256_hex(table), more, backend), store)
     return source
 
 
@@ -81,11 +81,43 @@ def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["{}", "{kv_length: []}", "{kv_length: [0]}", "{kv_length: [8, 8]}", "{length: [8]}"]
+    "wrong",
+    [
+        *("{}", "{kv_length: []}", "{kv_length: [0]}", "{kv_length: [8, 8]}", "{length: [8]}"),
+        *("{library: []}", "{library: [atb]}", "{library: [cann, cann]}"),
+    ],
 )
-def test_lengths_that_are_none_are_refused_with_their_line(wrong):
+def test_values_of_a_launch_that_are_none_are_refused_with_their_line(wrong):
     with pytest.raises(BadInput, match="c.yaml:4"):
-        campaign("0" * 64, f"runtime: {wrong}\n")
+        campaign("0" * 64, f"runtime: {wrong}\n", backend="npu")
+
+
+def test_a_library_is_asked_for_on_npus_only():
+    with pytest.raises(BadInput, match="c.yaml:4.*`library` is of kernels on NPUs.*cpu"):
+        campaign("0" * 64, "runtime: {library: [cann]}\n")
+
+
+def test_rows_of_kernels_that_two_libraries_have_are_asked_of_the_one_that_is_wanted():
+    add, gating = rows_of("Add")[0], rows_of("MoeGatingTopK")[0]
+    profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
+    rows = [add, replace(gating, profile=profile)]
+    plain = stored_source(rows, backend="npu")
+    source = stored_source(rows, "runtime: {library: [cann, vllm-ascend]}\n", backend="npu")
+    asked = [one.case.attribute("Runtime library") for one in source.records]
+    assert asked == [None, "cann", "vllm-ascend"]
+    assert source.records[0] == plain.records[0]
+    assert [one.profile for one in source.records[1:]] == [profile, None]
+    assert len({one.case_id for one in (*plain.records, *source.records)}) == 4
+    assert source.planned.name == "cases (with 2 cases of cann or vllm-ascend)"
+    again = stored_source(read_table(source.table), "runtime: {library: [cann]}\n", backend="npu")
+    assert again.table == source.table, "a row that names a library keeps it"
+
+
+def test_a_library_and_lengths_go_together():
+    row = rows_of("SparseFlashAttention")[1]
+    more = "runtime: {kv_length: [8, 16], library: [cann]}\n"
+    _, *added = stored_source([row], more, backend="npu").records
+    assert [one.case.attribute("Runtime library") for one in added] == ["cann", "cann"]
 
 
 def test_communication_is_told_by_a_profile_and_by_who_parsed_it_elsewhere(tmp_path):
