@@ -7,10 +7,8 @@ Where an operator of CANN's name is in the custom OPP too, torch_npu takes that 
 session of a serving stack gets what nobody has set.
 """
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 _OPP = "ASCEND_CUSTOM_OPP_PATH"
@@ -59,25 +57,10 @@ def without_custom_opp(environment: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
-    """Which custom operators a session of a stack finds: their folder's name and the first digits
-    of their library's sha256, so that two that differ are two stacks; empty without any."""
-    found = custom_opp_folders({**environment, **with_custom_opp(environment, vllm)})
-    return f"{found[0].name}-{_digits(found[0] / API_LIBRARY)}" if found else ""
-
-
 def custom_opp_folders(environment: Mapping[str, str]) -> list[Path]:
     """The folders of custom operators that an environment names, the first that is asked first."""
     folders = (Path(part) for part in environment.get(_OPP, "").split(":") if part.strip())
     return [folder for folder in folders if folder.is_dir()]
-
-
-@cache
-def _digits(library: Path) -> str:
-    try:
-        return hashlib.sha256(library.read_bytes()).hexdigest()[:12]
-    except OSError:
-        return "unread"
 
 
 def _remedy(folder: Path | None) -> str:

@@ -1,17 +1,16 @@
 """The stack of this machine, found without importing torch: that takes seconds and gigabytes."""
 
-import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_runtime, cann_version
 from collector.host.cpu import this_cpu
-from collector.host.custom_opp import custom_opp_name
 from collector.host.gpus import Gpu, list_gpus
+from collector.host.kernel_libraries import installed_version, kernel_libraries
 from collector.host.npu_names import device_name
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
 from collector.stack import Stack, runtime_details
@@ -126,7 +125,7 @@ def npu_stack(
             f"a campaign measures one model of NPU, and here are {', '.join(models)}: "
             "choose with ASCEND_RT_VISIBLE_DEVICES"
         )
-    torch_npu, cann = _installed("torch_npu", "torch-npu"), cann_version()
+    torch_npu, cann = installed_version("torch_npu", "torch-npu"), cann_version()
     if torch_npu is None:
         raise BadInput("torch_npu is not installed: pip install torch_npu of torch's version")
     if cann is None:
@@ -134,6 +133,7 @@ def npu_stack(
             "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
         )
     vllm = installed_vllm()
+    details = (*runtime_details(cann_runtime()), *kernel_libraries(os.environ, vllm))
     return Stack(
         device=device_name(board.soc, found[0].memory_gb, cube_cores, wanted),
         torch=torch,
@@ -142,28 +142,10 @@ def npu_stack(
         cann=cann,
         torch_npu=torch_npu,
         vllm=vllm,
-        details=tuple(sorted((*runtime_details(cann_runtime()), *_libraries(vllm)))),
+        details=tuple(sorted(details)),
     )
 
 
 def installed_vllm() -> str:
     """The version of vllm_ascend; empty where none is installed."""
-    return _installed("vllm_ascend", "vllm-ascend") or ""
-
-
-def _libraries(vllm: str) -> Iterator[tuple[str, str]]:
-    """Whose kernels may answer beside CANN's: numbers of other ones are another stack's."""
-    if name := custom_opp_name(os.environ, vllm):
-        yield "custom_opp", name
-    if version := _installed("triton_ascend", "triton-ascend"):
-        yield "triton_ascend", version
-
-
-def _installed(*names: str) -> str | None:
-    """The version of an installed distribution, by the first of its names that is known."""
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return installed_version("vllm_ascend", "vllm-ascend") or ""

@@ -209,7 +209,8 @@ def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypa
 
 def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
     versions = {"torch_npu": "2.9.0.post1", "vllm_ascend": "0.18.0rc1"}
-    monkeypatch.setattr("collector.host.stack._installed", lambda *names: versions.get(names[0]))
+    installed = "collector.host.stack.installed_version"
+    monkeypatch.setattr(installed, lambda *names: versions.get(names[0]))
     monkeypatch.setattr("collector.host.stack.cann_version", lambda: "8.5.0")
     board = parse_board(CARD, CHIP_A2)
     stack = npu_stack("2.9.0+cpu", parse(A2), board, 20, None)
