@@ -17,10 +17,13 @@ from collector.table import table_bytes
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
+from tests.npu.stock_extension import STACKS
+from tests.npu.stock_stacks import otherwise_path
 
 RECORDED = "call recorded, every tensor as the row has it"
 _DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
+_OF_STACKS = "call recorded of the stock vllm_ascend {}"
 _OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
 _OVER_RANKS = "call recorded over two ranks"
 
@@ -33,7 +36,9 @@ def proofs() -> bytes:
 def proof(op: OpSpec) -> str:
     """What shows that a call launches its kernel on the tensors of a row."""
     if op.library == "vllm-ascend":
-        return _DEFINED if op.kernel in definitions_of("vllm_ascend-0.18.0") else _SCHEMA
+        of_wheels = _DEFINED if op.kernel in definitions_of("vllm_ascend-0.18.0") else _SCHEMA
+        stacks = " and ".join(release for release in STACKS if _is_recorded(op.kernel, release))
+        return f"{_OF_STACKS.format(stacks)}; {of_wheels}" if stacks else of_wheels
     if op.kernel in DISTRIBUTE_KERNELS:
         return _OVER_RANKS
     if op.kernel in UNTOLD:
@@ -47,6 +52,13 @@ def proof(op: OpSpec) -> str:
         reasons = sorted({reason for reason in other.values() if reason != "the same"})
         return f"{RECORDED}, but {len(other)} of {len(rows)} rows: {'; '.join(reasons)}"
     return RECORDED
+
+
+def _is_recorded(kernel: str, release: str) -> bool:
+    """Whether each of its rows became a call of the kernel on a serving stack."""
+    blocks = otherwise_path(release).read_text().split("\n\n")
+    own = [block for block in blocks if block.startswith(f"{kernel}: ")]
+    return bool(own) and all("\n  ACLNN " in block for block in own)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
 """`python -m tests.npu.replay_rows OUT ROW...`: the process on the fake NPU that launches fixture
 rows through the stock torch_npu, twice each, and writes what was recorded.
 
+With OPMETER_STOCK_SITE set, the folder of a stack's unpacked wheels, vLLM-Ascend's own extension
+and custom operators are those of the wheel, and calls are chosen as sessions choose them.
+
 A row is `{kernel}:{number}`. OUT gets a JSON line when a row begins and one when it ends, so that
 a row that kills the process is known.
 """
 
+import ctypes
 import importlib.util
 import json
 import os
 import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +31,7 @@ from tests.npu.fakecann.calls import read_calls
 _ACL_FORMAT_FRACTAL_NZ = 29
 _LAUNCHES = 2
 _SCHEMAS = Path(__file__).parent / "vllm_ascend_schemas.py"
+STOCK_SITE = "OPMETER_STOCK_SITE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,9 @@ def open_host(log: Path) -> Host:
     torch.npu.set_device(0)
     # Nobody but the runtime, which has opened it, is to write there.
     del os.environ["FAKE_CANN_LOG"]
-    if _SCHEMAS.exists():
+    if STOCK_SITE in os.environ:
+        _load_extension(torch, Path(os.environ[STOCK_SITE]) / "vllm_ascend")
+    elif _SCHEMAS.exists():
         spec = importlib.util.spec_from_file_location("vllm_ascend_schemas", _SCHEMAS)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -71,39 +80,67 @@ def open_host(log: Path) -> Host:
     return Host(torch, torch_npu, log)
 
 
+def _load_extension(torch: Any, package: Path) -> None:
+    """Have the extension loaded as the package does, whose import wants vllm."""
+
+    def enable() -> None:
+        extension = next(package.glob("vllm_ascend_C*.so"))
+        ctypes.CDLL(str(extension.with_name("libvllm_ascend_kernels.so")), ctypes.RTLD_GLOBAL)
+        torch.ops.load_library(str(extension))
+
+    parent, utils = types.ModuleType("vllm_ascend"), types.ModuleType("vllm_ascend.utils")
+    parent.__path__ = [str(package)]
+    utils.enable_custom_op = enable  # type: ignore[attr-defined]
+    sys.modules |= {"vllm_ascend": parent, "vllm_ascend.utils": utils}
+
+
+def _launcher(host: Host, op: OpSpec, case: Case) -> Any:
+    """What launches a case: the function that its declaration names, or with a stack's own wheels
+    the one that a session would choose."""
+    from collector.replay.calls import Launcher, NpuCalls, resolve
+
+    if STOCK_SITE not in os.environ:
+        api = resolve(op.call, {"torch": host.torch, "torch_npu": host.torch_npu})
+        return Launcher(op.npu_call, partial(op.npu.run, api))
+    vendors = Path(os.environ[STOCK_SITE]) / "vllm_ascend" / "_cann_ops_custom" / "vendors"
+    (opp,) = vendors.glob("*")
+    environment = {"ASCEND_CUSTOM_OPP_PATH": str(opp), "LD_LIBRARY_PATH": f"{opp}/op_api/lib"}
+    return NpuCalls(host.torch_npu, environment).of(op, case)
+
+
 def _replay(host: Host, row: str) -> dict[str, Any]:
     """What happened: the calls of each launch and the outputs, or the error."""
     kernel, _, number = row.partition(":")
     op, case = find(kernel), rows_alone(kernel)[int(number)].case
     assert op is not None
     try:
-        launches, outputs = _launched(host, op, case)
+        launches, outputs, library = _launched(host, op, case)
     except OpmeterError as error:
         return {"error": str(error)}
     except Exception as error:  # whatever torch_npu says of the call is what is looked for
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
-    return {"error": "", "launches": launches, "outputs": outputs}
+    return {"error": "", "launches": launches, "outputs": outputs, "library": library}
 
 
-def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list[Any]]:
-    from collector.replay.calls import resolve
+def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list[Any], str]:
     from collector.replay.outputs import check_outputs
     from collector.replay.tensors import CaseTensors
 
     op.check(case, "npu")
     make = CaseTensors("npu:0", 7, frozenset(), host.cast)
-    call = op.npu_call(case, make)
-    api = resolve(op.call, {"torch": host.torch, "torch_npu": host.torch_npu})
+    launcher = _launcher(host, op, case)
+    call = launcher.build(case, make)
     launches: list[list[str]] = []
     outputs = None
     for _ in range(_LAUNCHES):
         host.synchronize()
         offset = host.log.stat().st_size
-        outputs = op.npu.run(api, *call.args, **call.kwargs)
+        outputs = launcher.run(*call.args, **call.kwargs)
         host.synchronize()
         launches.append([call.text for call in read_calls(host.log, offset)])
     check_outputs(outputs, case, make.dtype)
-    return launches, [_described(host, tensor) for tensor in _leaves(outputs)]
+    described = [_described(host, tensor) for tensor in _leaves(outputs)]
+    return launches, described, str(launcher.library)
 
 
 def _leaves(outputs: Any) -> Iterator[Any]:

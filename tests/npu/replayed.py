@@ -25,12 +25,14 @@ _LIMIT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of one row. `launches` holds the recorded calls of each of its launches."""
+    """What came of one row. `launches` holds the recorded calls of each of its launches; `library`
+    is whose kernel these launch, where it was chosen as sessions choose it."""
 
     case: Case
     error: str
     launches: tuple[tuple[Recorded, ...], ...] = ()
     outputs: tuple[Any, ...] = ()
+    library: str = ""
 
     @property
     def calls(self) -> tuple[Recorded, ...]:
@@ -85,4 +87,4 @@ def _replayed(case: Case, answer: dict[str, Any], status: str) -> Replayed:
     if answer["error"]:
         return Replayed(case, answer["error"])
     launches = tuple(tuple(map(parse_call, launch)) for launch in answer["launches"])
-    return Replayed(case, "", launches, tuple(answer["outputs"]))
+    return Replayed(case, "", launches, tuple(answer["outputs"]), answer["library"])

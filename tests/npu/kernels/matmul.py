@@ -38,6 +38,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnMatmul": multiplied,
     "aclnnMatmulWeightNz": "MatMulV2",
     "aclnnMm": "MatMulV2",
+    "aclnnQuantMatmulV4": "QuantBatchMatmulV3",  # of torch_npu 2.9.0
     "aclnnQuantMatmulV5": "QuantBatchMatmulV3",
     "aclnnQuantMatmulWeightNz": "QuantBatchMatmulV3",
     "aclnnRmsNorm": "RmsNorm",
