@@ -171,6 +171,12 @@ def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRe
     own = {record.case_id: record for record in records}
     answer.bound.check_final(answer.manifest.final, own, answer.key)
     parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
+    return _marked(parts, plan, answer, records)
+
+
+def _marked(
+    parts: Sequence[pa.Table], plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRecord]
+) -> pa.Table:
     table = pa.concat_tables(parts).combine_chunks()
     ran = _records_that_ran(table, records)
     table = with_implausible(table, (*records, *ran), plan)

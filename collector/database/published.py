@@ -138,7 +138,10 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
     """The rows of a file of measurements, these columns alone. Raises DamagedObject, naming
     the key, where it is not what its name promises."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
-    data = read_sealed(store, key, sha256, named_by=None)
+    yield from _batches_in(read_sealed(store, key, sha256, named_by=None), columns, key)
+
+
+def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         known = [name for name in columns if name not in LATER_COLUMNS or name in file.schema.names]

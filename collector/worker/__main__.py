@@ -130,6 +130,10 @@ def assignment_of(options: argparse.Namespace) -> Assignment:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    return _parser().parse_args(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="collector.worker", description=__doc__)
     parser.add_argument("--root", required=True, help="the store's URL")
     parser.add_argument("--campaign", required=True)
@@ -146,7 +150,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="", help="this pod's address, where they are several")
     parser.add_argument("--wave", default="", help="the same, by whose name they meet")
     parser.add_argument("--parent", type=int, help="the process to die with")
-    return parser.parse_args(arguments)
+    return parser
 
 
 if __name__ == "__main__":

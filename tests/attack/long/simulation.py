@@ -1,18 +1,55 @@
 """Very many plays, for hours: `nice python -m tests.attack.long.simulation [--plays 100000]`.
 
-Prints its figures after each thousand, and every seed that broke a promise.
+Prints its figures after each few hundred, and every seed that broke a promise. With `--kept FILE`
+they are kept there, too, and whoever begins it again with that file goes on where it ended.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from tests.attack.simulation.fleet import played
 
-_AT_ONCE = 1_000
+_AT_ONCE = 500
 _FIGURES = ("virtual_s", "steps", "calls", "shards", "commits")
+
+
+@dataclass
+class Tally:
+    """What was played so far; `following` is the seed that is next."""
+
+    following: int
+    took_s: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+    scenes: dict[str, int] = field(default_factory=dict)
+    broken: list[int] = field(default_factory=list)
+
+    def play(self, end: int, processes: int) -> None:
+        """The next portion."""
+        began, seeds = time.monotonic(), range(self.following, min(self.following + _AT_ONCE, end))
+        figures, scenes = Counter(self.figures), Counter(self.scenes)
+        for one in played(seeds, processes):
+            scenes[one["scene"]] += 1
+            figures.update({name: one[name] for name in _FIGURES})
+            if one["broken"]:
+                self.broken.append(one["seed"])
+                print(f"seed {one['seed']} ({one['scene']}): {one['broken']}", flush=True)
+        self.figures, self.scenes = dict(figures), dict(scenes)
+        self.following, self.took_s = seeds.stop, self.took_s + time.monotonic() - began
+
+    def __str__(self) -> str:
+        figures = self.figures
+        return (
+            f"{sum(self.scenes.values()):,} plays {self.scenes} in {self.took_s:,.0f} s: "
+            f"{figures['virtual_s'] / 3600:,.0f} virtual hours, {figures['steps']:,} steps, "
+            f"{figures['calls']:,} calls of the store, {figures['shards']:,} shards, "
+            f"{figures['commits']:,} versions; {len(self.broken)} broken"
+        )
 
 
 def main() -> int:
@@ -20,29 +57,23 @@ def main() -> int:
     parser.add_argument("--plays", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kept", type=Path, help="a file of figures, to go on from")
     options = parser.parse_args()
-    began, broken = time.monotonic(), 0
-    figures: Counter[str] = Counter()
-    scenes: Counter[str] = Counter()
-    end = options.first + options.plays
-    for first in range(options.first, end, _AT_ONCE):
-        for one in played(range(first, min(first + _AT_ONCE, end)), options.processes):
-            scenes[one["scene"]] += 1
-            figures.update({name: one[name] for name in _FIGURES})
-            if one["broken"]:
-                broken += 1
-                print(f"seed {one['seed']} ({one['scene']}): {one['broken']}", flush=True)
-        print(_line(figures, scenes, broken, time.monotonic() - began), flush=True)
-    return 1 if broken else 0
+    tally, end = Tally(options.first), options.first + options.plays
+    if options.kept is not None and options.kept.exists():
+        tally = Tally(**json.loads(options.kept.read_text()))
+    while tally.following < end:
+        tally.play(end, options.processes)
+        print(tally, flush=True)
+        if options.kept is not None:
+            _keep(options.kept, tally)
+    return 1 if tally.broken else 0
 
 
-def _line(figures: Counter[str], scenes: Counter[str], broken: int, took_s: float) -> str:
-    return (
-        f"{scenes.total():,} plays {dict(scenes)} in {took_s:,.0f} s: "
-        f"{figures['virtual_s'] / 3600:,.0f} virtual hours, {figures['steps']:,} steps, "
-        f"{figures['calls']:,} calls of the store, {figures['shards']:,} shards, "
-        f"{figures['commits']:,} versions; {broken} broken"
-    )
+def _keep(where: Path, tally: Tally) -> None:
+    new = where.with_name(f"{where.name}.new")
+    new.write_text(json.dumps(asdict(tally)))
+    new.replace(where)
 
 
 if __name__ == "__main__":

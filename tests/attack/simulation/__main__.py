@@ -18,7 +18,7 @@ from tests.attack.simulation.mutants import MUTANTS, planted
 from tests.attack.simulation.play import play
 from tests.attack.simulation.remembered import remembered
 
-_COLLECTED_EVERY = 25  # plays: each leaves half a megabyte of circles
+_COLLECTED_EVERY = 50  # plays: each leaves half a megabyte of circles
 
 
 def _tracer(options: argparse.Namespace, digest: "hashlib._Hash") -> Callable[[str], None] | None:

@@ -1,5 +1,5 @@
-"""What follows from its bytes alone is worked out once: in a play the same plan, part and campaign
-are read hundreds of times, by every process, and half of its time went there.
+"""What follows from its bytes alone is worked out once: in a play the same plan, part, campaign and
+version are read hundreds of times, by every process, and most of its time went there.
 
 Each of these gives a value that nobody can change, or its own error anew. The bytes still come from
 the played store at every read, and are compared with their hashes there.
@@ -11,14 +11,19 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
-from collector.database import commits, plan_state, plans
+from collector.database import commits, plan_state, plans, snapshot
+from collector.worker import __main__ as worker
 from jobs.campaign import document
+from tests.attack.simulation.remembered_tables import Tables
 
 _OF_BYTES: tuple[tuple[Any, str], ...] = (
     (commits, "commit_from_json"),
     (document, "read_node"),
+    (plan_state, "read_shard"),
     (plan_state, "rows_of_part"),
     (plans, "plan_from_json"),
+    (snapshot, "manifest_from_json"),
+    (worker, "_parser"),  # of nothing at all: a worker is a process of its own elsewhere
 )
 _MOST = 512  # values of each, of some kilobytes
 
@@ -29,5 +34,7 @@ def remembered() -> Iterator[None]:
     with ExitStack() as patches:
         for where, name in _OF_BYTES:
             known = lru_cache(_MOST)(getattr(where, name))
+            patches.enter_context(patch.object(where, name, known))
+        for where, name, known in Tables().known():
             patches.enter_context(patch.object(where, name, known))
         yield

@@ -1,0 +1,98 @@
+"""The same of tables. One is known again by being the same object, which it is where it was read
+from the same bytes or joined of the same tables. What a version shows knows it by its content,
+too, since that is computed of it as it was made and as it was read.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from collector.database import (
+    merge,
+    origins,
+    plan_state,
+    published,
+    query,
+    shown,
+    snapshot,
+    state,
+    view,
+)
+from collector.database.state import State
+
+_Which = Callable[..., Hashable]
+
+
+class Tables:
+    """What one play has worked out so far."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[Any, Any]] = {}
+        self._contents: dict[int, tuple[pa.Table, bytes]] = {}
+
+    def known(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Where each function is looked up, by what name, and what stands there in its place."""
+        by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
+            ((snapshot,), "_table", lambda data, schema, key: (data, id(schema), key)),
+            ((snapshot,), "_parquet", self._content),
+            ((published,), "_batches_in", lambda data, columns, key: (data, tuple(columns))),
+            ((plan_state,), "_marked", _of_parts),
+            ((plan_state,), "case_rows", _of_records),
+            ((plan_state,), "profile_rows", _of_records),
+            ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
+            ((State,), "measurements_beyond", _of_measurements),
+            ((query, origins), "distinct", lambda table, names: (id(table), names)),
+            ((view,), "_digest", self._content),
+            ((view, shown), "intervals_of", self._contents_of),
+            ((merge, view, shown), "render", self._shown),
+        )
+        for places, name, which in by:
+            found = self._remembering(getattr(places[0], name), which)
+            yield from ((place, name, found) for place in places)
+
+    def _remembering(self, call: Callable[..., Any], which: _Which) -> Callable[..., Any]:
+        def once(*given: Any, **options: Any) -> Any:
+            given = tuple(_whole(one) for one in given)
+            asked = (call, which(*given, **options))
+            if asked not in self._found:
+                # What is given is held, so that no other object gets the identity of one.
+                self._found[asked] = (_whole(call(*given, **options)), (given, options))
+            return self._found[asked][0]
+
+        return once
+
+    def _shown(self, of: State, *, intervals: Any = None, **options: Any) -> Hashable:
+        """The tree of a state, whose intervals may be given: mostly they are its own."""
+        known = view.intervals_of(of) if intervals is None else intervals
+        return (self._contents_of(of), id(known), *options.items())
+
+    def _contents_of(self, of: State) -> Hashable:
+        tables = (of.measurements, of.cases, of.profiles)
+        return (*map(self._content, tables), *sorted(of.versions.items()))
+
+    def _content(self, table: pa.Table) -> bytes:
+        if id(table) not in self._contents:
+            out = pa.BufferOutputStream()
+            with pa.ipc.new_stream(out, table.schema) as stream:
+                stream.write_table(table.combine_chunks())
+            self._contents[id(table)] = (table, out.getvalue().to_pybytes())
+        return self._contents[id(table)][1]
+
+
+def _whole(one: Any) -> Any:
+    """What can be gone through once only, as what can be gone through again."""
+    return tuple(one) if isinstance(one, Iterator) else one
+
+
+def _of_parts(parts: Iterable[pa.Table], plan: Any, answer: Any, records: Any) -> Hashable:
+    """The rows of a shard's parts: its records follow from the plan and the manifest's key."""
+    return (id(plan), answer.key, frozenset(answer.manifest.final.items()), *map(id, parts))
+
+
+def _of_records(plan: Any, records: Iterable[Any]) -> Hashable:
+    return (id(plan), *map(id, records))
+
+
+def _of_measurements(one: State, base: State) -> Hashable:
+    return (id(one.measurements), id(base.measurements))
