@@ -4,6 +4,10 @@ A pattern is a kernel type with templates of its slots (`DT_BF16 (tokens, hidden
 absent one), how many times a step launches it and when; or a matrix product, whose kernels follow
 from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells tell the blocks in
 which it lies, `INT8 FRACTAL_NZ (E, R, C)` one whose cells tell its shape and that format.
+
+A release that launches almost what another does is told by what differs: `like` names the other,
+`without` its layers that are left out, and lines of a layer stand in the place of all those of the
+other's with that name, or, with `behind`, behind the last line of another layer.
 """
 
 import re
@@ -23,6 +27,7 @@ from collector.vocabulary import FRACTAL_NZ, dtype_of
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
 _ABSENT = "-"
 SCHEMES = ("bf16", "static", "dynamic")
+_LIMITS = ("dense_split_above_tokens", "most_dispatched_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,8 @@ class SlotPattern:
 
 @dataclass(frozen=True, slots=True)
 class KernelPattern:
-    """`runtime` has the values of `Runtime ...` columns, each an expression, a quoted word, or
-    lists of n numbers: `each(x, n)` and `cumulative(x, n)`, or
-    `ends(x, n)`, the running sums of x in n even shares."""
+    """`columns` are `Runtime ...` columns, each an expression, a quoted word, or the name of a list
+    of collector/shapes/names.py."""
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -51,13 +55,15 @@ class KernelPattern:
 @dataclass(frozen=True, slots=True)
 class ProductPattern:
     """A weight of `width` x `depth` on so many rows: one of SCHEMES says how it is quantised where
-    the model is."""
+    the model is. Plain numbers are added to where `has_bias`; a scheme that was found beforehand
+    has the model's bias in its own."""
 
     rows: Expression
     width: Expression
     depth: Expression
     scheme: str
     may_be_nz: bool
+    has_bias: Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +87,22 @@ class StepPattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """When a release does something that its set does not tell, and what."""
+
+    when: Expression
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSet:
-    """The patterns of a release, in their order, the tokens above which a dense model's pass is
-    split where the layout asks for that, and the most of a pass that a dispatch sends to experts
-    apart."""
+    """The patterns of a release, in their order, what it does that they do not tell, the tokens
+    above which a dense model's pass is split where the layout asks for that, and the most of a pass
+    that a dispatch sends to experts apart."""
 
     release: str
     patterns: tuple[StepPattern, ...]
+    unknown: tuple[Unknown, ...]
     dense_split_above_tokens: int
     most_dispatched_tokens: int
 
@@ -105,26 +120,72 @@ def find_kernel_set(release: str) -> KernelSet:
         known = ", ".join(bundled_releases())
         raise BadInput(f"no set of kernels for {release!r}: {known} is wanted")
     file = files("collector") / "data" / "kernel_sets" / f"{release}.yaml"
-    return read_kernel_set(yaml.safe_load(file.read_text(encoding="utf-8")), release)
+    told = yaml.safe_load(file.read_text(encoding="utf-8"))
+    other = find_kernel_set(told["like"]) if "like" in told else None
+    return read_kernel_set(told, release, other)
 
 
-def read_kernel_set(told: Any, release: str) -> KernelSet:
-    """The set of a document's lines. BadInput, with the line's number, for one that is none."""
-    limits = [told.get(name, 0) for name in ("dense_split_above_tokens", "most_dispatched_tokens")]
-    if any(type(limit) is not int or limit < 0 for limit in limits):
-        raise BadInput(f"kernel set {release}: limits of tokens want to be whole numbers")
-    found = []
+def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> KernelSet:
+    """The set of a document's lines; of a release that is like an `other`, with what differs.
+    BadInput, with the line's number, for one that is none."""
+    try:
+        limits = [_limit(told, name, other) for name in _LIMITS]
+        unknown = tuple(
+            Unknown(expression(str(one["when"])), str(one["what"]))
+            for one in told.get("unknown", ())
+        )
+    except (BadInput, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"kernel set {release}: {error}") from error
+    found: list[tuple[StepPattern, str]] = []
     for number, line in enumerate(told["step"], start=1):
         try:
             found.append(_pattern(dict(line)))
         except (BadInput, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"kernel set {release}, line {number} of its step: {error}") from error
-    return KernelSet(release, tuple(found), *limits)
+    patterns = tuple(pattern for pattern, _ in found)
+    if other is not None:
+        without = frozenset(map(str, told.get("without", ())))
+        patterns = _changed(release, other.patterns, found, without)
+        unknown = (*other.unknown, *unknown)
+    return KernelSet(release, patterns, unknown, *limits)
 
 
-def _pattern(line: dict[str, Any]) -> StepPattern:
+def _limit(told: Any, name: str, other: KernelSet | None) -> int:
+    limit = told.get(name, getattr(other, name, 0))
+    if type(limit) is not int or limit < 0:
+        raise BadInput("limits of tokens want to be whole numbers")
+    return limit
+
+
+def _changed(
+    release: str,
+    old: tuple[StepPattern, ...],
+    new: list[tuple[StepPattern, str]],
+    without: frozenset[str],
+) -> tuple[StepPattern, ...]:
+    """The old lines with the new in the place of those of their layer, or behind one; without those
+    that are left out. BadInput for a layer that the old lines do not have."""
+    places = {pattern.layer for pattern in old}
+    strange = [name for name in without if name not in places]
+    strange += [behind or one.layer for one, behind in new if (behind or one.layer) not in places]
+    if strange:
+        raise BadInput(f"kernel set {release}: no layer is called {', '.join(strange)}")
+    replaced = {one.layer for one, behind in new if not behind}
+    last = {pattern.layer: at for at, pattern in enumerate(old)}
+    found: list[StepPattern] = []
+    for at, pattern in enumerate(old):
+        if pattern.layer not in without | replaced:
+            found.append(pattern)
+        if last[pattern.layer] == at:
+            found += [one for one, place in new if (place or one.layer) == pattern.layer]
+    return tuple(found)
+
+
+def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
+    """The pattern, and the layer behind which it stands, if it says that."""
     layer, times = str(line.pop("layer")), expression(str(line.pop("times")))
     when, source = expression(str(line.pop("when", 1))), str(line.pop("source"))
+    behind = str(line.pop("behind", ""))
     if "product" in line:
         what: KernelPattern | ProductPattern | CollectivePattern = _product(line)
     elif "collective" in line:
@@ -133,15 +194,16 @@ def _pattern(line: dict[str, Any]) -> StepPattern:
         what = _kernel(line)
     if line:
         raise BadInput(f"nobody reads {', '.join(line)}")
-    return StepPattern(layer, what, times, when, source)
+    return StepPattern(layer, what, times, when, source), behind
 
 
 def _product(line: dict[str, Any]) -> ProductPattern:
     rows, width, depth = (expression(str(part)) for part in line.pop("product"))
     scheme, weight = line.pop("scheme"), line.pop("weight", "NZ")
+    bias = expression(str(line.pop("bias", 0)))
     if scheme not in SCHEMES or weight not in ("NZ", "ND"):
         raise BadInput(f"scheme: {', '.join(SCHEMES)}, and weight: NZ or ND, are wanted")
-    return ProductPattern(rows, width, depth, scheme, weight == "NZ")
+    return ProductPattern(rows, width, depth, scheme, weight == "NZ", bias)
 
 
 def _collective(line: dict[str, Any]) -> CollectivePattern:

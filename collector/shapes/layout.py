@@ -1,27 +1,22 @@
-"""How a model is spread over devices, and what one forward pass is given."""
+"""How a model is spread over devices."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from collector.errors import BadInput
 from collector.shapes.decoder import Decoder
-from collector.shapes.expression import align, ceil_div
 
-PAGE = 128  # tokens of a page of the cache, as vLLM-Ascend has it
-_VOCABULARY_PADDING = 64  # vLLM: DEFAULT_VOCAB_PADDING_SIZE
-_FEWEST_PAGES = 16
-_MOST_REQUESTS, _MOST_TOKENS = 1 << 16, 1 << 24
 _RANKS = re.compile(r"[1-9][0-9]{0,4}")
 NZ_SETTINGS = ("1", "0", "2")  # the first is that of a layout that does not say
 
 
 class Quantisation(StrEnum):
-    """Of weights and activations."""
+    """Of weights and activations. W4A8 is W8A8 but for the weights of experts."""
 
     BF16 = "bf16"
     W8A8 = "w8a8"
+    W4A8 = "w4a8"
 
 
 class Experts(StrEnum):
@@ -32,17 +27,13 @@ class Experts(StrEnum):
     APART = "apart"
 
 
-class Phase(StrEnum):
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """`tp` ranks share each layer, `dp` of such groups have requests of their own, and `ep` ranks
     share the experts. With `sequence_split` (FlashComm) what a norm sees is split among the ranks
     of a group, so that its sums are reduce-scatters and gathers; of dense models only where a pass
-    has more tokens than the release says. `nz` is vLLM-Ascend's setting:
+    has more tokens than the release says. Without it the ranks of a group share a shared expert as
+    they share a dense layer. `nz` is vLLM-Ascend's setting:
     which weights lie in FRACTAL_NZ, 0 none, 1 those that are quantised, 2 all of the layers."""
 
     tp: int = 1
@@ -58,25 +49,6 @@ class Layout:
         split = ",sequence_split" if self.sequence_split else ""
         apart = f",experts={self.experts}" if self.experts is Experts.APART else ""
         return f"{sizes}{split},quantisation={self.quantisation},nz={self.nz}{apart}"
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One forward pass of one group of `tp` ranks: so many requests, each with `queries` tokens
-    that are new and `keys` in all, those among them. The last `padding` of the requests are empty:
-    they fill a graph's size, and nobody samples their tokens. They attend to one key: vLLM tells
-    their length as 0, and one is the least that replays of attention take."""
-
-    phase: Phase
-    requests: int
-    queries: int
-    keys: int
-    padding: int = 0
-
-    def __str__(self) -> str:
-        tokens = f"{self.requests} x {self.queries} tokens"
-        empty = f", {self.padding} of them empty" if self.padding else ""
-        return f"{self.phase} of {tokens} with {self.keys} keys each{empty}"
 
 
 def layout_of(text: str) -> Layout:
@@ -108,77 +80,16 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
     if decoder.is_moe and layout.ep != layout.tp * layout.dp:
         ranks = layout.tp * layout.dp
         raise BadInput(f"layout: experts lie on all {ranks} ranks of tp x dp: ep={ranks} is wanted")
+    if decoder.shared % layout.tp:
+        raise BadInput(
+            f"layout: tp={layout.tp} does not divide the shared expert of {decoder.name}"
+        )
+    if layout.quantisation is Quantisation.W4A8 and not decoder.is_moe:
+        raise BadInput(f"layout: W4A8 is of experts, and {decoder.name} has none")
     if decoder.is_moe and decoder.experts % layout.ep:
         raise BadInput(
             f"layout: ep={layout.ep} does not divide {decoder.experts} experts of {decoder.name}"
         )
-
-
-def check_batch(batch: Batch) -> None:
-    """Raise BadInput for a pass that nobody could make."""
-    if min(batch.requests, batch.queries) < 1 or batch.keys < batch.queries:
-        raise BadInput(f"{batch}: at least one token, and as many keys as tokens, are wanted")
-    if not 0 <= batch.padding < batch.requests or (batch.padding and batch.phase is Phase.PREFILL):
-        raise BadInput(f"{batch}: a decode with a request that is not empty is wanted")
-    if batch.requests > _MOST_REQUESTS or batch.keys > _MOST_TOKENS:
-        raise BadInput(
-            f"{batch}: at most {_MOST_REQUESTS} requests of {_MOST_TOKENS} tokens are wanted"
-        )
-
-
-def names_of(decoder: Decoder, layout: Layout, batch: Batch) -> Mapping[str, int]:
-    """What a pattern may speak of. Lengths are in tokens, sizes in elements; `rank_` is what one
-    rank of tp has. Of experts `routed` are the rows that a rank gets where all have as many, and
-    `room` those that it has room for, whatever is chosen."""
-    tokens = batch.requests * batch.queries
-    whole = align(tokens, layout.tp) if layout.sequence_split else tokens
-    split = whole // layout.tp if layout.sequence_split else whole
-    pages = ceil_div(batch.keys, PAGE)
-    return {
-        **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split")},
-        "nz": layout.nz,
-        "w8a8": int(layout.quantisation is Quantisation.W8A8),
-        "decode": int(batch.phase is Phase.DECODE),
-        "prefill": int(batch.phase is Phase.PREFILL),
-        "given_tokens": tokens,
-        "tokens": whole,
-        "split_tokens": split,
-        "requests": batch.requests,
-        "real_requests": batch.requests - batch.padding,
-        "padding": batch.padding,
-        "queries": batch.queries,
-        "keys": batch.keys,
-        "table_width": pages,
-        "pages": max(_FEWEST_PAGES, batch.requests * pages),
-        "page": PAGE,
-        "layers": decoder.layers,
-        "hidden": decoder.hidden,
-        "vocabulary": decoder.vocabulary,
-        "rank_vocabulary": ceil_div(align(decoder.vocabulary, _VOCABULARY_PADDING), layout.tp),
-        "rank_intermediate": decoder.intermediate // layout.tp,
-        "rank_heads": decoder.heads // layout.tp,
-        "rank_kv_heads": max(1, decoder.kv_heads // layout.tp),
-        "head_size": decoder.head_size,
-        "normalises_heads": int(decoder.normalises_heads),
-        "mla": int(decoder.is_mla),
-        "q_lora": decoder.q_lora,
-        "kv_lora": decoder.kv_lora,
-        "nope": decoder.nope,
-        "rope": decoder.rope,
-        "moe": int(decoder.is_moe),
-        "dense_layers": min(decoder.dense_layers, decoder.layers),
-        "moe_layers": decoder.layers - min(decoder.dense_layers, decoder.layers),
-        "experts": decoder.experts,
-        "choices": decoder.choices,
-        "biases_choices": int(decoder.biases_choices),
-        "rank_experts": decoder.experts // layout.ep,
-        "fused": int(layout.experts is Experts.FUSED),
-        "apart": int(decoder.is_moe and layout.experts is Experts.APART),
-        "routed": split * decoder.choices,
-        "room": split * layout.ep * min(decoder.experts // layout.ep, decoder.choices),
-        "expert_intermediate": decoder.expert_intermediate,
-        "shared_intermediate": decoder.shared_experts * decoder.expert_intermediate,
-    }
 
 
 def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Experts:

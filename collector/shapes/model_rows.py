@@ -1,20 +1,16 @@
 """What models ask of a kernel: rows of fused attention and the like, and the sizes of weights."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from collector.errors import BadInput
 from collector.record import CaseRecord
+from collector.shapes.batch import Batch, Phase
 from collector.shapes.decoder import Decoder
-from collector.shapes.kernel_set import KernelSet, ProductPattern
-from collector.shapes.layout import (
-    Batch,
-    Layout,
-    Phase,
-    Quantisation,
-    check_layout,
-    names_of,
-)
+from collector.shapes.kernel_set import KernelPattern, KernelSet, ProductPattern
+from collector.shapes.layout import Layout, Quantisation, check_layout
+from collector.shapes.names import numbers_of
 from collector.shapes.step import derive_step
 
 _TP = (1, 2, 4, 8, 16)
@@ -52,7 +48,8 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
         (one.width.value(names), one.depth.value(names))
         for decoder in decoders
         for layout in layouts_of(decoder)
-        for names in [names_of(decoder, layout, batch) for batch in _passes((1,), (1,), (1,), (1,))]
+        for batch in _passes((1,), (1,), (1,), (1,))
+        for names in [numbers_of(decoder, layout, batch, kernels.most_dispatched_tokens)]
         for pattern in kernels.patterns
         if isinstance(one := pattern.what, ProductPattern)
         and pattern.when.value(names)
@@ -64,11 +61,22 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
 def rows_of(
     decoders: Iterable[Decoder], kernels: KernelSet, wanted: Collection[str]
 ) -> dict[str, list[CaseRecord]]:
-    """Rows of these kernel types: of prefills and decodes of many lengths, each once."""
+    """Rows of these kernel types: of prefills and decodes of many lengths, each once. A model of
+    which the release does what its set does not tell has none."""
     found: dict[str, dict[str, CaseRecord]] = {name: {} for name in wanted}
+    few = tuple(
+        one
+        for one in kernels.patterns
+        if isinstance(one.what, KernelPattern) and one.what.kernel in wanted
+    )
+    asked = replace(kernels, patterns=few)
     for decoder in decoders:
         for layout, batch in product(layouts_of(decoder), _passes(*_PREFILL, *_DECODE)):
-            for one in derive_step(decoder, layout, batch, kernels).kernels:
+            try:
+                step = derive_step(decoder, layout, batch, asked)
+            except BadInput:
+                continue
+            for one in step.kernels:
                 rows = found.get(one.record.kernel_type)
                 if rows is not None:
                     rows.setdefault(one.record.case_id, one.record)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collector.errors import BadInput
+from collector.shapes.batch import Batch, Phase
 from collector.shapes.expression import ceil_div
-from collector.shapes.layout import Batch, Phase
 
 _MOST_CHUNKS = 4096
 _MOST_REQUESTS = 1 << 20  # of all passes: each is a number in the rows of its attention
@@ -17,7 +17,8 @@ class Serving:
     """`concurrency`: numbers of requests that one group of tp ranks serves at once. `input_tokens`
     and `output_tokens` of each. `batched_tokens` at most in one pass; a longer prompt is cut into
     chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not.
-    `phases`: what runs in this deployment, which may leave the other to another one."""
+    `phases`: what runs in this deployment, which may leave the other to another one. `mixed`:
+    requests come one after the other, and each prompt passes beside the answers of all others."""
 
     concurrency: tuple[int, ...]
     input_tokens: int
@@ -25,26 +26,38 @@ class Serving:
     batched_tokens: int
     graph_sizes: tuple[int, ...] = ()
     phases: tuple[Phase, ...] = tuple(Phase)
+    mixed: bool = False
+
+    @property
+    def followed_tokens(self) -> int:
+        """Of an answer those that a decode gives: the first is the prefill's."""
+        return self.output_tokens - 1
 
 
 def passes(serving: Serving) -> dict[Batch, int]:
     """Each forward pass, and how many of it serve every number of requests once, all at the same
     time: prefills of as many whole prompts as fit, of those that are left, or of each chunk of
     one; and for each token of an answer but its first a decode, told by three of them: at the
-    first, in the middle and at the last. BadInput for what nobody could serve."""
+    first, in the middle and at the last. Where they are mixed, what passes beside prompts is no
+    decode any more. BadInput for what nobody could serve."""
     sizes = (*serving.concurrency, serving.input_tokens, serving.batched_tokens)
     if min(sizes) < 1 or serving.output_tokens < 1:
         raise BadInput("serving: numbers of at least 1 are wanted")
     if ceil_div(serving.input_tokens, serving.batched_tokens) > _MOST_CHUNKS:
         raise BadInput(f"serving: a prompt of over {_MOST_CHUNKS} chunks")
+    if serving.mixed and serving.phases != tuple(Phase):
+        raise BadInput("serving: prompts and answers are mixed where both phases run")
     found: Counter[Batch] = Counter()
     for requests in dict.fromkeys(serving.concurrency):
-        for batch, times in (*_prefill(serving, requests), *_decode(serving, requests)):
+        followed = _followed(serving, requests) if serving.mixed else 0
+        prompts = tuple(_mixed(serving, requests, followed) or _prefill(serving, requests))
+        beside = followed * len(prompts)  # of each answer, while the others' prompts pass
+        for batch, times in (*prompts, *_decode(serving, requests, beside)):
             if batch.phase in serving.phases:
                 found[batch] += times
     if not found:
         raise BadInput("serving: no pass is left: an answer of one token is all of the prefill's")
-    if sum(batch.requests for batch in found) > _MOST_REQUESTS:
+    if sum(batch.requests + batch.followed for batch in found) > _MOST_REQUESTS:
         raise BadInput(
             f"serving: passes of {_MOST_REQUESTS} requests in all, at most, are wanted: fewer or "
             "smaller numbers of concurrency"
@@ -66,13 +79,34 @@ def _prefill(serving: Serving, requests: int) -> Iterator[tuple[Batch, int]]:
         yield Batch(Phase.PREFILL, 1, chunk, start + chunk), requests
 
 
-def _decode(serving: Serving, requests: int) -> Iterator[tuple[Batch, int]]:
-    """The prefill gives the first token, so that an answer of n has n - 1 decodes."""
+def _followed(serving: Serving, requests: int) -> int:
+    """How many answers pass beside each prompt: those of all other requests, as far as a pass has
+    room for them and they have as many tokens."""
+    followed = min(requests - 1, serving.batched_tokens - 1)
+    chunks = ceil_div(serving.input_tokens, serving.batched_tokens - followed)
+    return min(followed, serving.followed_tokens // chunks)
+
+
+def _mixed(serving: Serving, requests: int, followed: int) -> list[tuple[Batch, int]]:
+    """Each chunk of one prompt, beside answers in the middle of theirs; none where no answers are
+    there."""
+    most, length = serving.batched_tokens - followed, serving.input_tokens
+    keys = length + max(1, serving.followed_tokens // 2)
+    chunks = ((start, min(most, length - start)) for start in range(0, length, most))
+    return [
+        (Batch(Phase.PREFILL, 1, chunk, start + chunk, 0, followed, keys), requests)
+        for start, chunk in chunks
+        if followed
+    ]
+
+
+def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batch, int]]:
+    """As many as answers have tokens, but for those that passed beside prompts."""
     padded = next((size for size in sorted(serving.graph_sizes) if size >= requests), requests)
-    count = serving.output_tokens - 1
-    if not count:
+    count = serving.followed_tokens - beside
+    if count < 1:
         return
-    first, last = serving.input_tokens + 1, serving.input_tokens + count
+    first, last = serving.input_tokens + 1, serving.input_tokens + serving.followed_tokens
     ends = max(1, count // 4)
     shares = (ends, count - 2 * ends, min(ends, count - ends))
     for keys, times in zip((first, (first + last) // 2, last), shares, strict=True):

@@ -3,14 +3,13 @@
 Nothing is measured or assumed here but what a release's set of kernels says.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from collector.case import Slot, slot_cells
 from collector.errors import BadInput
-from collector.ops.parts.shares import even, running
 from collector.record import CaseRecord
+from collector.shapes.batch import Batch, check_batch
 from collector.shapes.blocks import in_blocks
 from collector.shapes.decoder import Decoder
 from collector.shapes.expression import expression
@@ -22,16 +21,8 @@ from collector.shapes.kernel_set import (
     SlotPattern,
     StepPattern,
 )
-from collector.shapes.layout import (
-    Batch,
-    Experts,
-    Layout,
-    Phase,
-    Quantisation,
-    check_batch,
-    check_layout,
-    names_of,
-)
+from collector.shapes.layout import Layout, check_layout
+from collector.shapes.names import Lists, Numbers, lists_of, numbers_of
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     EP_SIZE,
@@ -41,7 +32,6 @@ from collector.vocabulary import (
     RUNTIME_PREFIX,
 )
 
-_LIST = re.compile(r"(each|cumulative|ends)\(([^()]*),([^,()]*)\)")
 _DYNAMIC = "dynamic"
 
 
@@ -79,18 +69,13 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     take, and for what no set of kernels says."""
     check_layout(decoder, layout)
     check_batch(batch)
-    tokens = batch.requests * batch.queries
-    if not decoder.is_moe and tokens <= kernels.dense_split_above_tokens:
+    if not decoder.is_moe and batch.tokens <= kernels.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    _check_experts(decoder, layout, kernels.release)
-    if decoder.is_mla and batch.phase is Phase.PREFILL and batch.keys > batch.queries:
-        raise BadInput(
-            f"{decoder.name}: chunks of a prompt behind latent attention are not derived"
-        )
-    names = dict(names_of(decoder, layout, batch))
-    is_dispatched = tokens <= kernels.most_dispatched_tokens
-    names["dispatched"] = int(is_dispatched)
-    names["expert_rows"] = names["room" if is_dispatched else "routed"]
+    names = numbers_of(decoder, layout, batch, kernels.most_dispatched_tokens)
+    lists = lists_of(decoder, layout, batch)
+    for one in kernels.unknown:
+        if one.when.value(names):
+            raise BadInput(f"{decoder.name}, {kernels.release}: {one.what}")
     found: list[StepKernel] = []
     collectives: list[StepCollective] = []
     for pattern in kernels.patterns:
@@ -100,26 +85,12 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         if isinstance(pattern.what, CollectivePattern):
             collectives.extend(_messages(pattern, pattern.what, times, names))
         else:
-            found.extend(_launched(pattern, times, names))
+            found.extend(_launched(pattern, times, names, lists))
     return Step(tuple(found), tuple(collectives))
 
 
-def _check_experts(decoder: Decoder, layout: Layout, release: str) -> None:
-    """Raise BadInput for experts that no set of kernels tells of."""
-    if not decoder.is_moe:
-        return
-    if layout.tp > 1 and not layout.sequence_split:
-        raise BadInput(f"{decoder.name}: ranks split its tokens; layout: sequence_split is wanted")
-    is_fused = layout.experts is Experts.FUSED
-    if is_fused and layout.quantisation is Quantisation.BF16:
-        raise BadInput(
-            f"{decoder.name}: {release} fuses no experts in BF16; layout: experts=apart, "
-            "or quantisation=w8a8, is wanted"
-        )
-
-
 def _messages(
-    pattern: StepPattern, what: CollectivePattern, times: int, names: Mapping[str, int]
+    pattern: StepPattern, what: CollectivePattern, times: int, names: Numbers
 ) -> Iterator[StepCollective]:
     size = names[what.group]
     if size > 1:
@@ -127,36 +98,39 @@ def _messages(
         yield StepCollective(pattern.layer, what.operation, message, size, times, pattern.source)
 
 
-def _launched(pattern: StepPattern, times: int, names: Mapping[str, int]) -> Iterator[StepKernel]:
+def _launched(
+    pattern: StepPattern, times: int, names: Numbers, lists: Lists
+) -> Iterator[StepKernel]:
     if isinstance(pattern.what, ProductPattern):
         records = _product(pattern.what, names)
     else:
         assert isinstance(pattern.what, KernelPattern)
-        records = iter([_kernel(pattern.what, names)])
+        records = iter([_kernel(pattern.what, names, lists)])
     for record in records:
         yield StepKernel(pattern.layer, record, times, _known_by(pattern, names))
 
 
-def _known_by(pattern: StepPattern, names: Mapping[str, int]) -> str:
+def _known_by(pattern: StepPattern, names: Numbers) -> str:
     """INT8 was seen in traces of latent attention alone."""
     is_int8 = isinstance(pattern.what, ProductPattern) and pattern.what.scheme != "bf16"
-    return "code" if is_int8 and names["w8a8"] and not names["mla"] else pattern.source
+    return "code" if is_int8 and names["quantised"] and not names["mla"] else pattern.source
 
 
-def _kernel(what: KernelPattern, names: Mapping[str, int]) -> CaseRecord:
+def _kernel(what: KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
     inputs, outputs = ([_slot(one, names) for one in side] for side in (what.inputs, what.outputs))
-    columns = {_column(name): _told(text, names) for name, text in what.columns.items()}
+    columns = {_column(name): _told(text, names, lists) for name, text in what.columns.items()}
     return replace(_record(what.kernel, inputs, outputs), extra=columns)
 
 
-def _product(what: ProductPattern, names: Mapping[str, int]) -> Iterator[CaseRecord]:
+def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
     """MatMulV2 of BF16; of INT8 the kernel that quantises what comes in, by one scale that was
     found beforehand or by one a token, and QuantBatchMatmulV3."""
     rows, width, depth = (one.value(names) for one in (what.rows, what.width, what.depth))
     given, result = _dense("DT_BF16", rows, depth), _dense("DT_BF16", rows, width)
-    if what.scheme == "bf16" or not names["w8a8"]:
+    if what.scheme == "bf16" or not names["quantised"]:
         weight = _weight("DT_BF16", (width, depth), is_nz=what.may_be_nz and names["nz"] > 1)
-        yield _record("MatMulV2", [given, weight], [result])
+        bias = [_dense("DT_BF16", width)] if what.has_bias.value(names) else []
+        yield _record("MatMulV2", [given, weight, *bias], [result])
         return
     small = _dense("INT8", rows, depth)
     weight = _weight("INT8", (depth, width), is_nz=what.may_be_nz and names["nz"] > 0)
@@ -181,7 +155,7 @@ def _record(kernel: str, inputs: list[Slot], outputs: list[Slot]) -> CaseRecord:
     return CaseRecord(kernel, cells, {})
 
 
-def _slot(pattern: SlotPattern, names: Mapping[str, int]) -> Slot:
+def _slot(pattern: SlotPattern, names: Numbers) -> Slot:
     if pattern.dims is None:
         return Slot(None, pattern.dtype, pattern.format)
     shape = tuple(one.value(names) for one in pattern.dims)
@@ -204,19 +178,9 @@ def _column(name: str) -> str:
     return name if name == EP_SIZE else RUNTIME_PREFIX + name
 
 
-def _told(text: str, names: Mapping[str, int]) -> str:
+def _told(text: str, names: Numbers, lists: Lists) -> str:
     if text.startswith("'"):
         return text.strip("'")
-    lists = list(_LIST.finditer(text))
-    if not lists:
-        return str(expression(text).value(names))
-    return ",".join(str(number) for found in lists for number in _numbers(found, names))
-
-
-def _numbers(found: re.Match[str], names: Mapping[str, int]) -> Iterator[int]:
-    number, count = (expression(part).value(names) for part in found.groups()[1:])
-    if found[1] == "ends":
-        yield from running(even(number, count))
-        return
-    for step in range(1, count + 1):
-        yield number * step if found[1] == "cumulative" else number
+    if text in lists:
+        return ",".join(map(str, lists[text]))
+    return str(expression(text).value(names))

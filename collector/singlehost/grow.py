@@ -13,19 +13,23 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.record import CaseRecord
-from collector.shapes.decoder import Decoder, bundled_names, find_decoder
+from collector.shapes.decoder import Decoder
 from collector.shapes.expert_sizes import experts_of
 from collector.shapes.grid import Chosen, Wish, choose, in_order_of_chance, pick, templates
 from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import products_of, rows_of
+from collector.shapes.models import bundled_names, find_decoder
 from collector.singlehost.tree_source import record_of_row
 from collector.singlehost.version_files import TreeRow, VersionFiles
 from collector.vocabulary import RUNTIME_PREFIX
 
 GIB = 1 << 30
 # Whose sizes only a model tells together.
-OF_MODELS = ("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine")
+OF_MODELS = (
+    *("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine"),
+    *("LightningIndexer", "LightningIndexerVllm", "SparseFlashAttention"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import BadInput
-from collector.shapes.decoder import Decoder, bundled_decoder, unknown_model
+from collector.shapes.batch import Phase
+from collector.shapes.decoder import Decoder
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
-from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Phase, Quantisation, check_layout
+from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Quantisation, check_layout
+from collector.shapes.models import bundled_decoder, unknown_model
 from collector.shapes.serving import Serving
 from jobs.campaign.collectives import StepCollectives, read_step_collectives
 from jobs.campaign.document import Entry
 
 KEYS = ("layout", "serving", "release")  # beside `model`
-_SERVING = ("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase")
+_SERVING = (
+    *("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase", "mixed"),
+)
 _BATCHED_TOKENS = 8192
 _RANKS = ("tp", "dp", "ep")
 # The first of each is that of a layout that does not say.
@@ -92,4 +96,5 @@ def _serving(entry: Entry) -> Serving:
         most or _BATCHED_TOKENS,
         tuple(item.integer(1) for item in sizes),
         (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
+        mixed="mixed" in found and found["mixed"].choice(("false", "true")) == "true",
     )

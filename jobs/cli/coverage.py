@@ -62,6 +62,9 @@ def coverage_verb(
     phase: Annotated[
         str | None, typer.Option(help="prefill or decode, of a deployment of one phase")
     ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="prompts pass beside the answers of others")
+    ] = False,
     release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
     grid: RanksGridOption = "",
     budget: Annotated[
@@ -93,6 +96,7 @@ def coverage_verb(
         tuple(graph_sizes or ()),
         phase,
         release,
+        mixed,
     )
     _check(campaign, profile, model, served, grid)
     if missing is not None and missing.exists():

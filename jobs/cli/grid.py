@@ -45,8 +45,8 @@ def grid_verb(
     ] = False,
 ) -> int:
     """Add rows without durations to a tree: shapes on the grid of each of its kernels."""
-    from collector.shapes.decoder import find_decoder
     from collector.shapes.kernel_set import bundled_releases
+    from collector.shapes.models import find_decoder
     from collector.singlehost.grow import GridOptions, grow
 
     folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))

@@ -11,7 +11,7 @@ import typer
 from collector.errors import BadInput
 
 if TYPE_CHECKING:
-    from collector.shapes.layout import Batch
+    from collector.shapes.batch import Batch
     from collector.shapes.step import Step
 
 _SHOWN = (0, 1, 2, 3, 6, 7)  # what a terminal has room for
@@ -24,8 +24,8 @@ _KEYS_OF_DECODE = 4096
 
 def list_verb() -> None:
     """List the models that come along, and their releases of serving stacks."""
-    from collector.shapes.decoder import bundled_names
     from collector.shapes.kernel_set import bundled_releases
+    from collector.shapes.models import bundled_names
 
     for name in bundled_names():
         typer.echo(name)
@@ -51,19 +51,27 @@ def show_verb(
     padding: Annotated[
         int, typer.Option(help="of them empty: what fills a graph's size", min=0)
     ] = 0,
+    answers: Annotated[
+        int, typer.Option(help="beside prompts: requests that go on with an answer", min=0)
+    ] = 0,
     release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="with every cell, as JSON")] = False,
 ) -> None:
     """Show what one forward pass of a model launches on one rank."""
     from dataclasses import replace
 
-    from collector.shapes.decoder import find_decoder
     from collector.shapes.kernel_set import bundled_releases, find_kernel_set
     from collector.shapes.layout import layout_of
+    from collector.shapes.models import find_decoder
     from collector.shapes.step import derive_step
 
     decoder, said = find_decoder(model), layout_of(layout)
-    batch = replace(_batch(phase, tokens, requests, keys), padding=padding)
+    batch = replace(
+        _batch(phase, tokens, requests, keys),
+        padding=padding,
+        followed=answers,
+        followed_keys=_KEYS_OF_DECODE if answers else 0,
+    )
     kernels = find_kernel_set(release or bundled_releases()[-1])
     step = derive_step(decoder, said, batch, kernels)
     title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"
@@ -77,7 +85,7 @@ VERBS: dict[str, Callable[..., int | None]] = {"show": show_verb, "list": list_v
 
 
 def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:
-    from collector.shapes.layout import Batch, Phase
+    from collector.shapes.batch import Batch, Phase
 
     if phase not in tuple(Phase):
         raise BadInput(f"--phase {phase!r}: {' or '.join(Phase)} is wanted")

@@ -28,11 +28,12 @@ class ServedModel:
     graph_sizes: tuple[int, ...] = ()
     phase: str | None = None
     release: str | None = None
+    mixed: bool = False
 
     def source(self) -> dict[str, Any]:
         """The source of a campaign file that says the same."""
-        from collector.shapes.decoder import bundled_decoder
         from collector.shapes.layout import layout_of
+        from collector.shapes.models import bundled_decoder
 
         said = layout_of(self.layout)
         is_folder = Path(self.name).is_dir() and bundled_decoder(self.name) is None
@@ -43,6 +44,7 @@ class ServedModel:
             "max_batched_tokens": self.batched_tokens,
             "graph_sizes": list(self.graph_sizes),
             "phase": self.phase,
+            "mixed": self.mixed,
         }
         layout = {
             **{name: getattr(said, name) for name in ("tp", "dp", "ep", "nz", "sequence_split")},

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from collector.collective import Collective, check, whole_bytes
 from collector.record import CaseRecord
-from collector.shapes.decoder import Decoder, read_decoder
+from collector.shapes.batch import Batch
+from collector.shapes.decoder import Decoder
 from collector.shapes.expression import align
 from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.layout import Batch
+from collector.shapes.models import read_decoder
 from collector.shapes.serving import passes
 from collector.shapes.step import Step, derive_step
 from jobs.campaign.model_source import ModelSource

@@ -20,16 +20,34 @@ _TOKENS: Mapping[str, tuple[int, int]] = {
     "GatherV3": (1, 0),
     "BatchMatMulV2": (0, 1),
     "TransposeBatchMatMul": (0, 1),
+    "ScatterNdUpdate": (1, 0),
 }
 # Slots whose first dimension is a cache's pages, and the one of the table that names them.
 _POOLS: Mapping[str, tuple[int, ...]] = {
     "FusedInferAttentionScore": (1, 2, 25),
     "ReshapeAndCacheNdKernel": (2, 3),
     "KvRmsNormRopeCache": (5, 6),
+    "PagedCacheLoadNdKernel": (0, 1),
+    "ScatterNdUpdate": (0,),
+    "mla_preprocess_0_mix_aic": (11, 12),
+    "LightningIndexer": (1,),
+    "LightningIndexerVllm": (1,),
+    "SparseFlashAttention": (1, 2, 8),
 }
-_TABLES: Mapping[str, int] = {"FusedInferAttentionScore": 14}
-_OF_TOKENS = 3  # dimensions of keys and values at most, unless they lie in pages
-_REQUESTS: Mapping[str, tuple[int, ...]] = {"FusedInferAttentionScore": (5, 6)}
+_TABLES: Mapping[str, int] = {
+    "FusedInferAttentionScore": 14,
+    "PagedCacheLoadNdKernel": 2,
+    "LightningIndexer": 5,
+    "LightningIndexerVllm": 5,
+    "SparseFlashAttention": 4,
+}
+_REQUESTS: Mapping[str, tuple[int, ...]] = {
+    "FusedInferAttentionScore": (5, 6),
+    "PagedCacheLoadNdKernel": (3, 6),
+    "LightningIndexer": (3, 4),
+    "LightningIndexerVllm": (3, 4),
+    "SparseFlashAttention": (5, 6),
+}
 
 
 def _columns(*names: str) -> frozenset[str]:
@@ -72,7 +90,8 @@ def place_of(case: Case) -> Place:
     # Whether attention tells the sums of its softmax as well, rows of a profile do not agree on.
     given = slice(0, 1) if kernel in _TABLES else slice(None)
     for slot in (case.outputs or ())[given]:
-        kept.append((slot.dtype, slot.format, tuple(_kept_of_output(kernel, slot, sizes))))
+        is_pool = any(slot.shape == pool.shape for pool in _pools(case, kernel))
+        kept.append((slot.dtype, slot.format, tuple(_kept_of_output(kernel, slot, is_pool, sizes))))
     told = [(name, text) for name, text in case.attributes if name not in _BESIDE]
     settings = tuple(pair for pair in told if pair[0] not in _IS_LENGTH)
     lengths = tuple(pair for pair in told if pair[0] in _IS_LENGTH)
@@ -121,16 +140,21 @@ def _kept(
             yield size
 
 
-def _kept_of_output(kernel: str, slot: Slot, sizes: list[float]) -> Iterator[Hashable]:
+def _pools(case: Case, kernel: str) -> Iterator[Slot]:
+    inputs = case.inputs or ()
+    yield from (inputs[at] for at in _POOLS.get(kernel, ()) if at < len(inputs))
+
+
+def _kept_of_output(
+    kernel: str, slot: Slot, is_pool: bool, sizes: list[float]
+) -> Iterator[Hashable]:
     """The same of an output; a kernel that writes into a cache gives that."""
-    shape = slot.shape or ()
-    writes_pages = kernel in _POOLS and kernel not in _TABLES and len(shape) > _OF_TOKENS
-    for dimension, size in enumerate(shape):
+    for dimension, size in enumerate(slot.shape or ()):
         if dimension not in (0, _TOKENS.get(kernel, (0, 0))[1]):
             yield size
             continue
         yield "tokens"
-        if not writes_pages:
+        if not is_pool:
             sizes.append(float(size))
 
 

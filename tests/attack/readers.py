@@ -40,7 +40,7 @@ from collector.profiles.step_trace import read_steps
 from collector.profiles.trace_view import asked_of_collectives
 from collector.profiles.transfers import read_transfers
 from collector.record import read_table, write_table
-from collector.shapes.decoder import read_config
+from collector.shapes.decoder_config import read_config
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
 from collector.stack import Stack

@@ -1,10 +1,12 @@
 """A projection's row split into queries, keys and values; queries and keys normalised and rotated.
 
 A profile names the projection and the size of the rotation, at times also the table of positions;
-the heads follow from the outputs. vLLM-Ascend takes this kernel for few tokens and another one
+the heads follow from the outputs. Where a part of a head is rotated, the column `Runtime head_dim`
+tells the size of a head. vLLM-Ascend takes this kernel for few tokens and another one
 for many.
 """
 
+import re
 from math import gcd
 from typing import Any
 
@@ -14,14 +16,21 @@ from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import RUNTIME_PREFIX
 
 _EPSILON = 1e-6
 _FEWEST_ROWS = 2048  # of a table that the row does not name
 _TABLE = 2
+_HEAD = RUNTIME_PREFIX + "head_dim"
+_SIZE = re.compile(r"[1-9][0-9]{0,5}")
 
 
-def head_size(width: int, narrow: int, rotary: int) -> int:
-    """The rotation's size where it divides queries and keys, else the next larger divisor."""
+def head_size(width: int, narrow: int, rotary: int, told: str | None = None) -> int:
+    """What a row tells, if it divides queries and keys; else the rotation's size where it does, or
+    the next larger divisor."""
+    if told is not None:
+        size = int(told) if _SIZE.fullmatch(told) else 0
+        return 0 if size < rotary or width % size or narrow % size else size
     common = gcd(width, narrow)
     return next((size for size in range(rotary, common + 1) if common % size == 0), 0)
 
@@ -41,7 +50,7 @@ def _rows(case: Case) -> int:
 def _build(case: Case, make: TensorMaker) -> Call:
     qkv, rotary, *_ = case.inputs or ()
     queries, keys, size = _widths(case)
-    rows, head = _rows(case), head_size(queries, keys, size)
+    rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
     named: dict[str, Any] = {
         "input": make.normal(qkv.shape or (), qkv.dtype),
         "cos_sin_cache": make_table(make, rows, size, rotary.dtype),
@@ -102,7 +111,7 @@ def _fits(case: Case) -> bool:
 
 def _heads_fit(case: Case) -> bool:
     queries, keys, size = _widths(case)
-    return queries % keys == 0 and head_size(queries, keys, size) > 0
+    return queries % keys == 0 and head_size(queries, keys, size, case.attribute(_HEAD)) > 0
 
 
 OP = OpSpec(
@@ -123,8 +132,8 @@ OP = OpSpec(
             _fits,
         ),
         Constraint(
-            "the size of a head, the rotation's or the next larger divisor, divides queries and "
-            "keys, and keys divide queries",
+            "the size of a head, the rotation's or the next larger divisor, or a larger one that "
+            "Runtime head_dim tells, divides queries and keys, and keys divide queries",
             _heads_fit,
         ),
         nothing_empty(),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.shapes.decoder import bundled_names, find_decoder
 from collector.shapes.expert_sizes import experts_of
+from collector.shapes.models import bundled_names, find_decoder
 
 pytestmark = pytest.mark.fast
 
@@ -20,4 +20,4 @@ def test_models_without_experts_have_none():
 def test_each_size_comes_once_in_order():
     every = list(map(find_decoder, bundled_names()))
     found = experts_of([*every, *every])
-    assert found == tuple(sorted(set(found))) and len({size[1:] for size in found}) == 2
+    assert found == tuple(sorted(set(found))) and len({size[1:] for size in found}) == 5

@@ -8,18 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.errors import BadInput
-from collector.shapes.decoder import bundled_names, find_decoder, read_config
+from collector.shapes.batch import Batch, Phase, check_batch
+from collector.shapes.decoder_config import read_config
 from collector.shapes.kernel_set import find_kernel_set, read_kernel_set
-from collector.shapes.layout import (
-    Batch,
-    Experts,
-    Layout,
-    Phase,
-    Quantisation,
-    check_batch,
-    check_layout,
-    layout_of,
-)
+from collector.shapes.layout import Experts, Layout, Quantisation, check_layout, layout_of
+from collector.shapes.models import bundled_names, find_decoder
 from collector.shapes.serving import Serving, passes
 from collector.shapes.step import derive_step
 
@@ -68,11 +61,13 @@ def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):
         ({"num_attention_heads": 0}, "num_attention_heads: a whole number"),
         ({"index_topk": 2048}, "sparse attention"),
         ({"sliding_window": 4096}, "sliding window"),
-        ({"attention_bias": True}, "bias"),
-        ({"partial_rotary_factor": 0.5}, "rotation of a part"),
-        ({"mlp_only_layers": [3]}, "some of the layers"),
-        ({"decoder_sparse_step": 2}, "some of the layers"),
-        ({"attention_bias": 1}, "bias"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types"),
+        ({"layer_types": "full_attention"}, "layer_types: a list"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor: a share"),
+        ({"partial_rotary_factor": 0.3}, "partial_rotary_factor: an even number"),
+        ({"num_hidden_layers": 1 << 20}, "num_hidden_layers: at most"),
+        ({"attention_bias": 1}, "attention_bias: true or false"),
+        ({"shared_expert_intermediate_size": 64}, "a shared expert with a gate"),
         ({"index_topk": 1}, "sparse attention"),
         ({"mlp_bias": True}, "bias"),
         ({"num_local_experts": 8}, "another family"),
@@ -86,6 +81,67 @@ def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):
 def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes, said):
     with pytest.raises(BadInput, match=rf"config.json.*{said}"):
         decoder(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model_type": "qwen2"}, {"biases_qkv": True, "biases_o": False}),
+        ({"attention_bias": True}, {"biases_qkv": True, "biases_o": True}),
+        ({"partial_rotary_factor": 0.5}, {"rotated": 8}),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, {"rotated": 4}),
+        ({"num_nextn_predict_layers": 1}, {"predictors": 1}),
+    ],
+)
+def test_a_config_tells_of_biases_rotations_and_predictors(changes, told):
+    found = decoder(**changes)
+    assert {name: getattr(found, name) for name in told} == told
+
+
+MIXTURE = {
+    "num_hidden_layers": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "dense"),
+    [
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, 4),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [0, 7]}, 2),
+        ({"model_type": "glm4_moe", "first_k_dense_replace": 3}, 3),
+        ({"model_type": "glm4_moe", "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6}, 2),
+    ],
+)
+def test_a_mixtures_dense_layers_are_counted(changes, dense):
+    assert decoder(**(MIXTURE | changes)).dense_layers == dense
+
+
+def test_a_shared_expert_behind_a_gate_has_its_own_size():
+    found = decoder(**MIXTURE, model_type="qwen2_moe", shared_expert_intermediate_size=96)
+    assert (found.shared, found.gates_shared, found.biases_qkv) == (96, True, True)
+    batch = Batch(Phase.DECODE, 3, 1, 9)
+    step = derive_step(
+        *(found, layout_of("experts=apart"), batch, find_kernel_set("vllm-ascend-0.18"))
+    )
+    gate = [one for one in step.kernels if one.layer == "gate of the shared expert"]
+    assert [one.record.kernel_type for one in gate] == ["MatMulV2", "Sigmoid", "Mul"]
+
+
+def test_layers_that_choose_keys_are_counted_by_each_way_of_telling_them():
+    assert find_decoder("glm-5.2").indexers == 21  # 0, 1, 2 and every fourth of 78
+    assert find_decoder("glm-5.1").indexers == 78
+    sizes = {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8}
+    latent = dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim"), 8)
+    latent |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "model_type": "deepseek_v32"}
+    for told in (
+        {"indexer_types": ["full", "shared"] * 4},
+        {"index_topk_pattern": "FSFSFSFS"},
+        {"index_topk_freq": 2, "index_skip_topk_offset": 1},
+    ):
+        assert decoder(**MIXTURE | sizes | latent | told).indexers == 4
 
 
 def test_what_a_config_says_is_off_is_off():
@@ -156,14 +212,15 @@ def test_key_heads_are_shared_or_repeated():
     for tp in (1, 2, 4):
         check_layout(decoder(), Layout(tp))
     with pytest.raises(BadInput, match="key heads"):
-        check_layout(decoder(num_attention_heads=12, num_key_value_heads=6), Layout(4))
+        check_layout(decoder(num_attention_heads=12, num_key_value_heads=6, head_dim=16), Layout(4))
 
 
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        ("tp=8,dp=2,ep=16,sequence_split", "fuses no experts in BF16"),
-        ("tp=8,dp=2,ep=16,quantisation=w8a8", "sequence_split"),
+        ("tp=8,dp=2,ep=16,sequence_split", "experts in BF16 are not fused"),
+        ("tp=8,dp=2,ep=16,quantisation=w4a8", "experts in INT4 are not fused"),
+        ("tp=8,dp=2,ep=16,quantisation=w4a8,experts=apart,nz=0", "FRACTAL_NZ"),
     ],
 )
 def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
@@ -225,6 +282,20 @@ def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
     ]
 
 
+def test_prompts_pass_beside_the_answers_of_other_requests():
+    found = passes(Serving((3,), 700, 21, 402, mixed=True))
+    assert found == {
+        Batch(Phase.PREFILL, 1, 400, 400, followed=2, followed_keys=710): 3,
+        Batch(Phase.PREFILL, 1, 300, 700, followed=2, followed_keys=710): 3,
+        # of the 20 tokens of each answer 4 passed beside the two others' chunks
+        Batch(Phase.DECODE, 3, 1, 701): 4,
+        Batch(Phase.DECODE, 3, 1, 710): 8,
+        Batch(Phase.DECODE, 3, 1, 720): 4,
+    }
+    with pytest.raises(BadInput, match="both phases"):
+        passes(Serving((3,), 700, 21, 400, phases=(Phase.DECODE,), mixed=True))
+
+
 def test_requests_that_no_row_could_tell_of_are_refused():
     with pytest.raises(BadInput, match="smaller numbers of concurrency"):
         passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
@@ -236,27 +307,20 @@ def test_requests_that_no_row_could_tell_of_are_refused():
     st.integers(1, 2000),
     st.integers(100, 9000),
     st.lists(st.integers(1, 256), max_size=5),
+    st.booleans(),
 )
-def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, sizes):
-    found = passes(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes)))
+def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, sizes, mixed):
+    found = passes(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes), mixed=mixed))
     new = {Phase.PREFILL: 0, Phase.DECODE: 0}
     for batch, times in found.items():
         check_batch(batch)
         new[batch.phase] += (batch.requests - batch.padding) * batch.queries * times
+        new[Phase.DECODE] += batch.followed * times
         assert batch.queries <= batch.keys < prompt + answer
         if batch.phase is Phase.PREFILL:
-            assert batch.requests * batch.queries <= most
+            assert batch.tokens <= most
     served = sum(set(concurrency))
     assert new == {Phase.PREFILL: served * prompt, Phase.DECODE: served * (answer - 1)}
-
-
-def test_a_chunk_behind_latent_attention_is_refused():
-    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
-    with pytest.raises(BadInput, match="chunks of a prompt"):
-        derive_step(
-            *(find_decoder("deepseek-v3"), layout, Batch(Phase.PREFILL, 1, 512, 2048)),
-            find_kernel_set("vllm-ascend-0.18"),
-        )
 
 
 def test_int8_of_a_dense_model_is_known_by_code():
@@ -281,6 +345,8 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.DECODE, 4, 1, 9, padding=4),
         Batch(Phase.DECODE, 4, 1, 9, padding=-1),
         Batch(Phase.PREFILL, 4, 9, 9, padding=1),
+        Batch(Phase.DECODE, 4, 1, 9, followed=1, followed_keys=9),
+        Batch(Phase.PREFILL, 4, 9, 9, followed=1),
     ],
 )
 def test_a_pass_that_nobody_could_make_is_refused(batch):

@@ -11,7 +11,7 @@ from collector.database.columns import case_cells, csv_bytes, database_columns
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
-from collector.shapes.decoder import find_decoder
+from collector.shapes.models import find_decoder
 from collector.singlehost.grow import GridOptions, grow
 from collector.singlehost.parse import parse
 from collector.singlehost.tree_source import read_tree

@@ -16,7 +16,10 @@ def model(*words):
 
 
 def test_the_models_that_come_along_are_listed():
-    names = ["deepseek-v3", "llama-3-70b", "qwen3-235b-a22b", "qwen3-32b"]
+    names = [
+        *("deepseek-v3", "deepseek-v3.2", "glm-4.5", "glm-4.5-air", "glm-5.1", "glm-5.2"),
+        *("llama-3-70b", "qwen3-235b-a22b", "qwen3-32b"),
+    ]
     assert model("list").stdout.split() == names
 
 

@@ -188,3 +188,11 @@ def test_rotary_position_embedding_grad_without_x(torch, case_of, build, launch)
     dx, dcos, dsin = launch(case, call)
     torch.testing.assert_close(dx, expected)
     assert dcos is dsin is None
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("told", "head"), [("128", 128), ("32", 0), ("96", 0), ("128.0", 0), ("x", 0)]
+)
+def test_a_row_may_tell_a_head_of_which_a_part_is_rotated(told, head):
+    assert head_size(512, 128, 64, told) == head
