@@ -6,13 +6,14 @@ from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells
 which it lies, `INT8 FRACTAL_NZ (E, R, C)` one whose cells tell its shape and that format.
 
 A release that launches almost what another does is told by what differs: `like` names the other,
-`without` its layers that are left out, and lines of a layer stand in the place of all those of the
+whose habits and unknown things hold where none are told, `without` its layers that are left out,
+and lines of a layer stand in the place of all those of the
 other's with that name, or, with `behind`, behind the last line of another layer.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,12 +23,14 @@ import yaml
 from collector.collective import OPERATIONS
 from collector.errors import BadInput
 from collector.shapes.expression import Expression, dims_of, expression
+from collector.shapes.habits import Habits
 from collector.vocabulary import FRACTAL_NZ, dtype_of
 
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
 _ABSENT = "-"
+USUAL_RELEASE = "vllm-ascend-0.18"  # whose set was held against traces
 SCHEMES = ("bf16", "static", "dynamic")
-_LIMITS = ("dense_split_above_tokens", "most_dispatched_tokens")
+_HABITS = tuple(one.name for one in fields(Habits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +99,12 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """The patterns of a release, in their order, what it does that they do not tell, the tokens
-    above which a dense model's pass is split where the layout asks for that, and the most of a pass
-    that a dispatch sends to experts apart."""
+    """The patterns of a release, in their order, and what it does that they do not tell."""
 
     release: str
     patterns: tuple[StepPattern, ...]
     unknown: tuple[Unknown, ...]
-    dense_split_above_tokens: int
-    most_dispatched_tokens: int
+    habits: Habits
 
 
 def bundled_releases() -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> 
     """The set of a document's lines; of a release that is like an `other`, with what differs.
     BadInput, with the line's number, for one that is none."""
     try:
-        limits = [_limit(told, name, other) for name in _LIMITS]
+        habits = Habits(*(_habit(told, name, other) for name in _HABITS))
         unknown = tuple(
             Unknown(expression(str(one["when"])), str(one["what"]))
             for one in told.get("unknown", ())
@@ -146,15 +146,15 @@ def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> 
     if other is not None:
         without = frozenset(map(str, told.get("without", ())))
         patterns = _changed(release, other.patterns, found, without)
-        unknown = (*other.unknown, *unknown)
-    return KernelSet(release, patterns, unknown, *limits)
+        unknown = unknown if "unknown" in told else other.unknown
+    return KernelSet(release, patterns, unknown, habits)
 
 
-def _limit(told: Any, name: str, other: KernelSet | None) -> int:
-    limit = told.get(name, getattr(other, name, 0))
-    if type(limit) is not int or limit < 0:
-        raise BadInput("limits of tokens want to be whole numbers")
-    return limit
+def _habit(told: Any, name: str, other: KernelSet | None) -> int:
+    number = told.get(name, getattr(other.habits, name) if other is not None else 0)
+    if type(number) is not int or number < 0:
+        raise BadInput(f"{name}: a whole number is wanted")
+    return number
 
 
 def _changed(

@@ -49,7 +49,7 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
         for decoder in decoders
         for layout in layouts_of(decoder)
         for batch in _passes((1,), (1,), (1,), (1,))
-        for names in [numbers_of(decoder, layout, batch, kernels.most_dispatched_tokens)]
+        for names in [numbers_of(decoder, layout, batch, kernels.habits)]
         for pattern in kernels.patterns
         if isinstance(one := pattern.what, ProductPattern)
         and pattern.when.value(names)

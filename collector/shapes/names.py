@@ -8,6 +8,7 @@ from collector.ops.parts.shares import even, running
 from collector.shapes.batch import Batch
 from collector.shapes.decoder import Decoder
 from collector.shapes.expression import align, ceil_div
+from collector.shapes.habits import Habits
 from collector.shapes.layout import Experts, Layout, Quantisation
 
 PAGE = 128  # tokens of a page of the cache, as vLLM-Ascend has it
@@ -27,26 +28,26 @@ class Part:
     keys: tuple[int, ...]
 
 
-def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int) -> Numbers:
-    """Lengths are in tokens, sizes in elements; `rank_` is what one rank of tp has. `dispatched`
-    is the most tokens that a dispatch sends to experts. Of experts `routed` are the rows that a
-    rank gets where all have as many, and `room` those that it has room for, whatever is chosen."""
+def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Numbers:
+    """Lengths are in tokens, sizes in elements; `rank_` is what one rank of tp has. Of experts
+    `routed` are the rows that a rank gets where all have as many, and `room` those that it has room
+    for, whatever is chosen."""
     return {
         **_of_layout(layout),
         **_of_batch(layout, batch),
         **_of_model(decoder, layout),
-        **_of_experts(decoder, layout, batch, dispatched),
-        **_of_part(decoder, layout, batch),
+        **_of_experts(decoder, layout, batch, habits.most_dispatched_tokens),
+        **_of_sparse(decoder, layout, batch, habits),
     }
 
 
-def lists_of(decoder: Decoder, layout: Layout, batch: Batch) -> Lists:
+def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Lists:
     """Lengths of the requests of a pass, of its answers and of its prompts, and of the part from
     which one rank attends; and where the rows of each expert of a rank end."""
     every = tuple(batch.lengths())
     first = len(every) if batch.is_decode else batch.followed
     answers, prompts = every[:first], every[first:]
-    part = _part(layout, batch)
+    part = _part(batch, _parts(layout, habits))
     routed = _routed(decoder, layout, batch)
     return {
         "query_ends": running([queries for queries, _ in every]),
@@ -141,16 +142,27 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
     }
 
 
-def _of_part(decoder: Decoder, layout: Layout, batch: Batch) -> dict[str, int]:
+def _of_sparse(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
     """Where a group splits the tokens of sparse attention, each rank attends from its part with all
     heads."""
-    split = layout.sequence_split
-    part = _part(layout, batch)
+    parts = _parts(layout, habits)
+    part = _part(batch, parts)
+    split = int(decoder.is_sparse and parts > 1)
+    quantised = layout.quantisation is not Quantisation.BF16
+    fits = decoder.is_sparse and quantised and batch.tokens <= habits.most_mlapo_tokens
     return {
+        "sparse_split": split,
+        "sparse_tokens": ceil_div(batch.tokens, parts),
+        "key_tokens": align(batch.tokens, parts),
+        "fits_mlapo": int(fits and not split),
         "part_tokens": sum(part.queries),
         "part_requests": len(part.queries),
         "part_heads": decoder.heads if split else decoder.heads // layout.tp,
     }
+
+
+def _parts(layout: Layout, habits: Habits) -> int:
+    return layout.tp if layout.sequence_split and habits.splits_sparse_attention else 1
 
 
 def _sent(layout: Layout, batch: Batch) -> int:
@@ -162,8 +174,8 @@ def _routed(decoder: Decoder, layout: Layout, batch: Batch) -> int:
     return _sent(layout, batch) * decoder.choices
 
 
-def _part(layout: Layout, batch: Batch) -> Part:
-    each = ceil_div(batch.tokens, layout.tp) if layout.sequence_split else batch.tokens
+def _part(batch: Batch, parts: int) -> Part:
+    each = ceil_div(batch.tokens, parts)
     first = (batch.tokens // each - 1) * each
     queries, keys, end = [], [], 0
     for count, held in batch.lengths():

@@ -69,10 +69,10 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     take, and for what no set of kernels says."""
     check_layout(decoder, layout)
     check_batch(batch)
-    if not decoder.is_moe and batch.tokens <= kernels.dense_split_above_tokens:
+    if not decoder.is_moe and batch.tokens <= kernels.habits.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    names = numbers_of(decoder, layout, batch, kernels.most_dispatched_tokens)
-    lists = lists_of(decoder, layout, batch)
+    names = numbers_of(decoder, layout, batch, kernels.habits)
+    lists = lists_of(decoder, layout, batch, kernels.habits)
     for one in kernels.unknown:
         if one.when.value(names):
             raise BadInput(f"{decoder.name}, {kernels.release}: {one.what}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from collector.errors import BadInput
 from collector.shapes.batch import Phase
 from collector.shapes.decoder import Decoder
-from collector.shapes.kernel_set import bundled_releases, find_kernel_set
+from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
 from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Quantisation, check_layout
 from collector.shapes.models import bundled_decoder, unknown_model
 from collector.shapes.serving import Serving
@@ -48,7 +48,7 @@ def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
     for key in ("layout", "serving"):
         if key not in found:
             raise said.refusal(f"a model wants {key} beside it")
-    release = found["release"].text() if "release" in found else bundled_releases()[-1]
+    release = found["release"].text() if "release" in found else USUAL_RELEASE
     layout = _layout(found["layout"])
     word = said.text()
     model = bundled_decoder(word) or base / word

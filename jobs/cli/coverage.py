@@ -65,7 +65,9 @@ def coverage_verb(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="prompts pass beside the answers of others")
     ] = False,
-    release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
+    release: Annotated[
+        str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")
+    ] = None,
     grid: RanksGridOption = "",
     budget: Annotated[
         float | None,

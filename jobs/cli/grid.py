@@ -45,7 +45,7 @@ def grid_verb(
     ] = False,
 ) -> int:
     """Add rows without durations to a tree: shapes on the grid of each of its kernels."""
-    from collector.shapes.kernel_set import bundled_releases
+    from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.models import find_decoder
     from collector.singlehost.grow import GridOptions, grow
 
@@ -58,7 +58,7 @@ def grid_verb(
         seed=seed,
         largest_gib=max_hbm_gb or None,
         decoders=tuple(map(find_decoder, names)),
-        release=bundled_releases()[-1],
+        release=USUAL_RELEASE,
     )
     grown = grow(folder, options, write=not dry_run)
     for one in grown:

@@ -54,13 +54,15 @@ def show_verb(
     answers: Annotated[
         int, typer.Option(help="beside prompts: requests that go on with an answer", min=0)
     ] = 0,
-    release: Annotated[str | None, typer.Option(help="the serving stack  [the newest]")] = None,
+    release: Annotated[
+        str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="with every cell, as JSON")] = False,
 ) -> None:
     """Show what one forward pass of a model launches on one rank."""
     from dataclasses import replace
 
-    from collector.shapes.kernel_set import bundled_releases, find_kernel_set
+    from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
     from collector.shapes.layout import layout_of
     from collector.shapes.models import find_decoder
     from collector.shapes.step import derive_step
@@ -72,7 +74,7 @@ def show_verb(
         followed=answers,
         followed_keys=_KEYS_OF_DECODE if answers else 0,
     )
-    kernels = find_kernel_set(release or bundled_releases()[-1])
+    kernels = find_kernel_set(release or USUAL_RELEASE)
     step = derive_step(decoder, said, batch, kernels)
     title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"
     if as_json:

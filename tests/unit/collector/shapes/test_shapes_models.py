@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collector.errors import BadInput
 from collector.shapes.batch import Batch, Phase, check_batch
 from collector.shapes.decoder_config import read_config
-from collector.shapes.kernel_set import find_kernel_set, read_kernel_set
+from collector.shapes.kernel_set import bundled_releases, find_kernel_set, read_kernel_set
 from collector.shapes.layout import Experts, Layout, Quantisation, check_layout, layout_of
 from collector.shapes.models import bundled_names, find_decoder
 from collector.shapes.serving import Serving, passes
@@ -370,12 +370,50 @@ def test_a_set_of_kernels_names_the_line_that_is_none():
             read_kernel_set({"step": [line | wrong]}, "test")
 
 
-def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs():
+def line_of(layer, **more):
+    return {"layer": layer, "kernel": "Add", "inputs": ["INT8 (1)"], "outputs": []} | {
+        "times": 1,
+        "source": "code",
+        **more,
+    }
+
+
+def test_a_set_tells_what_differs_from_another():
+    old = read_kernel_set(
+        {
+            "step": [line_of("a"), line_of("b"), line_of("b"), line_of("c")],
+            "unknown": [{"when": "moe", "what": "x"}],
+            "most_mlapo_tokens": 7,
+        },
+        "old",
+    )
+    new = read_kernel_set(
+        {
+            "without": ["c"],
+            "step": [line_of("b", times=2), line_of("d", behind="a")],
+            "most_mlapo_tokens": 9,
+            "dense_split_above_tokens": 5,
+        },
+        "new",
+        old,
+    )
+    assert [(one.layer, one.times.text) for one in new.patterns] == [
+        *(("a", "1"), ("d", "1"), ("b", "2")),
+    ]
+    assert new.unknown == old.unknown
+    assert (new.habits.most_mlapo_tokens, new.habits.dense_split_above_tokens) == (9, 5)
+    for wrong in ({"step": [line_of("z")]}, {"step": [], "without": ["z"]}):
+        with pytest.raises(BadInput, match="no layer is called z"):
+            read_kernel_set(wrong, "new", old)
+
+
+@pytest.mark.parametrize("release", bundled_releases())
+def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs(release):
     from collector.expert_call import KERNELS
     from collector.ops.registry import find
     from collector.shapes.kernel_set import KernelPattern
 
-    for pattern in find_kernel_set("vllm-ascend-0.18").patterns:
+    for pattern in find_kernel_set(release).patterns:
         if isinstance(pattern.what, KernelPattern):
             assert find(pattern.what.kernel) or pattern.what.kernel in KERNELS
         assert pattern.source in ("profile", "code")
