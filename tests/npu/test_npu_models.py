@@ -106,6 +106,22 @@ def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
     assert {"GroupedMatmul", "GroupedMatmulSwigluQuant", "MoeTokenPermute"} <= alone
 
 
+def test_a_sample_of_what_models_ask_for_is_launched_by_its_calls(fake):
+    """Fifty cases of each kernel type, in real sizes, of every model and release."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.npu.model_sample", "--rows", "50"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    *kernels, _ = done.stdout.splitlines()
+    assert len(kernels) > 35
+    assert any(line.startswith("SparseFlashAttention: 50 cases, 0 ") for line in kernels)
+
+
 def test_what_is_not_launched_here_says_that_it_is_not_supported(outcomes):
     elsewhere = {kernel for kernel in outcomes if set(outcomes[kernel]) == {Outcome.UNSUPPORTED}}
     assert elsewhere == {

@@ -1,0 +1,112 @@
+"""`python -m tests.npu.model_sample [--rows 50] [--seed 0]`: cases that models ask for, in their
+real sizes, launched through the stock torch_npu on the fake NPU.
+
+A sample of each kernel type's is drawn by chance from every bundled model, in several layouts and
+passes, as every release launches them. Exits with 1 where a launch was refused or launched nothing,
+and says which.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from random import Random
+
+from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.errors import BadInput
+from collector.expert_call import KERNELS as OF_GANGS
+from collector.ops.registry import find
+from collector.ops.spec import Need
+from collector.record import CaseRecord, write_table
+from collector.shapes.batch import Batch, Phase
+from collector.shapes.kernel_set import bundled_releases, find_kernel_set
+from collector.shapes.layout import layout_of
+from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.step import derive_step
+
+_DENSE = ("tp=1", "tp=4,nz=2", "tp=16,sequence_split", "tp=8,quantisation=w8a8")
+_MIXTURE = (
+    "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",
+    "tp=1,dp=32,ep=32,quantisation=w8a8",
+    "tp=4,dp=2,ep=8,quantisation=w8a8,nz=2",
+    "tp=4,dp=4,ep=16,sequence_split,quantisation=w4a8,experts=apart",
+    "tp=4,dp=4,ep=16,sequence_split,quantisation=w8a8,experts=apart",
+    "tp=2,dp=16,ep=32,experts=apart",
+)
+_BATCHES = (
+    *(Batch(Phase.DECODE, requests, 1, keys) for requests, keys in product((1, 5, 16), (9, 4100))),
+    Batch(Phase.DECODE, 8, 1, 600, padding=3),
+    Batch(Phase.PREFILL, 1, 515, 515),
+    Batch(Phase.PREFILL, 2, 128, 700),
+    Batch(Phase.PREFILL, 1, 64, 64, followed=6, followed_keys=1030),
+    Batch(Phase.PREFILL, 1, 1200, 1200),
+)
+_MOST_BYTES = 2 << 30  # of one case's tensors: the fake's memory is this machine's
+
+
+def sample(rows: int, seed: int) -> dict[str, list[CaseRecord]]:
+    """At most so many cases of each kernel type that one NPU can launch here, the same for a seed:
+    what Triton compiles, and what several ranks run, it cannot."""
+    found: dict[str, dict[str, CaseRecord]] = {}
+    for record in _asked_for():
+        found.setdefault(record.kernel_type, {})[record.case_id] = record
+    return {
+        kernel: [of[name] for name in Random(f"{seed} {kernel}").sample(sorted(of), k)]
+        for kernel, of in sorted(found.items())
+        if (k := min(rows, len(of)))
+    }
+
+
+def _asked_for() -> Iterator[CaseRecord]:
+    for release, model in product(map(find_kernel_set, bundled_releases()), bundled_names()):
+        decoder = find_decoder(model)
+        layouts = _MIXTURE if decoder.is_moe else _DENSE
+        for layout, batch in product(map(layout_of, layouts), _BATCHES):
+            try:
+                step = derive_step(decoder, layout, batch, release)
+            except BadInput:  # what this release's set does not tell
+                continue
+            yield from (one.record for one in step.kernels if _is_launched(one.record))
+
+
+def _is_launched(record: CaseRecord) -> bool:
+    if record.kernel_type in (*OF_GANGS, *DISTRIBUTE_KERNELS):
+        return False
+    op, case = find(record.kernel_type), record.case
+    assert op is not None
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    return Need.TRITON not in op.npu.needs and sum(one.size_bytes for one in slots) <= _MOST_BYTES
+
+
+def main(rows: int, seed: int) -> int:
+    chosen = sample(rows, seed)
+    with tempfile.TemporaryDirectory(prefix="opmeter-model-rows-") as folder:
+        for kernel, records in chosen.items():
+            (Path(folder) / f"{kernel}.csv").write_bytes(write_table(records))
+        os.environ["OPMETER_OP_ROWS"] = (
+            folder  # which the tables' readers ask, here and in children
+        )
+        from tests.npu.fakecann.build import build
+        from tests.npu.replayed import replay
+
+        found = replay(build(), chosen)
+    wrong = 0
+    for kernel, replayed in found.items():
+        failed = [one for one in replayed if one.error or not one.calls]
+        wrong += len(failed)
+        print(f"{kernel}: {len(replayed)} cases, {len(failed)} of them not launched")
+        for one in failed[:3]:
+            print(f"  {one.case.describe()[:300]}: {one.error or 'nothing was launched'}")
+    print(f"{sum(map(len, found.values()))} cases of {len(found)} kernel types, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    said = parser.parse_args()
+    sys.exit(main(said.rows, said.seed))
