@@ -12,15 +12,19 @@ from collector.shapes.expression import align
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.models import read_decoder
 from collector.shapes.serving import passes
-from collector.shapes.step import Step, derive_step
+from collector.shapes.step import Step, StepCollective, derive_step
 from jobs.campaign.model_source import ModelSource
 from jobs.planning.collective_sources import collective_record
+
+# What a row says of where it comes from: no part of its case, which other models may have, too.
+MODEL_STEPS = "Model Steps"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCases:
     """The model, the forward passes, and the cases of all of them, each once, with how many times
-    they launch it who serve every number of requests once."""
+    they launch it who serve every number of requests once. A record tells in MODEL_STEPS where in
+    which pass its case stands, and how often in one."""
 
     decoder: Decoder
     batches: tuple[Batch, ...]
@@ -35,33 +39,47 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)
     steps = [
-        (derive_step(decoder, source.layout, batch, kernels), times)
+        (derive_step(decoder, source.layout, batch, kernels), batch, times)
         for batch, times in weighed.items()
     ]
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
-    kernels_of = ((one.record, one.times * times) for step, times in steps for one in step.kernels)
-    for record, times in (*kernels_of, *_collectives(steps, source, backend)):
-        found.setdefault(record.case_id, record)
-        launches[record.case_id] += times
-    counts = tuple(launches[one] for one in found)
-    return ModelCases(decoder, tuple(weighed), tuple(found.values()), counts)
+    places: dict[str, dict[str, None]] = {}
+    kernels_of = (
+        (one.record, one, batch, times) for step, batch, times in steps for one in step.kernels
+    )
+    for record, one, batch, times in (*kernels_of, *_collectives(steps, source, backend)):
+        name = record.case_id
+        found.setdefault(name, record)
+        launches[name] += one.times * times
+        places.setdefault(name, {})[f"{_phase(batch)}, {one.layer} x {one.times}"] = None
+    who = f"{decoder.name} ({source.layout})"
+    records = tuple(
+        replace(record, extra={**record.extra, MODEL_STEPS: f"{who}: {'; '.join(places[name])}"})
+        for name, record in found.items()
+    )
+    return ModelCases(decoder, tuple(weighed), records, tuple(launches[one] for one in found))
+
+
+def _phase(batch: Batch) -> str:
+    return "mixed" if batch.followed else str(batch.phase)
 
 
 def _collectives(
-    steps: list[tuple[Step, int]], source: ModelSource, backend: str
-) -> Iterator[tuple[CaseRecord, int]]:
+    steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
+) -> Iterator[tuple[CaseRecord, StepCollective, Batch, int]]:
     """What the ranks of a step send, over the nearest ranks, where that is asked for."""
     said = source.collectives
     if said is None:
         return
-    for one, passes_of in ((one, times) for step, times in steps for one in step.collectives):
+    every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
+    for one, batch, times in every:
         tier = said.grid.natural_tier(one.group_size)
         message = _whole(
             Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
         )
         check(message)
-        yield collective_record(message, said, said.grid.size, backend), one.times * passes_of
+        yield collective_record(message, said, said.grid.size, backend), one, batch, times
 
 
 def _whole(message: Collective) -> Collective:

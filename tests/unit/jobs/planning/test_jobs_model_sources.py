@@ -1,6 +1,7 @@
 """A model as a source of a campaign: its cases, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from collector.expert_call import KERNEL
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.model_sources import model_records
+from jobs.planning.model_sources import MODEL_STEPS, model_records
 from jobs.planning.sources import load_sources
 
 pytestmark = pytest.mark.fast
@@ -58,6 +59,15 @@ def test_lengths_of_attention_are_told_by_its_columns():
         if record.kernel_type == "FusedInferAttentionScore"
     }
     assert lengths == {"500", "501", "510", "519"}
+
+
+def test_a_row_tells_the_layers_and_passes_it_stands_in_and_is_the_case_of_any_model():
+    found = {record.cells["Input Shapes"]: record for record in loaded(_QWEN).records}
+    layout = "qwen3-32b (tp=16,dp=1,ep=1,quantisation=bf16,nz=2)"
+    assert found['"4,3200"'].extra[MODEL_STEPS] == f"{layout}: decode, activation x 64"
+    norms = found['"16,5120;16,5120;5120;"']
+    assert norms.extra[MODEL_STEPS] == f"{layout}: decode, norms x 128"
+    assert replace(norms, extra={}).case_id == norms.case_id
 
 
 def test_launches_are_those_of_serving_every_request_once():
