@@ -19,6 +19,7 @@ from collector.case import case_from_cells
 from collector.collective_case import CollectiveCase, collective_case, is_collective
 from collector.collective_row import COLUMNS, Cells, CollectiveFacts, fact_cells, key_cells
 from collector.database.columns import csv_bytes
+from collector.database.intervals import CaseInterval, VersionIntervals
 from collector.database.layout import OTHER_SETTINGS, collective_folder, kernel_file_name
 from collector.database.query import best_rows
 from collector.database.state import TEXT, Rank, State
@@ -29,6 +30,10 @@ from collector.vocabulary import BASE_CELLS
 _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
 _OF_TOGETHER = "concurrent_version"  # where that is not the row's own
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
+_OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
+_OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
+
+_SHOWN = (*COLUMNS, *_OF_SESSIONS, *_OF_SESSIONS_TOGETHER)
 
 Key = tuple[str, ...]
 
@@ -42,6 +47,7 @@ class _Row:
     rank: Rank
     case_id: str
     facts: CollectiveFacts | None
+    interval: CaseInterval | None
 
     @property
     def key(self) -> Key:
@@ -67,7 +73,16 @@ class _Row:
             "grid_shape": str(self.told.grid),
             "version": self.version,
             **(fact_cells(one, self.facts) if self.facts is not None else {}),
+            **(self._interval_cells(self.interval) if self.interval is not None else {}),
         }
+
+    def _interval_cells(self, known: CaseInterval) -> Cells:
+        """Where the median lies over sessions, in the columns of one group alone or of all."""
+        ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
+        if self.told.collective.together:
+            return dict(zip(_OF_SESSIONS_TOGETHER, ends, strict=True))
+        told = (*ends, known.variance, str(known.sessions))
+        return dict(zip(_OF_SESSIONS, told, strict=True))
 
     def cells_elsewhere(self) -> Cells:
         """The same as a row of its own, where several of one key stand."""
@@ -76,22 +91,26 @@ class _Row:
 
 
 def collective_tables(
-    state: State, *, cache: str | None = None, prune_empty: bool = False
+    state: State,
+    intervals: Mapping[str, VersionIntervals],
+    *,
+    cache: str | None = None,
+    prune_empty: bool = False,
 ) -> dict[str, tuple[bytes, int]]:
     """Every file of collectives by its path: its bytes, and how many rows it has."""
     found: dict[str, list[_Row]] = {}
     for path in sorted(state.versions):
-        for kernel, row in _rows(state, path, cache):
+        for kernel, row in _rows(state, path, cache, intervals[path].of):
             if row.facts is not None or not prune_empty:
                 file = f"{collective_folder(path)}/{kernel_file_name(kernel)}"
                 found.setdefault(file, []).append(row)
     files: dict[str, tuple[bytes, int]] = {}
     for file, rows in found.items():
         shown, others = _one_a_key(rows)
-        files[file] = _table((*COLUMNS, "grid_shape", "version", _OF_TOGETHER), shown)
+        files[file] = _table((*_SHOWN, "grid_shape", "version", _OF_TOGETHER), shown)
         if others:
             folder, _, name = file.rpartition("/")
-            files[f"{folder}/{OTHER_SETTINGS}/{name}"] = _table((*COLUMNS, *_SETTINGS), others)
+            files[f"{folder}/{OTHER_SETTINGS}/{name}"] = _table((*_SHOWN, *_SETTINGS), others)
     return files
 
 
@@ -143,7 +162,9 @@ def told_by(kernel_type: str, cells: Cells) -> CollectiveCase | None:
         return None
 
 
-def _rows(state: State, path: str, cache: str | None) -> Iterator[tuple[str, _Row]]:
+def _rows(
+    state: State, path: str, cache: str | None, intervals: Mapping[str, CaseInterval]
+) -> Iterator[tuple[str, _Row]]:
     """The collectives of a version directory."""
     of_path = state.cases.filter(pc.equal(state.cases["version_path"], path))
     kernels = filter(is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
@@ -157,10 +178,12 @@ def _rows(state: State, path: str, cache: str | None) -> Iterator[tuple[str, _Ro
         told = told_by(row["kernel_type"], {**extra, **{name: row[name] for name in BASE_CELLS}})
         if told is None:
             continue
-        measured = facts.get(row["case"])
-        found = _facts(told, path, measured) if measured is not None else None
+        measured, known, found = facts.get(row["case"]), None, None
+        if measured is not None:
+            known = intervals.get(measured["measurement"])
+            found = _facts(told, path, measured, known)
         rank = (row["head_commit"], row["plan"], row["plan_hash"])
-        yield row["kernel_type"], _Row(told, version, rank, row["case"], found)
+        yield row["kernel_type"], _Row(told, version, rank, row["case"], found, known)
 
 
 def _measured(state: State, path: str, cache: str | None) -> dict[str, Mapping[str, Any]]:
@@ -170,14 +193,17 @@ def _measured(state: State, path: str, cache: str | None) -> dict[str, Mapping[s
     wanted = state.measurements.filter(
         pc.is_in(state.measurements["measurement"], value_set=best["measurement"].combine_chunks())
     )
-    rows = wanted.select(["case", "counters", *_TIMES]).to_pylist()
+    rows = wanted.select(["case", "measurement", "counters", *_TIMES]).to_pylist()
     return {row["case"]: row for row in rows}
 
 
-def _facts(told: CollectiveCase, path: str, row: Mapping[str, Any]) -> CollectiveFacts:
+def _facts(
+    told: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
+) -> CollectiveFacts:
+    """What a measurement tells; its duration is that of all sessions of its case."""
     counters = dict(list_of("counters", row["counters"]))
     return CollectiveFacts(
-        duration_us=float(row["median_us"]),
+        duration_us=known.mean_us if known is not None else float(row["median_us"]),
         mode=told.mode,
         backend=collective_folder(path).split("/")[1],
         rounds=int(counters.get("rounds", 1)),

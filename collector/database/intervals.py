@@ -3,6 +3,8 @@ that its stack would show over sessions and devices.
 
 A pure function of the set of measurements: whoever merged what, in whatever order, gets the same.
 What the stacks of other version directories tell of the same kind of device is the prior of each.
+Collectives have a model of their own, of their medians, which are what shows of them: sessions of
+theirs differ by what a network does, and tell nothing of kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +30,8 @@ from collector.quality.variance_prior import VariancePrior, prior_of
 
 @dataclass(frozen=True, slots=True)
 class CaseInterval:
-    """The mean of a case over so many sessions, as their measurements tell it, where it lies with
-    95 %, and `variance`: what tells of it most closely."""
+    """The mean of a case over so many sessions (of a collective that of their medians), as their
+    measurements tell it, where it lies with 95 %, and `variance`: what tells of it most closely."""
 
     mean_us: float
     sessions: int
@@ -68,16 +70,30 @@ class VersionEvidence:
 
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
     """The intervals of each version directory."""
-    return {path: version_intervals(told) for path, told in evidence_of_versions(state).items()}
+    kernels = evidence_of_versions(state)
+    over_ranks = evidence_of_versions(state, collectives=True)
+    return {
+        path: _both(version_intervals(told), version_intervals(over_ranks[path]))
+        for path, told in kernels.items()
+    }
 
 
-def evidence_of_versions(state: State) -> dict[str, VersionEvidence]:
-    """What is known of each version directory before its model is made."""
-    priors = {path: prior_of(v.shown_stack.device) for path, v in state.versions.items()}
-    canaries = {path: session_canaries(state, path) for path in state.versions}
-    rows = {path: _rows(state, path, doubts_of(canaries[path])) for path in state.versions}
+def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionIntervals:
+    of = {**kernels.of, **over_ranks.of}
+    return VersionIntervals(of, kernels.doubts, (kernels.model, over_ranks.model))
+
+
+def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
+    """What is known of each version directory before its model is made: of what one device runs,
+    and of kernels of experts; or of its collectives."""
+    devices = {path: version.shown_stack.device for path, version in state.versions.items()}
+    priors = {path: prior_of(name, over_ranks=collectives) for path, name in devices.items()}
+    # Sessions of ranks have no canaries.
+    canaries = {path: () if collectives else session_canaries(state, path) for path in priors}
+    rows = {path: _rows(state, path, doubts_of(canaries[path]), collectives) for path in priors}
+    shown = "median_us" if collectives else "mean_us"
     found = {
-        path: evidence_of(_means(rows[path]), repeat_spread=prior.repeat_spread)
+        path: evidence_of(_means(rows[path], shown), repeat_spread=prior.repeat_spread)
         for path, prior in priors.items()
     }
     told = {}
@@ -126,20 +142,22 @@ def _digits(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rows(state: State, path: str, doubts: Doubts) -> pa.Table:
-    """The good measurements of the stack that a version shows, sorted by id; without
-    collectives, which have no interval: their sessions differ by what a network does."""
+def _rows(state: State, path: str, doubts: Doubts, collectives: bool) -> pa.Table:
+    """The good measurements of the stack that a version shows, sorted by id: those of collectives,
+    or all others."""
     rows = good_rows(judged_rows(state, path, doubts), state.versions[path], path)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
-    alone = pa.array([kind for kind in kinds if not is_collective(kind)], TEXT)
-    rows = rows.filter(pc.is_in(rows["kernel_type"], alone))
+    wanted = pa.array([kind for kind in kinds if is_collective(kind) == collectives], TEXT)
+    rows = rows.filter(pc.is_in(rows["kernel_type"], wanted))
     return rows.take(pc.sort_indices(rows, sort_keys=[("measurement", "ascending")]))
 
 
-def _means(rows: pa.Table) -> SessionMeans:
+def _means(rows: pa.Table, shown: str) -> SessionMeans:
+    """What `shown` has of each measurement. Collectives are of no family of the catalogue: each
+    operation is one by itself."""
     kernels = rows["kernel_type"].to_pylist()
-    families = {kernel: family_of(kernel) for kernel in set(kernels)}
-    mean_us, repeats = _floats(rows, "mean_us"), _floats(rows, "n_accepted")
+    families = {kernel: family_of(kernel) or _operation(kernel) for kernel in set(kernels)}
+    mean_us, repeats = _floats(rows, shown), _floats(rows, "n_accepted")
     return SessionMeans(
         cases=_numbered(rows, ("case", "cache")),
         families=[families[kernel] for kernel in kernels],
@@ -161,6 +179,10 @@ def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
     errors = np.array([factors[n] for n in repeats.tolist()], np.float64)
     spreads: Floats = half_us / errors / mean_us
     return spreads
+
+
+def _operation(kernel_type: str) -> str:
+    return kernel_type if is_collective(kernel_type) else ""
 
 
 def _floats(rows: pa.Table, name: str) -> Floats:

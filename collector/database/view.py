@@ -40,7 +40,7 @@ from collector.vocabulary import BASE_CELLS
 # To be raised by one in every change by which any state shows other bytes, other files or another
 # content hash than before: columns, spelling, order, layout, which measurement shows, the model of
 # variance and its data. Versions of another edition stay as they are; nobody renders them again.
-EDITION = 12
+EDITION = 13
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -76,7 +76,7 @@ def render(
                 files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
             files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
-    tables = collective_tables(state, cache=cache, prune_empty=prune_empty)
+    tables = collective_tables(state, known, cache=cache, prune_empty=prune_empty)
     return files | {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
 
 
@@ -155,26 +155,20 @@ def _measured(
     """The cells of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
     best = best.filter(best["good"])
-    names = ("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "counters", "cache")
+    names = ("case", "measurement", "ci_low_us", "ci_high_us", "counters", "cache")
     rows = zip(*(best[name].to_pylist() for name in (*names, "library", "assumes")), strict=True)
     return {
         case: {
-            **_cells(intervals.of.get(measurement), float(mean), (float(low), float(high)), *more),
+            **_cells(intervals.of[measurement], (float(low), float(high)), *more),
             **answering_cells(library, assumes),
         }
-        for case, measurement, mean, low, high, *more, library, assumes in rows
+        for case, measurement, low, high, *more, library, assumes in rows
     }
 
 
 def _cells(
-    stack: CaseInterval | None,
-    mean_us: float,
-    session_us: tuple[float, float],
-    counters: str,
-    cache: str,
+    stack: CaseInterval, session_us: tuple[float, float], counters: str, cache: str
 ) -> Cells:
-    if stack is None:  # of a collective
-        return duration_cells(mean_us, _pairs(counters), cache)
     return {
         **duration_cells(stack.mean_us, _pairs(counters), cache),
         **interval_cells(

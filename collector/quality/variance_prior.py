@@ -11,6 +11,7 @@ import yaml
 
 _KINDS = {"CPU": "cpu", "CUDA": "cuda", "ATLAS": "npu"}
 _OTHERS = "npu"
+_LIBRARIES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,11 @@ class VariancePrior:
         return self.ratio * self.families.get(family, 1.0)
 
 
-def prior_of(device: str) -> VariancePrior:
-    """The prior of a device, by the kind that its name begins with (`CPU_AMD_EPYC_2t`)."""
-    return _priors()[_KINDS.get(device.split("_")[0], _OTHERS)]
+def prior_of(device: str, *, over_ranks: bool = False) -> VariancePrior:
+    """The prior of a device, by the kind that its name begins with (`CPU_AMD_EPYC_2t`), or of the
+    library by which its ranks send messages."""
+    kind = _KINDS.get(device.split("_")[0], _OTHERS)
+    return _priors()[_LIBRARIES[kind] if over_ranks else kind]
 
 
 @cache

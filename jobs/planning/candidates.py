@@ -61,7 +61,7 @@ class Candidate:
 class PricedCase:
     """A candidate with its forecast. `refusal` says why no device will run it; then it is
     answered at once, and alone in its group. One of several `ranks` needs them all at once.
-    `launch_s` is the forecast of a launch on one device; 0 where there is none."""
+    `launch_s` is the forecast of a launch; 0 where there is none."""
 
     candidate: Candidate
     cost_s: float
@@ -168,14 +168,14 @@ def _of_gang(
     case = candidate.record.case
     if is_collective(case.kernel_type):
         told = collective_case(case)
-        cost_s = predict_collective(told.collective, peaks, measure, last_us).total_s
+        forecast = predict_collective(told.collective, peaks, measure, last_us)
         mode, group = told.mode, f"{told.grid}|{told.mode}|{told.environment}"
     else:
-        cost_s = predict_routed(routed_call(case), peaks, measure, last_us).total_s
+        forecast = predict_routed(routed_call(case), peaks, measure, last_us)
         mode, group = modes_of(backend)[0], case.kernel_type
-    if mode == Mode.KERNEL:
-        cost_s += ROUNDS * window_s(backend)
-    return PricedCase(candidate, min(cost_s, limits.case_s), group, None, ranks_of(case))
+    windows_s = ROUNDS * window_s(backend) if mode == Mode.KERNEL else 0.0
+    cost_s = min(forecast.total_s + windows_s, limits.case_s)
+    return PricedCase(candidate, cost_s, group, None, ranks_of(case), forecast.launch_s)
 
 
 def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:

@@ -39,7 +39,7 @@ from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
-from jobs.planning.shard_cutting import CutShard, cut_repeats, cut_shards, rounded
+from jobs.planning.shard_cutting import GANG_COST, CutShard, cut_repeats, cut_shards, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     missing, priced = priced, [*priced, *narrowed]
     shards = cut_shards(priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash)
     once_s = _device_s(shards, campaign.backend)
-    repeated = _repeated(missing, request, once_s, cost.start_s)
+    repeated = _repeated(missing, request, shards, cost.start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
     shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash)
@@ -219,19 +219,29 @@ def _narrowed(
 
 
 def _repeated(
-    priced: Sequence[PricedCase], request: PlanRequest, total_s: float, start_s: float
+    priced: Sequence[PricedCase],
+    request: PlanRequest,
+    shards: Sequence[CutShard],
+    start_s: float,
 ) -> list[list[PricedCase]]:
     """The cases that a plan measures a second time, by shard; none of one that is about failures or
-    damage alone."""
+    damage alone. Gangs of each number of ranks pay for their own, single devices for theirs."""
     if request.owed is not None or request.retry_failed:
         return []
-    return repeated_shards(
-        priced,
-        request.campaign.quality.repeat_share,
-        total_s=total_s,
-        start_s=start_s,
-        token=request.number,
-    )
+    campaign, found = request.campaign, list[list[PricedCase]]()
+    for ranks in sorted({item.ranks for item in priced}, reverse=True):
+        if ranks == 1:
+            total_s = _device_s(shards, campaign.backend)
+        else:
+            total_s = fsum(shard.predicted_s for shard in shards if shard.ranks == ranks)
+        found += repeated_shards(
+            [item for item in priced if item.ranks == ranks],
+            campaign.quality.repeat_share,
+            total_s=total_s,
+            start_s=start_s if ranks == 1 else GANG_COST.start_s,
+            token=request.number,
+        )
+    return found
 
 
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:

@@ -45,7 +45,7 @@ def repeated_shards(
 def repeated_cases(
     priced: Sequence[PricedCase], share: float, token: object, most_s: float = inf
 ) -> list[PricedCase]:
-    """The cases to measure again, of those that one device measures: this share of them, at least
+    """The cases to measure again, all of as many ranks: this share of them, at least
     twelve of a small plan and at most twelve of a decade, as long as they cost no more than 3 % of
     all, and no more than `most_s`. The two bounds before that grow with a share above the usual
     one. Which cases, follows from `token`."""

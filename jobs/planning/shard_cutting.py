@@ -105,13 +105,15 @@ def cut_repeats(
     begin_s: float,
     answers_hash: str,
 ) -> list[CutShard]:
-    """The shards of cases that are measured a second time, from `begin_s` on. They are none of
-    those in which the same cases may be measured for the first time."""
+    """The shards of cases that are measured a second time, from `begin_s` on, each of as many
+    ranks. They are none of those in which the same cases may be measured for the first time."""
     again_hash = short_hash([answers_hash, "again"])
-    return [
-        _shard(_in_order(shard), _shard_s(shard, settings.session_s, cost), begin_s, again_hash)
-        for shard in repeated
-    ]
+    cut = []
+    for shard in repeated:
+        ranks = shard[0].ranks
+        lasts_s = _shard_s(shard, settings.session_s, cost if ranks == 1 else GANG_COST)
+        cut.append(_shard(_in_order(shard), lasts_s, begin_s, again_hash, ranks))
+    return cut
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:

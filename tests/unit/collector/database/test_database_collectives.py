@@ -12,9 +12,12 @@ import pytest
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
 from collector.database.commits import find_head
+from collector.database.intervals import intervals_of
 from collector.database.layout import collective_folder, is_collective_file
 from collector.database.merge import CREATE, merge
+from collector.database.plan_state import read_results
 from collector.database.pull import pull
+from collector.database.state import State
 from collector.database.verify import verify
 from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.measurement import Outcome
@@ -24,10 +27,12 @@ from collector.store.memory import MemoryStore
 from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from tests.unit.collector.database.campaign_maker import (
+    PATH,
     STACK,
     MadePlan,
     MadeShard,
     Tried,
+    add_record,
     answered,
     write_campaign,
 )
@@ -149,6 +154,40 @@ def test_the_order_of_merging_does_not_show() -> None:
         assert commit is not None
         contents.add(commit.content_hash)
     assert len(contents) == 1
+
+
+def test_a_collective_of_several_sessions_shows_their_middle_and_how_well_it_is_known(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    merged(store, made([(ALONE, Tried(16.0)), (TOGETHER, Tried(25.0, counters=FACTS))]))
+    (once,) = rows_of(store, tmp_path)
+    assert float(once["stack_low_us"]) < 16.0 < float(once["stack_high_us"])
+    assert float(once["concurrent_low_us"]) < 25.0 < float(once["concurrent_high_us"])
+    assert (once["sessions"], once["stack_variance"]) == ("1", "prior")
+    merged(store, made([(ALONE, Tried(16.4))], number=2, head_commit=1))
+    (twice,) = rows_of(store, tmp_path)
+    assert 16.0 < float(twice["Duration(us)"]) < 16.4
+    assert (twice["sessions"], twice["stack_variance"]) == ("2", "this case")
+    assert float(twice["stack_high_us"]) < float(once["stack_high_us"])
+
+
+def test_what_a_network_does_widens_no_interval_of_a_kernel() -> None:
+    records = [add_record(rows) for rows in range(1, 9)]
+    steady = [MadeShard(f"s{n}", records, [answered(records, 10.0 + 0.01 * n)]) for n in (1, 2)]
+    wild = [
+        MadeShard(f"g{n}", [ALONE.record()], [{ALONE.record().case_id: Tried(us)}])
+        for n, us in enumerate((5.0, 500.0, 50.0))
+    ]
+    kernels, both = (intervals_of(state_of(shards))[PATH] for shards in (steady, steady + wild))
+    assert {name: both.of[name] for name in kernels.of} == dict(kernels.of)
+    (one, *_) = (known for name, known in both.of.items() if name not in kernels.of)
+    assert one.sessions == 3 and one.high_us > 500.0
+
+
+def state_of(shards: Sequence[MadeShard]) -> State:
+    store = MemoryStore()
+    return read_results(store, write_campaign(store, MadePlan(shards))).state
 
 
 def test_a_row_that_tells_no_collective_stands_where_other_cases_do(tmp_path: Path) -> None:

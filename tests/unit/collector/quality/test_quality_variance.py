@@ -170,6 +170,8 @@ def test_every_kind_of_device_has_a_prior():
     assert kinds[0].tail_degrees < kinds[1].tail_degrees
     assert kinds[2] == kinds[3]
     assert kinds[1].ratio_of("matmul") > kinds[1].ratio == kinds[1].ratio_of("unheard")
+    libraries = [prior_of(d, over_ranks=True) for d in ("CPU_x_2t", "CUDA_x", "ATLAS_800_A3")]
+    assert libraries[0].tail_degrees < libraries[2].tail_degrees and not libraries[1].families
 
 
 def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):

@@ -71,9 +71,24 @@ def test_a_tier_of_several_groups_is_measured_with_one_alone_and_with_all() -> N
 
 def test_the_widest_gang_comes_first_and_single_devices_last() -> None:
     of = campaign("bytes: quick, groups: [2, 8], grid: [1, 8]")
-    ranks = [shard.ranks for shard in planned(of).plan.shards]
+    plan = planned(of).plan
+    ranks = [shard.ranks for shard in plan.shards if shard not in plan.repeats]
     assert ranks == sorted(ranks, reverse=True)
     assert set(ranks) == {2, 8}
+
+
+def test_gangs_of_as_many_ranks_pay_for_a_second_session_of_some_of_their_cases() -> None:
+    """A start of 20 s and the cases are less than a twentieth of what their gangs take; two ranks
+    of a few cases pay for none."""
+    more = "quality: {repeat_share: 0}\ndevices: 16"
+    told = "bytes: full, groups: [8], mode: kernel, grid: [1, 8]"
+    once, twice = planned(campaign(told, more=more)).plan, planned(campaign(told)).plan
+    assert twice.shards[: len(once.shards)] == once.shards
+    assert twice.repeats and {shard.ranks for shard in twice.repeats} == {8}
+    gang_s = sum(shard.predicted_s for shard in once.shards)
+    assert sum(shard.predicted_s for shard in twice.repeats) <= 0.048 * gang_s
+    few = planned(campaign("operations: [all_reduce], bytes: [64], groups: [2]")).plan
+    assert few.repeats == ()
 
 
 def test_a_group_alone_starts_whole_parts_of_the_grid() -> None:

@@ -116,10 +116,9 @@ def test_repeats_cost_less_than_a_twentieth_of_a_plan(
     assert cost_s <= 0.048 * total_s + 1e-9
 
 
-def test_gangs_and_what_nobody_runs_are_not_repeated() -> None:
+def test_what_nobody_runs_is_not_repeated() -> None:
     refused = [replace(c, refusal="no", launch_s=0.0) for c in priced(*[3e-5] * 500)]
-    gangs = priced(*[0.0] * 500, ranks=4)
-    assert repeated_cases(refused + gangs, 0.5, 1) == []
+    assert repeated_cases(refused, 0.5, 1) == []
 
 
 MANY = [record(shape=f"1024,{n + 1}", mean_us=3000.0) for n in range(1500)]
