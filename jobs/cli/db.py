@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import expm1
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,15 +65,15 @@ def verify_verb(
 
     # A stray harms nobody: 1 is for what is broken.
     store = open_root(root)
-    count = 1 if version else _versions(store)
     commits = None if version is None else [chosen_commit(store, root, version)]
     problems = verify(store, commits, with_raw=not skip_raw)
+    told = {problem.key for problem in problems}
+    found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
+    count = 1 if version else _versions(store, {stray.key for stray in found})
     if not count and not problems:
         raise BadInput(f"no database at {root}: nothing was merged there yet")
     for problem in problems:
         say(f"version {problem.commit}: {problem.text}")
-    told = {problem.key for problem in problems}
-    found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
     for stray in found:
         say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
     if other := of_other_editions(store, commits):
@@ -139,10 +139,11 @@ def quality_verb(
             say(line)
 
 
-def _versions(store: Store) -> int:
+def _versions(store: Store, strays: Container[str]) -> int:
     from collector import keys
 
-    return sum(keys.number_of(i.key, keys.commit) is not None for i in store.list(keys.COMMITS))
+    listed = (info.key for info in store.list(keys.COMMITS) if info.key not in strays)
+    return sum(keys.number_of(key, keys.commit) is not None for key in listed)
 
 
 def chosen_commit(store: Store, root: str, number: int | None) -> Commit:

@@ -159,6 +159,10 @@ def test_strays_are_listed_and_break_nothing(
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "stray campaigns/made/plans/1.json~: no key of this project"
     assert told[1].startswith("1 version at ") and told[1].endswith(": no problems, 1 stray")
+    store.put(keys.commit(99_999_999), b"")  # which is no version
+    assert verify_verb(root=str(tmp_path)) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1].startswith("1 version at ") and told[-1].endswith(": no problems, 2 strays")
     store.delete(keys.part("made", "shard", "attempt-1", 0))
     assert verify_verb(root=str(tmp_path)) == 1
     assert verify_verb(root=str(tmp_path), version=1) == 1
