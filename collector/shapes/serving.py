@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collector.errors import BadInput
 from collector.shapes.batch import Batch, Phase
@@ -18,7 +18,8 @@ class Serving:
     and `output_tokens` of each. `batched_tokens` at most in one pass; a longer prompt is cut into
     chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not.
     `phases`: what runs in this deployment, which may leave the other to another one. `mixed`:
-    requests come one after the other, and each prompt passes beside the answers of all others."""
+    requests come one after the other, and each prompt passes beside the answers of all others.
+    `predicted` tokens are predicted after each (MTP), and all of them right."""
 
     concurrency: tuple[int, ...]
     input_tokens: int
@@ -27,6 +28,7 @@ class Serving:
     graph_sizes: tuple[int, ...] = ()
     phases: tuple[Phase, ...] = tuple(Phase)
     mixed: bool = False
+    predicted: int = 0
 
     @property
     def followed_tokens(self) -> int:
@@ -47,6 +49,8 @@ def passes(serving: Serving) -> dict[Batch, int]:
         raise BadInput(f"serving: a prompt of over {_MOST_CHUNKS} chunks")
     if serving.mixed and serving.phases != tuple(Phase):
         raise BadInput("serving: prompts and answers are mixed where both phases run")
+    if serving.predicted < 0 or (serving.predicted and serving.mixed):
+        raise BadInput("serving: predicted tokens want prompts and answers in passes of their own")
     found: Counter[Batch] = Counter()
     for requests in dict.fromkeys(serving.concurrency):
         followed = _followed(serving, requests) if serving.mixed else 0
@@ -54,7 +58,8 @@ def passes(serving: Serving) -> dict[Batch, int]:
         beside = followed * len(prompts)  # of each answer, while the others' prompts pass
         for batch, times in (*prompts, *_decode(serving, requests, beside)):
             if batch.phase in serving.phases:
-                found[batch] += times
+                for one, repeats in _predicting(batch, serving.predicted):
+                    found[one] += times * repeats
     if not found:
         raise BadInput("serving: no pass is left: an answer of one token is all of the prefill's")
     if sum(batch.requests + batch.followed for batch in found) > _MOST_REQUESTS:
@@ -101,9 +106,10 @@ def _mixed(serving: Serving, requests: int, followed: int) -> list[tuple[Batch, 
 
 
 def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batch, int]]:
-    """As many as answers have tokens, but for those that passed beside prompts."""
+    """As many as answers have tokens, but for those that passed beside prompts, and those that
+    were predicted."""
     padded = next((size for size in sorted(serving.graph_sizes) if size >= requests), requests)
-    count = serving.followed_tokens - beside
+    count = ceil_div(serving.followed_tokens - beside, 1 + serving.predicted)
     if count < 1:
         return
     first, last = serving.input_tokens + 1, serving.input_tokens + serving.followed_tokens
@@ -112,3 +118,19 @@ def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batc
     for keys, times in zip((first, (first + last) // 2, last), shares, strict=True):
         if times > 0:
             yield Batch(Phase.DECODE, padded, 1, keys, padding=padded - requests), times
+
+
+def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
+    """The pass of the model, which looks at what was predicted, and those of the layer that
+    predicts: first of all tokens of that pass, then of one a request."""
+    if not predicted:
+        yield batch, 1
+        return
+    queries = 1 + predicted if batch.phase is Phase.DECODE else batch.queries
+    keys = max(batch.keys, queries)
+    seen = replace(batch, queries=queries, keys=keys, predicted=predicted)
+    yield seen, 1
+    yield replace(seen, is_draft=True), 1
+    if predicted > 1:
+        one = Batch(Phase.DECODE, batch.requests, 1, keys + 1, batch.padding)
+        yield replace(one, predicted=predicted, is_draft=True), predicted - 1

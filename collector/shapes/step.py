@@ -21,7 +21,7 @@ from collector.shapes.kernel_set import (
     SlotPattern,
     StepPattern,
 )
-from collector.shapes.layout import Layout, check_layout
+from collector.shapes.layout import Experts, Layout, check_layout
 from collector.shapes.names import Lists, Numbers, lists_of, numbers_of
 from collector.vocabulary import (
     ACCELERATOR_CORE,
@@ -69,13 +69,15 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     take, and for what no set of kernels says."""
     check_layout(decoder, layout)
     check_batch(batch)
+    if batch.predicted and not decoder.predictors:
+        raise BadInput(f"{decoder.name} has no layer that predicts tokens")
     if not decoder.is_moe and batch.tokens <= kernels.habits.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    names = numbers_of(decoder, layout, batch, kernels.habits)
+    names = _known(decoder, layout, batch, kernels)
+    if batch.is_draft:
+        decoder, layout = _of_draft(decoder), replace(layout, experts=Experts.APART)
+        names = _known(decoder, layout, batch, kernels)
     lists = lists_of(decoder, layout, batch, kernels.habits)
-    for one in kernels.unknown:
-        if one.when.value(names):
-            raise BadInput(f"{decoder.name}, {kernels.release}: {one.what}")
     found: list[StepKernel] = []
     collectives: list[StepCollective] = []
     for pattern in kernels.patterns:
@@ -87,6 +89,23 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         else:
             found.extend(_launched(pattern, times, names, lists))
     return Step(tuple(found), tuple(collectives))
+
+
+def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Numbers:
+    """The numbers of a pass that the set tells. BadInput for one of which the release does what the
+    set does not tell."""
+    names = numbers_of(decoder, layout, batch, kernels.habits)
+    for one in kernels.unknown:
+        if one.when.value(names):
+            raise BadInput(f"{decoder.name}, {kernels.release}: {one.what}")
+    return names
+
+
+def _of_draft(decoder: Decoder) -> Decoder:
+    """The one layer that predicts: with experts where the model has any, and, of sparse attention,
+    an indexer of its own. No release fuses its experts."""
+    dense = 0 if decoder.is_moe else 1
+    return replace(decoder, layers=1, dense_layers=dense, indexers=min(1, decoder.indexers))
 
 
 def _messages(

@@ -17,6 +17,7 @@ from jobs.campaign.document import Entry
 KEYS = ("layout", "serving", "release")  # beside `model`
 _SERVING = (
     *("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase", "mixed"),
+    "predicted_tokens",
 )
 _BATCHED_TOKENS = 8192
 _RANKS = ("tp", "dp", "ep")
@@ -97,4 +98,5 @@ def _serving(entry: Entry) -> Serving:
         tuple(item.integer(1) for item in sizes),
         (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
         mixed="mixed" in found and found["mixed"].choice(("false", "true")) == "true",
+        predicted=found["predicted_tokens"].integer(0) if "predicted_tokens" in found else 0,
     )

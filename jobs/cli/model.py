@@ -54,6 +54,12 @@ def show_verb(
     answers: Annotated[
         int, typer.Option(help="beside prompts: requests that go on with an answer", min=0)
     ] = 0,
+    predicted: Annotated[
+        int, typer.Option(help="tokens that are predicted after each (MTP)", min=0)
+    ] = 0,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="of the layer that predicts, instead of the model")
+    ] = False,
     release: Annotated[
         str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")
     ] = None,
@@ -73,6 +79,8 @@ def show_verb(
         padding=padding,
         followed=answers,
         followed_keys=_KEYS_OF_DECODE if answers else 0,
+        predicted=predicted,
+        is_draft=draft,
     )
     kernels = find_kernel_set(release or USUAL_RELEASE)
     step = derive_step(decoder, said, batch, kernels)

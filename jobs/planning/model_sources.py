@@ -12,7 +12,7 @@ from collector.shapes.expression import align
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.models import read_decoder
 from collector.shapes.serving import passes
-from collector.shapes.step import Step, StepCollective, derive_step
+from collector.shapes.step import Step, StepCollective, StepKernel, derive_step
 from jobs.campaign.model_source import ModelSource
 from jobs.planning.collective_sources import collective_record
 
@@ -45,10 +45,7 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
     places: dict[str, dict[str, None]] = {}
-    kernels_of = (
-        (one.record, one, batch, times) for step, batch, times in steps for one in step.kernels
-    )
-    for record, one, batch, times in (*kernels_of, *_collectives(steps, source, backend)):
+    for record, one, batch, times in _launched(steps, source, backend):
         name = record.case_id
         found.setdefault(name, record)
         launches[name] += one.times * times
@@ -61,8 +58,19 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     return ModelCases(decoder, tuple(weighed), records, tuple(launches[one] for one in found))
 
 
+def _launched(
+    steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
+) -> Iterator[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]:
+    """What passes launch, kernels and then messages, each with its pass and how often that is."""
+    for step, batch, times in steps:
+        for one in step.kernels:
+            yield one.record, one, batch, times
+    yield from _collectives(steps, source, backend)
+
+
 def _phase(batch: Batch) -> str:
-    return "mixed" if batch.followed else str(batch.phase)
+    draft = ", draft" if batch.is_draft else ""
+    return f"{'mixed' if batch.followed else batch.phase}{draft}"
 
 
 def _collectives(

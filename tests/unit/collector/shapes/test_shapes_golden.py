@@ -2,6 +2,8 @@
 msmodeling, March 2026): Qwen3-32B BF16 tp=16, DeepSeek-V3 W8A8 tp=8 dp=2 ep=16. Those of other
 models against what vLLM-Ascend's code calls with their public sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.case import shape_text
@@ -280,6 +282,32 @@ def test_prompts_of_an_older_release_go_through_ring_attention_round_by_round():
     assert not any(name.startswith(("FusedInfer", "AttentionUpdate")) for name in found)
 
 
+def test_what_was_predicted_is_looked_at_in_one_pass_and_the_next_told_by_a_layer():
+    seen = Batch(Phase.DECODE, 4, 2, 4097, predicted=1)
+    release = find_kernel_set("vllm-ascend-0.18")
+    model = derive_step(find_decoder("deepseek-v3"), layout_of(_DSV3), seen, release)
+    (attention,) = _attention(model)
+    assert attention.case.inputs[0].shape == (8, 16, 512)
+    assert attention.extra["Runtime actual_seq_lengths_values"] == "2,4,6,8"
+    assert kernels_of(model)["MatMulV2 8,7168;16160,7168"] == 1  # all eight are sampled
+    draft = replace(seen, is_draft=True)
+    step = derive_step(find_decoder("deepseek-v3"), layout_of(_DSV3), draft, release)
+    found = kernels_of(step)
+    wanted = {
+        "ConcatD 1,7168;1,7168": 1,
+        "MatMulV2 1,14336;7168,14336": 1,  # of both to one
+        "RmsNorm 1,7168;7168": 2 + 1 + 1,  # of both, the first and the last
+        "AddRmsNormBias 1,7168;1,7168;7168": 1,
+        "MoeDistributeDispatchV2 1,7168;1,8;1": 1,  # its experts are not fused
+        "QuantBatchMatmulV3 1,7168;66,448,16,32;2112;2112": 1,
+        "MatMulV2 4,7168;16160,7168": 1,  # one token of each request goes on
+        "ArgMaxV2 4,129280": 1,
+    }
+    assert {name: found.get(name) for name in wanted} == wanted
+    with pytest.raises(BadInput, match="no layer that predicts"):
+        derive_step(find_decoder("qwen3-32b"), layout_of(""), seen, release)
+
+
 def test_an_older_release_yet_adds_no_bias_and_dispatches_its_experts():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
     found = kernels_of(step_of("deepseek-v3", layout, Phase.DECODE, 8, 1, 4096, release="0.11"))
@@ -362,6 +390,8 @@ def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, rel
         *(Batch(Phase.PREFILL, requests, 1031, 1031) for requests in (1, 3)),
         Batch(Phase.PREFILL, 1, 512, 2048),  # a chunk of a longer prompt
         Batch(Phase.PREFILL, 2, 300, 900, followed=5, followed_keys=4000),  # beside answers
+        *(Batch(Phase.DECODE, 6, 2, 4000, 1, predicted=1, is_draft=draft) for draft in (0, 1)),
+        Batch(Phase.DECODE, 6, 1, 4000, predicted=2, is_draft=True),
     ]
     decoder, kernels = find_decoder(model), find_kernel_set(release)
     wrong, told = set(), 0
@@ -370,7 +400,8 @@ def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, rel
             try:
                 step = derive_step(decoder, layout_of(layout), batch, kernels)
             except BadInput as error:
-                assert any(one.what in str(error) for one in kernels.unknown)
+                known = (*(one.what for one in kernels.unknown), "no layer that predicts")
+                assert any(what in str(error) for what in known)
                 continue
             told += 1
             assert step.kernels

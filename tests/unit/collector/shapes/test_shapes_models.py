@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -296,6 +297,19 @@ def test_prompts_pass_beside_the_answers_of_other_requests():
         passes(Serving((3,), 700, 21, 400, phases=(Phase.DECODE,), mixed=True))
 
 
+def test_predicted_tokens_are_looked_at_and_told_by_passes_of_their_own():
+    found = passes(Serving((3,), 100, 13, 500, predicted=2))
+    prompt = Batch(Phase.PREFILL, 3, 100, 100, predicted=2)
+    answers = [key for key in found if key.phase is Phase.DECODE]
+    assert found[prompt] == found[replace(prompt, is_draft=True)] == 1
+    # Of 12 tokens three are told by each look; each look and each prompt has two drafts.
+    assert sum(found[one] for one in answers if not one.is_draft) == 4
+    assert {one.queries for one in answers if not one.is_draft} == {3}
+    assert sum(found[one] for one in answers if one.is_draft) == 4 + 4 + 1
+    with pytest.raises(BadInput, match="predicted"):
+        passes(Serving((3,), 100, 13, 500, predicted=1, mixed=True))
+
+
 def test_requests_that_no_row_could_tell_of_are_refused():
     with pytest.raises(BadInput, match="smaller numbers of concurrency"):
         passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
@@ -347,6 +361,9 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.PREFILL, 4, 9, 9, padding=1),
         Batch(Phase.DECODE, 4, 1, 9, followed=1, followed_keys=9),
         Batch(Phase.PREFILL, 4, 9, 9, followed=1),
+        Batch(Phase.DECODE, 4, 2, 9),
+        Batch(Phase.DECODE, 4, 1, 9, is_draft=True),
+        Batch(Phase.PREFILL, 4, 9, 9, followed=1, followed_keys=9, predicted=1),
     ],
 )
 def test_a_pass_that_nobody_could_make_is_refused(batch):
