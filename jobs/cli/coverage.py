@@ -73,6 +73,10 @@ def coverage_verb(
         float | None,
         typer.Option(help="device-hours: what is worth measuring first, and what it brings", min=0),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--curve", help="a new SVG file: what measuring brings for its hours"),
+    ] = None,
     missing: Annotated[
         Path | None, typer.Option(help="a new folder: what has no duration, as a tree to measure")
     ] = None,
@@ -82,6 +86,8 @@ def coverage_verb(
     from collector.database.query import answers
     from collector.database.record_rows import case_records
     from collector.ops.registry import find
+    from collector.store.atomic import write_whole
+    from jobs.cli.curve_picture import curve_svg
     from jobs.cli.opening import open_campaign
     from jobs.planning.coverage import Standing, covered, user_metrics
     from jobs.planning.coverage_sources import wanted_cases
@@ -101,6 +107,8 @@ def coverage_verb(
         mixed,
     )
     _check(campaign, profile, model, served, grid)
+    if picture is not None and (budget is None or picture.exists()):
+        raise BadInput("--curve wants --budget, and a file that is not there yet", path=picture)
     if missing is not None and missing.exists():
         raise BadInput("a folder that is not there yet is wanted for --missing", path=missing)
     shown = open_version(root, version, directory)
@@ -132,8 +140,12 @@ def coverage_verb(
     ]
     if budget is not None:
         ordered = gains(found, described, peaks, find)
-        for line in () if as_json else budget_lines(curve(found, ordered), budget):
+        points = curve(found, ordered)
+        for line in () if as_json else budget_lines(points, budget):
             say(line)
+        if picture is not None:
+            title = f"{model or profile or campaign}: time with a duration in {place}"
+            write_whole(picture, curve_svg(points, budget, str(title)).encode())
         gaps = [gain.record for gain in within(ordered, budget)]
     if missing is not None:
         say(_written(missing, gaps), err=True)

@@ -1,6 +1,7 @@
 """`opmeter coverage` as a user types it."""
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +111,21 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
     assert lines[at + 1].split()[:4] == ["0.000", "h", "0", "cases"]
     assert lines[-1].endswith("the budget") and "100.0%" in lines[-1]
     assert "2 cases in gaps" in said.stderr
+
+
+def test_a_budgets_curve_is_drawn(folder):
+    coverage("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
+    picture = ElementTree.parse(folder / "curve.svg").getroot()
+    (line,) = picture.findall("{*}polyline")
+    points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+    assert points == sorted(points) and len(points) == 3  # nothing, then each of two cases
+    heights = [y for _, y in points]
+    assert heights == sorted(heights, reverse=True) and heights[-1] == 40.0  # all of the time
+    texts = [one.text for one in picture.findall("{*}text")]
+    assert "the budget" in texts and "device-hours" in texts
+    for words in (["--budget", "1", "--curve", "curve.svg"], ["--curve", "other.svg"]):
+        said = coverage("campaign.yaml", *words)
+        assert isinstance(said.exception, BadInput) and "--curve wants" in str(said.exception)
 
 
 def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
