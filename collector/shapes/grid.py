@@ -93,7 +93,7 @@ Ask = Callable[[CaseRecord], CaseRecord | Refusal]
 def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
     """What distinct rows of a kernel say beside their shapes, in their order. Rows whose inputs are
     unknown, or that run on an AI_CPU, are none."""
-    found = (_template(case) for case in cases if case.inputs is not None)
+    found = (template_of(case) for case in cases if case.inputs is not None)
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
@@ -111,8 +111,8 @@ def choose(
     points = prod(map(len, axes))
     order = _order(points, wish, like[0].kernel_type if like else "")
     places = (_place(pattern, axes, point) for point in order)
-    asked = (_asked(pattern, template, names, ask) for template, names in places)
-    return pick(asked, points, known, wish)
+    found = (asked(pattern, template, names, ask) for template, names in places)
+    return pick(found, points, known, wish)
 
 
 def pick(
@@ -160,7 +160,8 @@ def _order(points: int, wish: Wish, kernel_type: str) -> Sequence[int]:
     return Random(f"{wish.seed} {kernel_type}").sample(range(points), looks)
 
 
-def _template(case: Case) -> Template | None:
+def template_of(case: Case) -> Template | None:
+    """What a row says beside its shapes; None of one that runs on an AI_CPU."""
     attributes = dict(case.attributes)
     if attributes.pop(ACCELERATOR_CORE, None):
         return None
@@ -196,7 +197,7 @@ def _place(
     return template, names
 
 
-def _asked(
+def asked(
     pattern: GridPattern, template: Template, names: Mapping[str, int], ask: Ask
 ) -> CaseRecord | Refusal:
     """The first way that the operator takes; why it takes none, which is what it says of the last

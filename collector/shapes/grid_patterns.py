@@ -31,11 +31,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class GridPattern:
-    """`axes` are names with their values, in order; `source` is that of OF_MODELS of which one more
+    """`axes` are names with their values, in order, and `called` how their values are called, where
+    they have a name; `source` is that of OF_MODELS of which one more
     axis is, or empty. Of points that do not `keep` a rule there is no case."""
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
+    called: Mapping[str, str]
     source: str
     keep: tuple[Expression, ...]
     ways: tuple[Way, ...]
@@ -89,6 +91,7 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
     return GridPattern(
         name,
         axes,
+        {axis: of for axis, of in said["axes"].items() if isinstance(of, str) and axis in axes},
         source,
         tuple(expression(text) for text in said.get("keep", ())),
         tuple(

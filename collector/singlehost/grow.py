@@ -14,10 +14,12 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.record import CaseRecord
 from collector.shapes.decoder import Decoder
+from collector.shapes.density import find_standard
 from collector.shapes.expert_sizes import experts_of
 from collector.shapes.grid import Chosen, Wish, choose, in_order_of_chance, pick, templates
 from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
+from collector.shapes.lines import between
 from collector.shapes.model_rows import products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
 from collector.singlehost.tree_source import record_of_row
@@ -44,7 +46,8 @@ class Grown:
 @dataclass(frozen=True, slots=True)
 class GridOptions:
     """`rows` at most for each kernel type, None for all; `largest_gib` of tensors a case, None for
-    any; `decoders` are the models that sizes are of, none for all sizes that patterns have, and
+    any; with a `standard` not a sample, but what that wants between the rows that are there;
+    `decoders` are the models that sizes are of, none for all sizes that patterns have, and
     for all models that come with the package where only models tell sizes together. `release` is
     that of the stack that serves them."""
 
@@ -53,6 +56,7 @@ class GridOptions:
     largest_gib: float | None
     decoders: tuple[Decoder, ...]
     release: str
+    standard: str = ""
 
 
 def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Grown, ...]:
@@ -100,6 +104,8 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
     known = {record.case_id for record in rows}
     known |= {_completed(record).case_id for record in rows if record.case.inputs}
     wish = Wish(options.rows, options.seed, _largest_bytes(options))
+    if options.standard:
+        return _between(kernel_type, rows, known, options, wish)
     if kernel_type in OF_MODELS:
         records = in_order_of_chance(_model_rows(options)[kernel_type], wish)
         return Grown(kernel_type, pick(map(_asked, records), len(records), known, wish))
@@ -111,6 +117,27 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
         return Grown(kernel_type, None, "no row says its inputs")
     sizes = _sizes(options, pattern.source)
     return Grown(kernel_type, choose(pattern, like, sizes, known, _asked, wish))
+
+
+def _between(
+    kernel_type: str,
+    rows: Sequence[CaseRecord],
+    known: set[str],
+    options: GridOptions,
+    wish: Wish,
+) -> Grown:
+    """What a standard of density wants between the rows of a kernel."""
+    patterns, standard = bundled_patterns(), find_standard(options.standard)
+    pattern = patterns.of(kernel_type)
+    if pattern is None:
+        return Grown(kernel_type, None, "no pattern of shapes is known for it")
+    cases = [_bare(record).case for record in rows]
+    found = list(between(pattern, cases, standard, patterns.sizes, _asked))
+    new = {one.case_id for one in found if isinstance(one, CaseRecord)} - known
+    if len(new) + len(rows) > standard.most_growth * len(rows):
+        why = f"{len(new):,} rows between {len(rows):,} are more than the standard allows"
+        return Grown(kernel_type, None, why)
+    return Grown(kernel_type, pick(found, len(found), known, wish))
 
 
 def _asked(record: CaseRecord) -> CaseRecord | str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collector.shapes.grid import Chosen
     from collector.singlehost.grow import Grown
 
+_ROWS = 1000  # for each kernel type, where nobody says a number
+
 
 def grid_verb(
     *,
@@ -34,8 +36,15 @@ def grid_verb(
     torch_version: VersionOption = "",
     cann_version: VersionOption = "",
     rows: Annotated[
-        int, typer.Option(help="at most for each kernel type; 0 for all", min=0)
-    ] = 1000,
+        int | None,
+        typer.Option(
+            help="at most for each kernel type; 0 for all  [1000; of --standard all]", min=0
+        ),
+    ] = None,
+    standard: Annotated[
+        str | None,
+        typer.Option(help="density-v1: what it wants between rows that are there, and no sample"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the choice among all cases")] = 0,
     max_hbm_gb: Annotated[
         float, typer.Option(help="GiB that the tensors of a case may take; 0 for any", min=0)
@@ -45,6 +54,7 @@ def grid_verb(
     ] = False,
 ) -> int:
     """Add rows without durations to a tree: shapes on the grid of each of its kernels."""
+    from collector.shapes.density import find_standard
     from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.models import find_decoder
     from collector.singlehost.grow import GridOptions, grow
@@ -53,12 +63,17 @@ def grid_verb(
     names = [name.strip() for name in (target_models or "").split(",") if name.strip()]
     if target_models is not None and not names:
         raise BadInput("--target-models: at least one model is wanted")
+    if standard is not None:
+        find_standard(standard)
+        if names:
+            raise BadInput("--standard goes by rows that are there: it takes no --target-models")
     options = GridOptions(
-        rows=rows or None,
+        rows=(_ROWS if rows is None and standard is None else rows) or None,
         seed=seed,
         largest_gib=max_hbm_gb or None,
         decoders=tuple(map(find_decoder, names)),
         release=USUAL_RELEASE,
+        standard=standard or "",
     )
     grown = grow(folder, options, write=not dry_run)
     for one in grown:

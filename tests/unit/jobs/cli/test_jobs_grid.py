@@ -78,3 +78,17 @@ def test_what_cannot_be_meant_is_refused(tree, words, said):
 
 def test_a_tree_must_be_named():
     assert isinstance(CliRunner().invoke(app, ["grid"]).exception, BadInput)
+
+
+def test_a_standard_fills_what_stands_too_far_apart_once(tree):
+    row = _ROW.splitlines()[1].replace('"""4,8;16,8""",', '"""%d,256;512,256""",')
+    row = row.replace('"""4,16"""', '"""%d,512"""')
+    rows = [row % (tokens, tokens) for tokens in (16, 32)]
+    (tree / "MatMulV2.csv").write_text("\n".join([_ROW.splitlines()[0], *rows, ""]))
+    said = grid(tree, "--standard", "density-v1").stdout.splitlines()
+    assert said[0].startswith("MatMulV2") and "3 added" in said[0]  # 20, 24 and 28
+    assert said[-1] == f"3 rows added to {tree}"
+    again = grid(tree, "--standard", "density-v1").stdout.splitlines()
+    assert again[-1] == f"0 rows added to {tree}"
+    for words in (["density-v9"], ["density-v1", "--target-models", "qwen3-32b"]):
+        assert isinstance(grid(tree, "--standard", *words).exception, BadInput)

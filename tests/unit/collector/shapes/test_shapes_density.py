@@ -1,0 +1,92 @@
+"""How close sizes stand along an axis, and what is wanted between them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.errors import BadInput
+from collector.ops.registry import all_ops
+from collector.shapes.density import find_standard
+from collector.shapes.grid import asked, template_of
+from collector.shapes.grid_patterns import bundled_patterns
+from collector.shapes.lines import between, solve
+from tests.fixtures.op_rows import rows_of
+
+pytestmark = pytest.mark.fast
+
+STANDARD = find_standard("density-v1")
+
+
+@given(
+    st.sampled_from(sorted(STANDARD.axes)),
+    st.lists(st.integers(1, 200_000), max_size=6),
+    st.lists(st.integers(1, 200_000), max_size=20),
+)
+def test_what_is_filled_has_no_gap_left_and_stays_between(axis, sizes, known):
+    density = STANDARD.axes[axis]
+    found = density.missing(sizes, known)
+    assert density.missing([*sizes, *found], known) == ()
+    assert all(min(sizes) < size < max(sizes) for size in found)
+    assert len({*sizes, *found}) == len({*sizes}) + len(found)
+
+
+def test_a_gap_is_filled_with_sizes_of_the_grid_where_it_has_any():
+    tokens = STANDARD.axes["m"]
+    assert tokens.missing([4, 14, 40], [12, 30]) == (5, 6, 7, 8, 10, 12, 16, 20, 24, 28, 30, 34)
+    assert STANDARD.axes["nk"].missing([5120, 7168], [5504, 6144]) == (6144,)
+    assert STANDARD.axes["powers"].missing([1, 64], []) == (2, 4, 8, 16, 32)
+    assert STANDARD.axes["odd_tokens"].missing([1, 8000], []) == ()
+
+
+@pytest.mark.parametrize("pattern", bundled_patterns().patterns, ids=lambda one: one.name)
+def test_the_grid_itself_keeps_the_standard(pattern):
+    for axis, values in pattern.axes.items():
+        density = STANDARD.of(pattern.name, axis, pattern.called.get(axis, ""))
+        if density is not None:
+            assert density.missing(values, ()) == () and {*density.required} <= {*values}
+    assert STANDARD.axes["nk"].missing(bundled_patterns().sizes, ()) == ()
+
+
+def test_rows_are_points_of_their_patterns():
+    """Whatever numbers a row is of, they make its shapes again."""
+    solved = 0
+    for pattern in bundled_patterns().patterns:
+        rows = [row for name in pattern.kernels for row in rows_of(name)]
+        for case in (row.case for row in rows if row.case.inputs is not None):
+            names, template = solve(pattern, case), template_of(case)
+            if names is None or template is None:
+                continue
+            solved += 1
+            made = asked(pattern, template, names, lambda record: record)
+            assert [slot.shape for slot in made.case.inputs] == [
+                slot.shape for slot in case.inputs
+            ], case.describe()
+    assert solved > len(list(all_ops())) // 4
+
+
+def test_what_is_wanted_stands_between_rows_that_are_alike_but_for_one_size():
+    pattern = bundled_patterns().of("MatMulV2")
+    row = rows_of("MatMulV2")[0]
+
+    def case_of(m, n, k, dtype="DT_BF16"):
+        cells = row.cells | {
+            "Input Shapes": f"{m},{k};{n},{k}",
+            "Input Data Types": f"{dtype};{dtype}",
+            "Input Formats": "ND;ND",
+            "Output Shapes": f"{m},{n}",
+            "Output Data Types": dtype,
+            "Output Formats": "ND",
+        }
+        return type(row)("MatMulV2", cells, {}).case
+
+    cases = [case_of(16, 512, 4096), case_of(24, 512, 4096), case_of(24, 512, 7168)]
+    cases += [case_of(1, 512, 4096, "FLOAT16")]  # of another dtype: no line with the others
+    found = between(pattern, cases, STANDARD, bundled_patterns().sizes, lambda record: record)
+    shapes = [one.cells["Input Shapes"] for one in found]
+    widths = [f'"24,{depth};512,{depth}"' for depth in (5120, 6144)]
+    assert shapes == ['"20,4096;512,4096"', *widths]
+
+
+def test_no_other_standard_is_known():
+    with pytest.raises(BadInput, match="density-v1"):
+        find_standard("density-v2")
