@@ -17,6 +17,7 @@ from collector.case import Case, Slot, slot_cells
 from collector.record import CaseRecord
 from collector.shapes.blocks import in_blocks
 from collector.shapes.grid_patterns import Dims, GridPattern, Way
+from collector.shapes.memory import case_bytes
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     BASE_CELLS,
@@ -132,7 +133,7 @@ def pick(
             repeated += 1
         elif record.case_id in known:
             there.add(record.case_id)
-        elif (size := _bytes(record.case)) > wish.largest_bytes:
+        elif (size := case_bytes(record.case)) > wish.largest_bytes:
             too_large += 1
         else:
             found[record.case_id] = record
@@ -245,11 +246,6 @@ def _slots(
         plain = Slot(shape, word.dtype, word.format)
         slots.append(in_blocks(word.dtype, shape) if word.in_blocks else plain)
     return slots
-
-
-def _bytes(case: Case) -> int:
-    """All of its tensors at once."""
-    return sum(slot.size_bytes for slot in (*(case.inputs or ()), *(case.outputs or ())))
 
 
 def _shapes(case: Case) -> list[tuple[int, ...]]:

@@ -47,8 +47,12 @@ def grid_verb(
     ] = None,
     seed: Annotated[int, typer.Option(help="of the choice among all cases")] = 0,
     max_hbm_gb: Annotated[
-        float, typer.Option(help="GiB that the tensors of a case may take; 0 for any", min=0)
+        float, typer.Option(help="GiB that a case may take; 0 for any", min=0)
     ] = 32.0,
+    reserve_gb: Annotated[
+        float,
+        typer.Option(help="GiB of that for workspaces and the runtime", min=0),
+    ] = 1.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="say what would be added, and write nothing")
     ] = False,
@@ -70,7 +74,7 @@ def grid_verb(
     options = GridOptions(
         rows=(_ROWS if rows is None and standard is None else rows) or None,
         seed=seed,
-        largest_gib=max_hbm_gb or None,
+        largest_gib=_room(max_hbm_gb, reserve_gb),
         decoders=tuple(map(find_decoder, names)),
         release=USUAL_RELEASE,
         standard=standard or "",
@@ -82,6 +86,17 @@ def grid_verb(
     verb = "would be added" if dry_run else "added"
     say(f"{counted(added, 'row')} {verb} to {folder}")
     return 0 if any(one.chosen and _is_anything(one.chosen) for one in grown) else 1
+
+
+def _room(most_gib: float, reserve_gib: float) -> float | None:
+    """What is left for tensors; None where nobody limits them."""
+    if not most_gib:
+        return None
+    if reserve_gib >= most_gib:
+        raise BadInput(
+            f"--max-hbm-gb {most_gib:g} leaves no room beside --reserve-gb {reserve_gib:g}"
+        )
+    return most_gib - reserve_gib
 
 
 def _is_anything(chosen: Chosen) -> bool:

@@ -92,3 +92,8 @@ def test_a_standard_fills_what_stands_too_far_apart_once(tree):
     assert again[-1] == f"0 rows added to {tree}"
     for words in (["density-v9"], ["density-v1", "--target-models", "qwen3-32b"]):
         assert isinstance(grid(tree, "--standard", *words).exception, BadInput)
+
+
+def test_a_reserve_that_leaves_no_room_is_refused(tree):
+    said = grid(tree, "--max-hbm-gb", "2", "--reserve-gb", "2")
+    assert isinstance(said.exception, BadInput) and "no room" in str(said.exception)

@@ -1,0 +1,28 @@
+"""What the tensors of a case take."""
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.shapes.memory import case_bytes
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("weight", "format", "taken"),
+    [
+        ("64,128", "ND", 64 * 128 * 2),
+        ("8,4,16,16", "FRACTAL_NZ", 2 * 8 * 4 * 256 * 2),  # beside the plain one it is made of
+        ("20,20", "FRACTAL_NZ", 2 * 32 * 32 * 2),  # in whole blocks of 16 by 16
+    ],
+)
+def test_a_matrix_in_blocks_is_there_twice_and_whole(weight, format, taken):
+    cells = {
+        "Input Shapes": f"10,64;{weight};",
+        "Input Data Types": "DT_BF16;DT_BF16;DT_UNDEFINED",
+        "Input Formats": f"ND;{format};NULL",
+        "Output Shapes": "10,128",
+        "Output Data Types": "FLOAT",
+        "Output Formats": "ND",
+    }
+    assert case_bytes(case_from_cells("MatMulV2", cells)) == 10 * 64 * 2 + taken + 10 * 128 * 4
