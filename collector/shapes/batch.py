@@ -26,7 +26,10 @@ class Batch:
 
     Of a deployment that predicts tokens (MTP), `predicted` is how many it predicts after each: a
     decode of the model then looks at them all, and a pass that `is_draft` is one of the layer that
-    predicts."""
+    predicts.
+
+    `skew` and `imbalance` are in percent: answers have from so much less to so much more keys than
+    `keys`, evenly spread, and experts as many rows less and more than an even load."""
 
     phase: Phase
     requests: int
@@ -37,11 +40,15 @@ class Batch:
     followed_keys: int = 0
     predicted: int = 0
     is_draft: bool = False
+    skew: int = 0
+    imbalance: int = 0
 
     def __str__(self) -> str:
         tokens = f"{self.requests} x {self.queries} tokens"
         empty = f", {self.padding} of them empty" if self.padding else ""
         mixed = f", and {self.followed} answers of {self.followed_keys}" if self.followed else ""
+        empty += f", of {self.skew}% more and less" if self.skew else ""
+        empty += f", experts of {self.imbalance}% more and less" if self.imbalance else ""
         draft = ", by the layer that predicts" if self.is_draft else ""
         return f"{self.phase} of {tokens} with {self.keys} keys each{empty}{mixed}{draft}"
 
@@ -61,11 +68,32 @@ class Batch:
         each = self.queries if self.is_decode and not self.is_draft else 1
         return self.followed + (self.requests - self.padding) * each
 
+    @property
+    def most_keys(self) -> int:
+        """Those of the request that has most."""
+        return max(keys for _, keys in self.lengths())
+
     def lengths(self) -> Iterator[tuple[int, int]]:
         """New tokens and keys of each request, in the order of the pass: answers, then prompts."""
-        yield from [(1, self.followed_keys)] * self.followed
-        yield from [(self.queries, self.keys)] * (self.requests - self.padding)
+        real = self.requests - self.padding
+        if self.is_decode:
+            for keys in spread(self.keys, real, self.skew):
+                yield self.queries, max(keys, self.queries)
+        else:
+            for keys in spread(self.followed_keys, self.followed, self.skew):
+                yield 1, keys
+            yield from [(self.queries, self.keys)] * real
         yield from [(self.queries, self.queries)] * self.padding
+
+
+def spread(mean: int, count: int, percent: int) -> list[int]:
+    """So many numbers of at least 1 with that mean, evenly spread from so much less than it to so
+    much more; one alone is the mean."""
+    steps = max(1, count - 1)
+    return [
+        max(1, mean + mean * percent * (2 * at - steps) // (100 * steps)) if count > 1 else mean
+        for at in range(count)
+    ]
 
 
 def check_batch(batch: Batch) -> None:
@@ -76,6 +104,8 @@ def check_batch(batch: Batch) -> None:
         raise BadInput(f"{batch}: a decode with a request that is not empty is wanted")
     if batch.followed < 0 or (batch.followed and (batch.is_decode or batch.followed_keys < 1)):
         raise BadInput(f"{batch}: answers, each with a key, stand beside prompts")
+    if not (0 <= batch.skew < 100 and 0 <= batch.imbalance < 100):
+        raise BadInput(f"{batch}: percents from 0 to 99 are wanted")
     if batch.predicted < 0 or (batch.predicted and batch.followed):
         raise BadInput(f"{batch}: predicted tokens want prompts and answers in passes of their own")
     if batch.is_decode and batch.queries not in (1, 1 + batch.predicted):

@@ -60,8 +60,19 @@ def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> 
         "past_lengths": tuple(keys - queries for queries, keys in prompts),
         "part_ends": running(part.queries),
         "part_keys": part.keys,
-        "expert_ends": running(even(routed, decoder.experts // layout.ep)) if routed else (),
+        "expert_ends": _ends(routed, decoder.experts // layout.ep, batch.imbalance),
     }
+
+
+def _ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
+    """Where the rows of each expert end, all of them together; the last ones have most."""
+    if not routed:
+        return ()
+    if not percent:
+        return running(even(routed, experts))
+    shares = [100 * (experts - 1 or 1) + percent * (2 * at - experts + 1) for at in range(experts)]
+    ends = running(shares)
+    return tuple(routed * end // ends[-1] for end in ends)
 
 
 def _of_layout(layout: Layout) -> dict[str, int]:
@@ -79,7 +90,7 @@ def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
     whole = align(tokens, layout.tp) if layout.sequence_split else tokens
     requests = batch.requests + batch.followed
     answers = batch.requests if batch.is_decode else batch.followed
-    pages = ceil_div(max(batch.keys, batch.followed_keys), PAGE)
+    pages = ceil_div(batch.most_keys, PAGE)
     prompts = 0 if batch.is_decode else batch.requests
     return {
         "given_tokens": tokens,

@@ -19,7 +19,8 @@ class Serving:
     chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not.
     `phases`: what runs in this deployment, which may leave the other to another one. `mixed`:
     requests come one after the other, and each prompt passes beside the answers of all others.
-    `predicted` tokens are predicted after each (MTP), and all of them right."""
+    `predicted` tokens are predicted after each (MTP), and all of them right. `skew` and
+    `imbalance` are those of batches."""
 
     concurrency: tuple[int, ...]
     input_tokens: int
@@ -29,6 +30,8 @@ class Serving:
     phases: tuple[Phase, ...] = tuple(Phase)
     mixed: bool = False
     predicted: int = 0
+    skew: int = 0
+    imbalance: int = 0
 
     @property
     def followed_tokens(self) -> int:
@@ -58,7 +61,8 @@ def passes(serving: Serving) -> dict[Batch, int]:
         beside = followed * len(prompts)  # of each answer, while the others' prompts pass
         for batch, times in (*prompts, *_decode(serving, requests, beside)):
             if batch.phase in serving.phases:
-                for one, repeats in _predicting(batch, serving.predicted):
+                uneven = replace(batch, skew=serving.skew, imbalance=serving.imbalance)
+                for one, repeats in _predicting(uneven, serving.predicted):
                     found[one] += times * repeats
     if not found:
         raise BadInput("serving: no pass is left: an answer of one token is all of the prefill's")
@@ -132,5 +136,5 @@ def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
     yield seen, 1
     yield replace(seen, is_draft=True), 1
     if predicted > 1:
-        one = Batch(Phase.DECODE, batch.requests, 1, keys + 1, batch.padding)
-        yield replace(one, predicted=predicted, is_draft=True), predicted - 1
+        one = replace(seen, phase=Phase.DECODE, queries=1, keys=keys + 1, is_draft=True)
+        yield one, predicted - 1

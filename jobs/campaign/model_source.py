@@ -17,8 +17,9 @@ from jobs.campaign.document import Entry
 KEYS = ("layout", "serving", "release")  # beside `model`
 _SERVING = (
     *("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase", "mixed"),
-    "predicted_tokens",
+    *("predicted_tokens", "skew", "imbalance"),
 )
+_PERCENTS = ("skew", "imbalance")
 _BATCHED_TOKENS = 8192
 _RANKS = ("tp", "dp", "ep")
 # The first of each is that of a layout that does not say.
@@ -98,5 +99,8 @@ def _serving(entry: Entry) -> Serving:
         tuple(item.integer(1) for item in sizes),
         (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
         mixed="mixed" in found and found["mixed"].choice(("false", "true")) == "true",
-        predicted=found["predicted_tokens"].integer(0) if "predicted_tokens" in found else 0,
+        **{
+            field: found[key].integer(0) if key in found else 0
+            for key, field in (("predicted_tokens", "predicted"), *((p, p) for p in _PERCENTS))
+        },
     )

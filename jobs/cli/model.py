@@ -57,6 +57,12 @@ def show_verb(
     predicted: Annotated[
         int, typer.Option(help="tokens that are predicted after each (MTP)", min=0)
     ] = 0,
+    skew: Annotated[
+        int, typer.Option(help="percent by which answers have more and fewer keys", min=0, max=99)
+    ] = 0,
+    imbalance: Annotated[
+        int, typer.Option(help="percent by which experts have more and fewer rows", min=0, max=99)
+    ] = 0,
     draft: Annotated[
         bool, typer.Option("--draft", help="of the layer that predicts, instead of the model")
     ] = False,
@@ -81,6 +87,8 @@ def show_verb(
         followed_keys=_KEYS_OF_DECODE if answers else 0,
         predicted=predicted,
         is_draft=draft,
+        skew=skew,
+        imbalance=imbalance,
     )
     kernels = find_kernel_set(release or USUAL_RELEASE)
     step = derive_step(decoder, said, batch, kernels)

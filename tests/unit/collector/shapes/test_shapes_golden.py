@@ -3,6 +3,7 @@ msmodeling, March 2026): Qwen3-32B BF16 tp=16, DeepSeek-V3 W8A8 tp=8 dp=2 ep=16.
 models against what vLLM-Ascend's code calls with their public sizes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -329,6 +330,22 @@ def test_of_a_later_release_few_layers_choose_keys_and_all_attend_to_them():
     assert found["TensorMove 16,2048"] == 21
 
 
+def test_uneven_lengths_and_loads_stand_in_the_columns_of_a_row():
+    batch = Batch(Phase.DECODE, 5, 1, 1000, skew=50, imbalance=50)
+    layout = layout_of("tp=1,dp=16,ep=16,quantisation=w8a8,experts=apart")
+    release = find_kernel_set("vllm-ascend-0.18")
+    step = derive_step(find_decoder("deepseek-v3"), layout, batch, release)
+    (attention,) = _attention(step)
+    lengths = attention.extra["Runtime actual_seq_lengths_kv_values"]
+    assert lengths == "500,750,1000,1250,1500"
+    assert attention.case.inputs[14].shape == (5, 12)  # pages for the longest
+    experts = next(k.record for k in step.kernels if k.record.kernel_type == "GroupedMatmul")
+    ends = [int(end) for end in experts.extra["Runtime group_list_values"].split(",")]
+    loads = [end - start for start, end in pairwise([0, *ends])]
+    assert len(loads) == 16 and ends[-1] == 5 * 8
+    assert loads[0] < loads[-1] and sum(loads[:8]) < sum(loads[8:])
+
+
 def test_experts_of_four_bits_are_multiplied_by_groups_of_256_rows():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w4a8,experts=apart"
     found = kernels_of(step_of("deepseek-v3", layout, Phase.PREFILL, 1, 2048, 2048))
@@ -392,6 +409,8 @@ def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, rel
         Batch(Phase.PREFILL, 2, 300, 900, followed=5, followed_keys=4000),  # beside answers
         *(Batch(Phase.DECODE, 6, 2, 4000, 1, predicted=1, is_draft=draft) for draft in (0, 1)),
         Batch(Phase.DECODE, 6, 1, 4000, predicted=2, is_draft=True),
+        Batch(Phase.DECODE, 9, 1, 3000, padding=2, skew=60, imbalance=90),
+        Batch(Phase.PREFILL, 1, 600, 600, followed=4, followed_keys=900, skew=99, imbalance=30),
     ]
     decoder, kernels = find_decoder(model), find_kernel_set(release)
     wrong, told = set(), 0

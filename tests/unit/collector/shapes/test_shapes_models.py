@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.errors import BadInput
-from collector.shapes.batch import Batch, Phase, check_batch
+from collector.shapes.batch import Batch, Phase, check_batch, spread
 from collector.shapes.decoder_config import read_config
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set, read_kernel_set
 from collector.shapes.layout import Experts, Layout, Quantisation, check_layout, layout_of
@@ -262,6 +262,15 @@ def test_serving_makes_the_passes_of_its_range():
     }
 
 
+@given(st.integers(1, 10_000), st.integers(1, 60), st.integers(0, 99))
+def test_uneven_lengths_keep_their_mean_and_their_bounds(mean, count, percent):
+    found = spread(mean, count, percent)
+    assert len(found) == count and found == sorted(found)
+    assert abs(sum(found) / count - mean) <= 1
+    assert min(found) >= max(1, mean * (100 - percent) // 100 - 1)
+    assert max(found) <= mean * (100 + percent) // 100 + 1
+
+
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
     both = passes(Serving((1, 5), 100, 51, 300))
@@ -362,6 +371,8 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.DECODE, 4, 1, 9, followed=1, followed_keys=9),
         Batch(Phase.PREFILL, 4, 9, 9, followed=1),
         Batch(Phase.DECODE, 4, 2, 9),
+        Batch(Phase.DECODE, 4, 1, 9, skew=100),
+        Batch(Phase.DECODE, 4, 1, 9, imbalance=-1),
         Batch(Phase.DECODE, 4, 1, 9, is_draft=True),
         Batch(Phase.PREFILL, 4, 9, 9, followed=1, followed_keys=9, predicted=1),
     ],
