@@ -17,6 +17,7 @@ from collector.canonical import short_hash
 from collector.errors import BadInput
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
+from jobs.objects.gangs import check_grids
 from jobs.objects.quantities import quantity
 from jobs.objects.reruns import tokens
 from jobs.objects.site import Site
@@ -115,6 +116,7 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
             "stack, and a tag may move; name it as NAME@sha256:..., or say --allow-unpinned "
             "(allow_unpinned: true in a ConfigMap)"
         )
+    check_grids(campaign, site)
 
 
 def config_map(

@@ -1,10 +1,17 @@
-"""Which gangs of a plan take several pods of a site, and whether it can hold them. Pure."""
+"""Which gangs of a plan take several pods of a site, whether it can hold them, and whether its
+nodes are what a campaign takes them for. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 
 from collector.counting import counted
 from collector.errors import BadInput
 from collector.plan import Plan
+from collector.topology import Grid
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.collectives import CollectivesSource
+from jobs.campaign.model_source import ModelSource
+from jobs.campaign.source_kinds import ProfileSource
 from jobs.objects.site import Site
 
 
@@ -28,6 +35,27 @@ def check_gangs(plan: Plan, site: Site) -> None:
                 f"campaign {plan.campaign} has gangs of {ranks} ranks, and site {site.name} "
                 f"cannot hold them: {why}"
             )
+
+
+def check_grids(campaign: Campaign, site: Site) -> None:
+    """Raise BadInput for a campaign that has ranks lie otherwise than the site's nodes hold them:
+    their tiers would be told wrong. A node of 16 is the `8 2` of the grid `48 8 2`."""
+    for grid in _grids(campaign) if site.backend != "cpu" else ():
+        extents = grid.extents
+        if site.devices_per_node not in {prod(extents[at:]) for at in range(len(extents))}:
+            raise BadInput(
+                f"campaign {campaign.name} has ranks lie as {grid}, and a node of site {site.name} "
+                f"has {site.devices_per_node} devices, which no inner extents of that make: name "
+                "grid beside its collectives, 48 8 2 for nodes of 16 and 128 8 for nodes of 8"
+            )
+
+
+def _grids(campaign: Campaign) -> Iterator[Grid]:
+    for source in campaign.sources:
+        if isinstance(source, CollectivesSource):
+            yield source.grid
+        elif isinstance(source, ProfileSource | ModelSource) and source.collectives is not None:
+            yield source.collectives.grid
 
 
 def _complaint(ranks: int, site: Site, devices: int) -> str:

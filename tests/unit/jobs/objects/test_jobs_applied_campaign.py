@@ -127,6 +127,26 @@ def test_machines_of_another_kind_than_the_campaign_measures_on_are_refused():
         applied_from(made(site="a2-800t"))
 
 
+@pytest.mark.parametrize(
+    ("site", "grid", "fits"),
+    [
+        ("a3-800t", "[48, 8, 2]", True),
+        ("a2-800t", "[48, 8, 2]", False),  # 16 ranks of two nodes would be called those of one
+        ("a2-800t", "[128, 8]", True),
+        ("a2-800t", "[8]", True),
+    ],
+)
+def test_ranks_lie_as_the_nodes_of_the_site_hold_them(site, grid, fits):
+    of_ranks = f"sources: [{{collectives: {{groups: [2], grid: {grid}}}}}]"
+    text = f"campaign: small\n{of_ranks}\nbackend: npu\n"
+    config_map = made(text, replace(DEPLOYMENT, image=PINNED), site=site)
+    if fits:
+        assert applied_from(config_map).campaign.sources
+        return
+    with pytest.raises(BadInput, match="ranks lie as 48 8 2, and a node of site a2-800t has 8"):
+        applied_from(config_map)
+
+
 def test_an_npu_campaign_says_which_machines():
     live = made(CAMPAIGN.replace("cpu", "npu"))
     del live["data"]["site"]
