@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from collector.comm.hang import blame, stacks_kept, standings
 from collector.comm.rank_files import PLAN, RESULTS, LineCount, RankState, have_met, rank_states
 from collector.errors import BadInput, OpmeterError
 from collector.host.custom_opp import with_custom_opp
+from collector.host.npus import check_health
 from collector.host.stack import installed_vllm
 from collector.replay.process import describe_end, end_group
 
@@ -124,8 +126,10 @@ gathers is in the folder."""
 
 def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     """Run the ranks of this node in an empty folder. Raises GangFailed; BadInput where the ranks
-    cannot meet."""
+    cannot meet, HostFault where a device of theirs is broken."""
     meeting = checked(meeting)
+    if work.plan.backend == "npu" and shutil.which("npu-smi"):
+        check_health(count=meeting.nproc_per_node)
     (folder / PLAN).write_text(work.plan.to_json())
     work.begins()
     with (folder / _LOG).open("wb") as log:

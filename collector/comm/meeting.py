@@ -21,7 +21,7 @@ from collector.comm.connection import LONGEST_BYTES, Connection, Gone
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, Rendezvous, Tick, run_gang
 from collector.comm.rank_files import have_met
 from collector.decoding import decode_object, decode_value
-from collector.errors import BadInput, PeersAway
+from collector.errors import BadInput, HostFault, PeersAway
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
 _LOOK_S = 1.0
@@ -242,7 +242,7 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
         if not isinstance(error, Gone):
             lead.say({"left": str(error)})
         raise
-    except (GangFailed, BadInput) as error:
+    except (GangFailed, BadInput, HostFault) as error:
         lead.say({"ended": str(error) or "its ranks were ended"})
         if not have_met(folder) and (word := lead.heard(_WORD_S)) is not None and "over" in word:
             raise Gone(f"{lead.other}: {word['over']}") from error

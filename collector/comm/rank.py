@@ -40,6 +40,7 @@ from collector.replay.process import this_process
 
 DEADLINE_S = 300.0  # of one collective: then the group gives up by itself
 _MOST_OF_MEMORY = 0.5
+_FIRST_ELEMENTS = 256
 _COPIES = 3  # of a message: sent, received, and what torch makes of it on the way
 
 
@@ -108,6 +109,8 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
     try:
         journal.say(step="comparing plans")
         _check_alike(plan, world, control)
+        journal.say(step=f"a first message over {BACKENDS[plan.backend]}")
+        _first_message(device)
         yield plan, Membership(rank, journal, device, control)
         journal.say(step="leaving")
         dist.barrier(group=control)
@@ -180,6 +183,14 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
 def turns(rounds: int, cases: int) -> Iterator[tuple[int, int]]:
     """Round by round, so that what changes in minutes is between the rounds of a case."""
     return ((round_number, at) for round_number in range(rounds) for at in range(cases))
+
+
+def _first_message(device: RankDevice) -> None:
+    """One among all by the library that is to be measured, on their devices: where a rank cannot
+    reach another so, that is told before any case is blamed for it. What comes of it is not looked
+    at: each case's first result is."""
+    message = torch.ones(_FIRST_ELEMENTS, device=device.name)
+    device.timed(lambda: None, lambda: dist.all_reduce(message))
 
 
 def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> None:

@@ -10,7 +10,7 @@ from collector.comm.timing import RankTimes
 from collector.replay.process import ProcessId
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
-_STEPS_TOGETHER = 2  # of a rank's journal: joining the others, comparing plans
+_STEPS_TOGETHER = 3  # of a rank's journal: joining the others, comparing plans, a first message
 TOO_LARGE = "too large for the"  # how the reason of a case begins that no rank has the memory for
 
 

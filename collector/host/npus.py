@@ -20,8 +20,11 @@ _REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's li
 
 # A chip is two lines of the table: `| 0  910B3 | OK | ...`, `| 0 | 0000:C1:00.0 | ... 1 / 65536 |`;
 # on A3 the second one has the physical id of the die beside the chip's.
-_FIRST = re.compile(r"\|\s*(\d+)\s+(\S.*?)\s*\|\s*[A-Za-z]+\s*\|.*\|")
+_FIRST = re.compile(r"\|\s*(\d+)\s+(\S.*?)\s*\|\s*([A-Za-z]+)\s*\|.*\|")
 _SECOND = re.compile(r"\|\s*(\d+)(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:\S+\s*\|.*?(?:/\s*(\d+))?\s*\|")
+
+# Of OK, Warning, Alarm, Critical and UNKNOWN (not started, gone) those that nobody measures with.
+_UNFIT = ("ALARM", "CRITICAL", "UNKNOWN")
 
 # Of `npu-smi info -t common`. On A2 and A3 an AI core has one cube core.
 _CORES = re.compile(r"^\s*AI\s?core Count\s*:\s*(\d+)\s*$", re.IGNORECASE | re.MULTILINE)
@@ -30,7 +33,7 @@ _CORES = re.compile(r"^\s*AI\s?core Count\s*:\s*(\d+)\s*$", re.IGNORECASE | re.M
 @dataclass(frozen=True, slots=True)
 class Npu:
     """One chip (on A3: one die). `index` is torch's number for it, `physical` its place among all
-    chips that npu-smi sees, `card` and `chip` are npu-smi's own numbers."""
+    chips that npu-smi sees, `card`, `chip` and `health` are npu-smi's own words."""
 
     index: int
     physical: int
@@ -38,6 +41,7 @@ class Npu:
     chip: int
     name: str
     memory_gb: int
+    health: str = "OK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,15 @@ def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     if not found:
         raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
+
+
+def check_health(environment: Mapping[str, str] = os.environ, count: int | None = None) -> None:
+    """Raise HostFault where npu-smi says of one of the NPUs that this process may use, or of the
+    first `count` of them, that it is broken."""
+    chosen = list_npus(environment)[:count]
+    if broken := [npu for npu in chosen if npu.health.upper() in _UNFIT]:
+        told = ", ".join(f"{npu.physical} {npu.health}" for npu in broken)
+        raise HostFault(f"backend npu: npu-smi says of the health of NPU {told}")
 
 
 def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
@@ -111,7 +124,8 @@ def parse(text: str) -> tuple[Npu, ...]:
         if first is not None and (second := _SECOND.fullmatch(line.strip())):
             memory_gb = round(int(second[2] or 0) / 1024)
             place = len(found)
-            found.append(Npu(place, place, int(first[1]), int(second[1]), first[2], memory_gb))
+            card, chip, health = int(first[1]), int(second[1]), first[3]
+            found.append(Npu(place, place, card, chip, first[2], memory_gb, health))
         first = _FIRST.fullmatch(line.strip())
     if not found:
         raise HostFault(f"backend npu: npu-smi names no NPU: {' '.join(text.split())[:300]}")

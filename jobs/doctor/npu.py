@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_version
 from collector.host.custom_opp import custom_opp_problem, with_custom_opp
-from collector.host.npus import board_of, cube_cores_of, list_npus
+from collector.host.npus import board_of, check_health, cube_cores_of, list_npus
 from collector.host.stack import installed_vllm
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
@@ -23,6 +23,7 @@ def is_npu_host() -> bool:
 def check_npus() -> Iterator[Check]:
     """Devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
     yield _told("npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container")
+    yield _told("health", _health, "npu-smi info -t health tells its faults; have it repaired")
     yield _told("driver", _driver, "install the driver and firmware of the NPUs")
     cann = cann_version()
     yield Check("cann", cann is not None, cann or "no version file of CANN's is found", _SET_ENV)
@@ -40,6 +41,11 @@ def _devices() -> str:
     cores = cube_cores_of(found[0])
     beside = f", {cores} cube cores" if cores else ""
     return f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{beside}"
+
+
+def _health() -> str:
+    check_health()
+    return ", ".join(sorted({npu.health for npu in list_npus()}))
 
 
 def _driver() -> str:

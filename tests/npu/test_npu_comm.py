@@ -1,5 +1,7 @@
-"""Collectives through the stock ProcessGroupHCCL, on a runtime that moves nothing."""
+"""Collectives through the stock ProcessGroupHCCL, on a runtime whose ranks wait for each other and
+move nothing."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,13 +11,22 @@ from pathlib import Path
 import pytest
 
 from collector.collective import OPERATIONS
+from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
+from collector.comm.gang import GangFailed, GangWork, Rendezvous, run_gang
+from collector.comm.rank_files import have_met, rank_states, read_results
+from collector.comm.timing import collective_timing
+from collector.errors import HostFault
+from collector.topology import Grid
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import parse_call, read_calls
+from tests.npu.fakecann.faults import Fault, for_ranks
 from tests.npu.fakecann.truth import truth_us
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 25.0  # torch_npu is imported within a step
+FIRST_MESSAGE = "HCCL HcclAllReduce(f32[256]:ND, 0, ranks=2)"
 RANKS, CALLS = 2, 8  # one that is looked at, two pilots, and the fewest that are timed
 
 
@@ -42,14 +53,17 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
     assert f"wrong: {every}: the result of rank 0, 1 is wrong" in done.stdout
     assert not (tmp_path / "out").exists()
     calls = Counter(call.text for call in read_calls(log) if call.kind == "HCCL")
-    assert calls == dict.fromkeys(
+    for_and_back = "HCCL HcclBatchSendRecv({bf16[512]:ND, bf16[512]:ND}, "
+    assert calls == {FIRST_MESSAGE: RANKS} | {
+        f"{for_and_back}to={other}, from={other}, ranks=2)": CALLS for other in (0, 1)
+    } | dict.fromkeys(
         (
-            "HCCL HcclAllReduce(bf16[512]:ND, 0)",
-            "HCCL HcclAllGather(bf16[512]:ND)",  # of a rank's input
-            "HCCL HcclReduceScatter(bf16[512]:ND, 0)",  # of a rank's share
-            "HCCL HcclAlltoAll(bf16[256]:ND)",  # to each rank
-            "HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND})",
-            "HCCL HcclBroadcast(bf16[512]:ND, 0)",
+            "HCCL HcclAllReduce(bf16[512]:ND, 0, ranks=2)",
+            "HCCL HcclAllGather(bf16[512]:ND, ranks=2)",  # of a rank's input
+            "HCCL HcclReduceScatter(bf16[512]:ND, 0, ranks=2)",  # of a rank's share
+            "HCCL HcclAlltoAll(bf16[256]:ND, ranks=2)",  # to each rank
+            "HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND}, ranks=2)",
+            "HCCL HcclBroadcast(bf16[512]:ND, 0, ranks=2)",
         ),
         RANKS * CALLS,
     )
@@ -82,3 +96,102 @@ def test_a_window_of_the_stock_profiler_tells_when_each_kernel_of_a_type_ran(fak
     text = "ACLNN aclnnAdd(f32[4,8]:ND, f32[4,8]:ND, i64=1, f32[4,8]:ND)"
     assert {took for _, took in spans} == {round(truth_us(parse_call(text), "Add") * 1000)}
     assert before_ns < spans[0][0] < spans[1][0] < spans[2][0]
+
+
+def bench(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> BenchPlan:
+    """Run a small bench of two ranks."""
+    cases, _ = collectives_of(["all_reduce"], [1024], "bfloat16", [2], [], grid=Grid((2,)), world=2)
+    plan = BenchPlan("npu", Grid((2,)), 2, Mode.EVENT, 1, 0.0, (9, 9), tuple(cases))
+    told = {**environment(fake, devices=RANKS), **environment_}
+    folder.mkdir()
+    run_gang(GangWork(plan, patience_s=PATIENCE_S, environment=told), Rendezvous(RANKS), folder)
+    return plan
+
+
+def failure(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> str:
+    """Why it ended; none of its ranks is left."""
+    with pytest.raises(GangFailed) as error:
+        bench(folder, fake, environment_)
+    assert not any(state.process and state.process.is_alive for state in rank_states(folder))
+    return str(error.value)
+
+
+def with_python(folder: Path, fake: FakeCann, text: str) -> dict[str, str]:
+    """What every rank runs when it starts."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(text)
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{environment(fake)['PYTHONPATH']}"}
+
+
+@pytest.mark.slow
+def test_a_first_message_that_does_not_come_through_blames_no_case(fake: FakeCann, tmp_path: Path):
+    hangs = for_ranks(tmp_path / "faults", Fault("hang", call="HcclAllReduce(", nth=1, device=1))
+    said = failure(tmp_path / "bench", fake, hangs)
+    assert "wait for each other, or for another node, in: a first message over hccl" in said
+    assert not have_met(tmp_path / "bench")
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_in_a_collective_is_named_with_its_case(fake: FakeCann, tmp_path: Path):
+    dies = for_ranks(
+        tmp_path / "faults", Fault("crash", call="HcclAllReduce(bf16", nth=3, device=1)
+    )
+    said = failure(tmp_path / "bench", fake, dies)
+    assert "rank 1 killed by SIGSEGV" in said and "in: all_reduce of 1024 bytes" in said
+    assert have_met(tmp_path / "bench")
+
+
+NEVER_CALLS = """
+import os
+if os.environ.get("RANK") == "1":
+    from collector.comm.buffers import Buffers
+    def never():
+        import time; time.sleep(3600)
+    Buffers._call = lambda self: never
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_calls_is_told_from_one_that_waits_for_its_npu(
+    fake: FakeCann, tmp_path: Path
+):
+    said = failure(tmp_path / "bench", fake, with_python(tmp_path / "site", fake, NEVER_CALLS))
+    assert "; rank 1 keeps the others waiting, in: all_reduce of 1024 bytes" in said
+    assert "in never" in said
+
+
+COMES_LATE = """
+import os, time
+if os.environ.get("RANK") == "1":
+    from collector.comm.clock import Clock
+    made = Clock.begin_together
+    def late(self, after_us):
+        made(self, after_us)
+        time.sleep(0.05)
+    Clock.begin_together = late
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
+    fake: FakeCann, tmp_path: Path
+):
+    folder = tmp_path / "bench"
+    bench(folder, fake, with_python(tmp_path / "site", fake, COMES_LATE))
+    (seen,) = read_results(folder)
+    timing = collective_timing(seen.ranks)
+    assert seen.wrong == (0, 1)  # nothing moves here
+    assert timing.skew_us > 45_000 and timing.rank_max_us > 40_000  # of rank 0, which waited
+    assert timing.duration_us < 25_000
+
+
+def test_ranks_are_not_started_on_an_npu_that_is_broken(
+    fake: FakeCann, tmp_path: Path, monkeypatch
+):
+    for name, value in environment(fake, devices=RANKS).items():
+        if name in ("PATH", "FAKE_NPU_COUNT"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FAKE_NPU_ALARM", "1")
+    with pytest.raises(HostFault, match="health of NPU 1 Alarm"):
+        bench(tmp_path / "bench", fake, {})
+    assert not rank_states(tmp_path / "bench")

@@ -146,8 +146,8 @@ def test_atb_and_registered_kernels_are_written_down_in_order(written: Written):
 
 def test_collectives_are_written_down(written: Written):
     assert written.collectives == [
-        "HCCL HcclAllReduce(bf16[32]:ND, 0)",
-        "HCCL HcclBroadcast(bf16[32]:ND, 0)",
+        "HCCL HcclAllReduce(bf16[32]:ND, 0, ranks=1)",
+        "HCCL HcclBroadcast(bf16[32]:ND, 0, ranks=1)",
     ]
 
 

@@ -50,6 +50,7 @@ class Fault:
             refuse       msprof exits with `count`, and starts nothing
             refuse_export  msprof parses nothing that was recorded before; it exits with `count`
     call    only launches whose line in the log (calls.py) holds this text
+    device  only launches on this one; -1: on any
     kernel  only launches of this OP Type
     nth     of the launches in question, only this one of a process (from 1), or each (0)
     times   at most so often, over all processes; 0: always
@@ -57,6 +58,7 @@ class Fault:
 
     fault: str
     call: str = ""
+    device: int = -1
     kernel: str = ""
     nth: int = 0
     times: int = 0
@@ -92,7 +94,8 @@ class Orders:
     def for_launches(self) -> str:
         """The lines that the runtime reads."""
         return "".join(
-            f"{fault.fault}\t{fault.nth}\t{fault.times}\t{self._state(i)}\t{_words(fault)}\n"
+            f"{fault.fault}\t{fault.nth}\t{fault.times}\t{fault.device}\t{self._state(i)}"
+            f"\t{_words(fault)}\n"
             for i, fault in enumerate(self.faults)
             if fault.fault in _OF_LAUNCHES
         )
@@ -112,6 +115,15 @@ def write_faults(path: Path, *faults: Fault, seed: int = 0) -> Path:
         struck.unlink()
     path.write_text(json.dumps({"seed": seed, "faults": [asdict(fault) for fault in faults]}))
     return path
+
+
+def for_ranks(path: Path, *faults: Fault) -> dict[str, str]:
+    """The environment of processes that no fake msprof starts, so that launches of theirs go
+    wrong."""
+    orders = Orders(faults, folder=_folder(write_faults(path, *faults)))
+    lines = path.with_name(path.name + ".launches")
+    lines.write_text(orders.for_launches())
+    return {"FAKE_CANN_LAUNCH_FAULTS": str(lines)}
 
 
 def ordered() -> Orders:

@@ -49,6 +49,12 @@ int fake_aclnn_launch(struct executor *executor, const struct stream *stream);
 int profiled_launches(void);
 
 /* faults.c: what a launch may do instead of running. */
-void launch_faults(const char *words);
+void launch_faults(const char *words, int device);
+
+/* meeting.c: where the ranks of a group wait for each other. */
+struct meeting;
+void write_root(char *root);
+struct meeting *open_meeting(const char *root, uint32_t ranks, uint32_t rank);
+void meet(struct meeting *meeting, uint32_t ranks);
 
 #endif

@@ -1,8 +1,9 @@
 /* What a launch may do instead of running: crash or hang, as ../faults.py wrote it down.
 
-   FAKE_CANN_LAUNCH_FAULTS names a file of lines `action<TAB>nth<TAB>times<TAB>state<TAB>words...`:
-   the nth launch in this process (0: each) whose line holds one of the words does it, at most
-   `times` times (0: always) over all processes; each time leaves a file `state.N`. */
+   FAKE_CANN_LAUNCH_FAULTS names a file of lines
+   `action<TAB>nth<TAB>times<TAB>device<TAB>state<TAB>words...`: the nth launch on that device (-1:
+   any) in this process (0: each) whose line holds one of the words does it, at most `times` times
+   (0: always) over all processes; each time leaves a file `state.N`. */
 #include "fake.h"
 
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 #define MOST_WORDS 32
 
 struct rule {
-  int hangs, nth, times, seen;
+  int hangs, nth, times, device, seen;
   char *state;
   char *words[MOST_WORDS + 1];
 };
@@ -30,6 +31,7 @@ static void read_rule(char *line) {
   rule->hangs = !strcmp(strsep(&rest, "\t"), "hang");
   rule->nth = atoi(strsep(&rest, "\t"));
   rule->times = atoi(strsep(&rest, "\t"));
+  rule->device = atoi(strsep(&rest, "\t"));
   rule->state = strdup(strsep(&rest, "\t"));
   for (int i = 0; i < MOST_WORDS && rest; i++) rule->words[i] = strdup(strsep(&rest, "\t"));
 }
@@ -47,7 +49,8 @@ __attribute__((constructor)) static void read_rules(void) {
   if (file) fclose(file);
 }
 
-static int concerns(const struct rule *rule, const char *words) {
+static int concerns(const struct rule *rule, const char *words, int device) {
+  if (rule->device >= 0 && rule->device != device) return 0;
   for (int i = 0; rule->words[i]; i++)
     if (strstr(words, rule->words[i])) return 1;
   return 0;
@@ -65,10 +68,10 @@ static int may_fire(const struct rule *rule) {
   return 0;
 }
 
-void launch_faults(const char *words) {
+void launch_faults(const char *words, int device) {
   for (int i = 0; i < rule_count; i++) {
     struct rule *rule = &rules[i];
-    if (!concerns(rule, words)) continue;
+    if (!concerns(rule, words, device)) continue;
     int seen = __atomic_add_fetch(&rule->seen, 1, __ATOMIC_RELAXED);
     if ((rule->nth && seen != rule->nth) || !may_fire(rule)) continue;
     if (rule->hangs)

@@ -42,7 +42,7 @@ __attribute__((constructor)) static void open_log(void) {
 }
 
 void record_line(const struct stream *stream, const char *words, size_t length) {
-  launch_faults(words);
+  launch_faults(words, stream ? stream->device : current_device());
   int profile = profiled_launches();
   if (log_file < 0 && profile < 0) return;
   struct timespec now;

@@ -9,6 +9,7 @@ from collector.host.npus import (
     Board,
     Npu,
     board_of,
+    check_health,
     chip_to_itself,
     cube_cores_of,
     list_npus,
@@ -110,7 +111,17 @@ def npu_smi(tmp_path, monkeypatch):
 
 
 def test_every_chip_of_an_a2_has_its_name_and_memory():
-    assert parse(A2) == (Npu(0, 0, 0, 0, "910B3", 64), Npu(1, 1, 3, 0, "910B3", 64))
+    assert parse(A2) == (Npu(0, 0, 0, 0, "910B3", 64), Npu(1, 1, 3, 0, "910B3", 64, "Warning"))
+
+
+@pytest.mark.parametrize("told", ["Alarm", "Critical", "UNKNOWN"])
+def test_a_broken_npu_is_named_unless_it_is_not_asked_for(tmp_path, npu_smi, told):
+    check_health()  # a warning is nothing that ends a run
+    (tmp_path / "info").write_text(A2.replace("Warning", told))
+    with pytest.raises(HostFault, match=f"health of NPU 1 {told}"):
+        check_health()
+    check_health(count=1)
+    check_health({"ASCEND_RT_VISIBLE_DEVICES": "0"})
 
 
 def test_the_two_dies_of_an_a3_are_two_devices():

@@ -61,7 +61,8 @@ def is_gone(played, folder, tick):
 
 
 def fails_together(played, folder, tick):
-    steps = [{"process": [1, 1], "step": "joining"}, {"step": "comparing"}, {"step": "a case"}]
+    words = ("comparing", "a first message", "a case")
+    steps = [{"process": [1, 1], "step": "joining"}, *({"step": word} for word in words)]
     (folder / "rank-2.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
     played.lead("second")
     raise GangFailed("rank 2 was killed")
