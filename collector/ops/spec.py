@@ -140,6 +140,8 @@ class OpSpec:
     group        what cases share so that they set up together (a weight, a mask)
     packed       the input slots whose numbers torch only stores, by the dtype that is replayed
     npu          how an NPU host launches it
+    placed       the case with each tensor at its own slot, where its row may leave absent inputs
+                 out
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
@@ -167,6 +169,7 @@ class OpSpec:
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
     packed: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     npu: NpuCall = NpuCall()
+    placed: Callable[[Case], Case] = lambda case: case
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""

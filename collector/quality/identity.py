@@ -10,17 +10,26 @@ proves nothing in either direction.
     recorded  Sort     N/A                  its inputs are not told (unverified)
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from collector.case import Case, Slot, case_from_cells, logical_shape, shape_text
+from collector.case import (
+    Case,
+    Slot,
+    case_from_cells,
+    logical_shape,
+    shape_text,
+    split_cell,
+)
 from collector.errors import BadInput
 from collector.vocabulary import (
     FRACTAL_NZ,
     INPUT_CELLS,
+    INPUT_DTYPES,
     INPUT_SHAPES,
     OUTPUT_CELLS,
+    OUTPUT_DTYPES,
     OUTPUT_SHAPES,
     is_absent_dtype,
     is_absent_format,
@@ -31,13 +40,16 @@ from collector.vocabulary import (
 _NOTHING = Slot(None, "", "")
 # aclnnQuantMatmul and GroupedMatmul take scales that were packed into 64 bits as INT64 from torch,
 # and hand them to the kernel as UINT64: the same bytes (op-plugin, QuantBatchMatmulV3 of CANN's
-# ops-nn; every profile of a static W8A8 layer shows UINT64).
+# ops-nn; every profile of a static W8A8 layer shows UINT64). Beside quantised numbers alone: of an
+# Add they are two kernels.
 _PACKED = frozenset({"INT64", "UINT64"})
+_QUANTISED = ("INT8", "INT4", "FLOAT8", "HIFLOAT8", "FLOAT4")
 # Elements of a block's side: CANN pads the last two dimensions of FRACTAL_NZ to whole blocks, 16
 # by 32 bytes.
 _BLOCK_ROWS, _BLOCK_BITS = 16, 256
 
 
+Slots = tuple[Slot, ...]
 Cells = tuple[tuple[str, str], ...]  # what a row says of its tensors, by column
 
 
@@ -58,14 +70,14 @@ class Comparison:
     """Compares launches with one case: most launches of a window say the same, so that each
     wording is read once."""
 
-    def __init__(self, asked: Case):
-        self._asked = asked
+    def __init__(self, asked: Case, placed: Case | None = None):
+        self._asked, self._placed = asked, placed
         self._known: dict[Cells, Identity] = {}
 
     def of(self, cells: Mapping[str, str]) -> Identity:
         told = tensor_cells(cells)
         if told not in self._known:
-            self._known[told] = identity_of(self._asked, cells)
+            self._known[told] = identity_of(self._asked, cells, self._placed)
         return self._known[told]
 
 
@@ -77,26 +89,51 @@ def tensor_cells(cells: Mapping[str, str]) -> Cells:
 def are_told(cells: Cells) -> bool:
     """Whether they tell every tensor of a launch."""
     shapes = (text for name, text in cells if name in (INPUT_SHAPES, OUTPUT_SHAPES))
-    return bool(cells) and not any(is_absent_shape(text.strip('" ')) for text in shapes)
+    is_whole = not any(is_absent_shape(text.strip('" ')) for text in shapes)
+    return bool(cells) and is_whole and have_dtypes(cells)
 
 
-def identity_of(asked: Case, cells: Mapping[str, str]) -> Identity:
-    """Compare the tensors of a case with the cells of a recorded launch."""
+def have_dtypes(cells: Cells) -> bool:
+    """Whether they tell a dtype of every shape that they tell."""
+    told = dict(cells)
+    pairs = ((INPUT_SHAPES, INPUT_DTYPES), (OUTPUT_SHAPES, OUTPUT_DTYPES))
+    return not any(
+        not is_absent_shape(shape) and is_absent_dtype(dtype)
+        for shapes, dtypes in pairs
+        for shape, dtype in zip_longest(
+            split_cell(told.get(shapes, "")), split_cell(told.get(dtypes, "")), fillvalue=""
+        )
+    )
+
+
+def identity_of(asked: Case, cells: Mapping[str, str], placed: Case | None = None) -> Identity:
+    """Compare the tensors of a case with the cells of a recorded launch. `placed` is the case with
+    each tensor at the kernel's own slot, where its row leaves absent inputs out."""
     try:
         recorded = case_from_cells(asked.kernel_type, cells)
     except BadInput as error:
         return Identity(untold=(f"what was recorded cannot be read: {error}",))
-    sides = (
-        _side("input", asked.inputs, recorded.inputs),
-        _side("output", asked.outputs, recorded.outputs),
-    )
+    inputs = (asked.inputs, recorded.inputs, placed.inputs if placed else None)
+    if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in asked.inputs or ()):
+        inputs = (_unpacked(inputs[0]), _unpacked(inputs[1]), _unpacked(inputs[2]))
+    sides = (_side("input", *inputs), _side("output", asked.outputs, recorded.outputs))
     return Identity(
         tuple(text for side in sides for text in side.differences),
         tuple(text for side in sides for text in side.untold),
     )
 
 
-def _side(name: str, asked: Sequence[Slot] | None, recorded: Sequence[Slot] | None) -> Identity:
+def _unpacked(slots: Slots | None) -> Slots | None:
+    """With one name for the two of scales that are packed."""
+    return slots and tuple(
+        replace(slot, dtype="INT64") if _plain_name(slot.dtype) in _PACKED else slot
+        for slot in slots
+    )
+
+
+def _side(
+    name: str, asked: Slots | None, recorded: Slots | None, placed: Slots | None = None
+) -> Identity:
     if not asked:
         # N/A, or columns that the case's source did not have: nothing is asked of this side.
         return Identity()
@@ -105,20 +142,45 @@ def _side(name: str, asked: Sequence[Slot] | None, recorded: Sequence[Slot] | No
     if name == "output":
         asked, recorded = _returned(asked, len(recorded)), _returned(recorded, len(asked))
     differences = _differences(name, asked, recorded)
+    if not differences:
+        return Identity(untold=tuple(_untold(name, asked, recorded)))
     # Where a graph made the kernel its row leaves absent inputs out, elsewhere they keep their
-    # place: tables of static W8A8 layers hold rows of QuantBatchMatmulV3 of either kind.
-    if differences and not _differences(name, _present(asked), _present(recorded)):
-        return Identity()
-    return Identity(differences)
+    # place: tables of static W8A8 layers hold rows of QuantBatchMatmulV3 of either kind. Which
+    # inputs those are the operator tells (`placed`), or nobody: a bias and a scale of one size
+    # look alike.
+    present = _present(asked), _present(recorded)
+    is_left_out = _is_compact(asked) or _is_compact(recorded)
+    if not is_left_out or _differences(name, *present):
+        return Identity(differences)
+    if placed is None or placed == asked:
+        return Identity(untold=(f"which of its {name}s are absent is not told",))
+    return _side(name, placed, recorded)
 
 
-def _returned(slots: Sequence[Slot], others: int) -> Sequence[Slot]:
+def _is_compact(slots: Sequence[Slot]) -> bool:
+    """Whether no slot before the last one that says something says nothing."""
+    present = len(_present(slots))
+    return not any(slot.is_blank for slot in slots[:present])
+
+
+def _untold(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> Iterator[str]:
+    """What the case says of tensors that are there and the row does not."""
+    for number, (wanted, came) in enumerate(zip(asked, recorded, strict=False), 1):
+        if came.shape is None:
+            continue
+        if is_absent_dtype(came.dtype) and not is_absent_dtype(wanted.dtype):
+            yield f"the dtype of {name} {number} is not told"
+        if is_absent_format(came.format) and not is_absent_format(wanted.format):
+            yield f"the format of {name} {number} is not told"
+
+
+def _returned(slots: Slots, others: int) -> Slots:
     """The outputs without those at the end that were not asked for: CANN gives such a one a tensor
     of no elements, which some rows show as an empty cell and others leave out."""
     kept = list(slots)
     while len(kept) > others and kept[-1].shape is None:
         kept.pop()
-    return kept
+    return tuple(kept)
 
 
 def _present(slots: Sequence[Slot]) -> Sequence[Slot]:
@@ -136,17 +198,18 @@ def _differences(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> 
 
 def _is_other(asked: Slot, recorded: Slot) -> bool:
     return not (
-        _is_same_dtype(asked.dtype, recorded.dtype)
+        _is_same_dtype(asked, recorded)
         and _is_same_format(asked, recorded)
         and _is_same_shape(asked, recorded)
     )
 
 
-def _is_same_dtype(asked: str, recorded: str) -> bool:
-    if is_absent_dtype(asked) or is_absent_dtype(recorded):
-        return is_absent_dtype(asked) == is_absent_dtype(recorded)
-    one, other = _plain_name(asked), _plain_name(recorded)
-    return one == other or {one, other} == _PACKED
+def _is_same_dtype(asked: Slot, recorded: Slot) -> bool:
+    """Of a tensor that is there and bears no dtype nothing is known."""
+    if is_absent_dtype(asked.dtype) or is_absent_dtype(recorded.dtype):
+        is_untold = is_absent_dtype(recorded.dtype) and recorded.shape is not None
+        return is_untold or is_absent_dtype(asked.dtype) == is_absent_dtype(recorded.dtype)
+    return _plain_name(asked.dtype) == _plain_name(recorded.dtype)
 
 
 def _plain_name(dtype: str) -> str:
@@ -172,7 +235,7 @@ def _is_same_shape(asked: Slot, recorded: Slot) -> bool:
         # where aclnn makes a tensor of a number of the host it has one element.
         shape = asked.shape if recorded.shape is None else recorded.shape
         return shape is not None and _is_written_empty(shape, asked, recorded)
-    if asked.format.upper() == FRACTAL_NZ:
+    if asked.format.upper() == FRACTAL_NZ and (_lies(asked) or _lies(recorded)):
         return _in_blocks(asked) == _in_blocks(recorded)
     return False
 
@@ -180,6 +243,12 @@ def _is_same_shape(asked: Slot, recorded: Slot) -> bool:
 def _is_written_empty(shape: tuple[int, ...], asked: Slot, recorded: Slot) -> bool:
     is_a_tensor = not is_absent_dtype(asked.dtype) and not is_absent_dtype(recorded.dtype)
     return is_a_tensor and (0 in shape or set(shape) <= {1} and len(shape) <= 1)
+
+
+def _lies(slot: Slot) -> bool:
+    """Whether it is written as it lies in memory. Of two that are written as torch has them
+    nothing is left open: 4,8 and 8,4 lie in one block each."""
+    return logical_shape(slot) != slot.shape
 
 
 def _in_blocks(slot: Slot) -> tuple[int, ...]:

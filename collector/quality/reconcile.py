@@ -129,7 +129,7 @@ def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     those on the tensors of the case, if there are as many of them as were issued."""
     if expected.case is None or len(rows) <= expected.launches:
         return rows, []
-    told = Comparison(expected.case)
+    told = Comparison(expected.case, expected.placed)
     is_own = [told.of(row.cells).is_proved for row in rows]
     if sum(is_own) != expected.launches:
         return rows, []

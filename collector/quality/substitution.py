@@ -12,7 +12,14 @@ from typing import Protocol
 
 from collector.case import Case, is_kernel_type, normal_kernel_type
 from collector.errors import BadInput
-from collector.quality.identity import Cells, Comparison, Identity, are_told, tensor_cells
+from collector.quality.identity import (
+    Cells,
+    Comparison,
+    Identity,
+    are_told,
+    have_dtypes,
+    tensor_cells,
+)
 from collector.vocabulary import ACCELERATOR_CORE, NOT_KNOWN, OP_STATE, core_class
 
 
@@ -45,6 +52,7 @@ class Expectation:
     op_state: str = ""
     core: str = ""
     case: Case | None = None
+    placed: Case | None = None  # with each tensor at its own slot, where that is another
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,8 @@ def substitution_of(
     cores = {core_class(row.cells.get(ACCELERATOR_CORE, "")) for row in counted}
     reasons = (
         _instead_text(instead, asked),
-        _difference(OP_STATE, states, expected.op_state) if not instead else "",
-        _difference(ACCELERATOR_CORE, cores, expected.core) if not instead else "",
+        _difference(OP_STATE, states, "" if instead else expected.op_state),
+        _difference(ACCELERATOR_CORE, cores, "" if instead else expected.core),
         *differs,
     )
     reason = "; ".join(filter(None, reasons))
@@ -93,7 +101,7 @@ def substitution_of(
         is_known = bool(cells)
     else:
         is_known = bool(cells) or not differs
-    is_one = len(instead) <= 1 and len(cores - {""}) <= 1 and (bool(instead) or len(states) == 1)
+    is_one = len(instead) <= 1 and len(cores - {""}) <= 1 and len(states) == 1
     is_filed = is_known and is_one
     more = ", which is not measured for it" if instead and not is_filed else ""
     return Substitution(ran, is_filed, reason + more, cells), identity
@@ -104,14 +112,15 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
     they differ and are the same in all of them."""
     if expected.case is None:
         return None, ()
-    told = Comparison(expected.case)
+    told = Comparison(expected.case, expected.placed)
     found = list(dict.fromkeys(told.of(row.cells) for row in counted))
     if not any(identity.differences for identity in found):
         return next((identity for identity in found if identity.untold), found[0]), ()
     if len(found) > 1:
         return Identity(differences=("its launches differ among themselves",)), ()
     cells = {tensor_cells(row.cells) for row in counted}
-    return found[0], cells.pop() if len(cells) == 1 else ()
+    told_cells = cells.pop() if len(cells) == 1 else ()
+    return found[0], told_cells if have_dtypes(told_cells) else ()
 
 
 def _instead_text(instead: Sequence[str], asked: str) -> str:
@@ -127,8 +136,12 @@ def _whole(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
 
 
 def _difference(what: str, came: set[str], asked: str) -> str:
-    others = sorted(came - {"", asked})
-    return f"{what} {' and '.join(others)} came, {asked} was asked for" if asked and others else ""
+    """Launches of two kinds have no mean, whatever the case says of it."""
+    told = sorted(came - {""})
+    others = " and ".join(name for name in told if name != asked)
+    if asked and others:
+        return f"{what} {others} came, {asked} was asked for"
+    return f"{what} {others} came by turns" if len(told) > 1 else ""
 
 
 def type_of(row: DeviceRow) -> str:

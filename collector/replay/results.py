@@ -15,6 +15,7 @@ from collector.case import Case
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Proof, Provenance
 from collector.ops.floor import floor_us
+from collector.ops.registry import find
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.clock_step import clock_step_us
 from collector.quality.disturbed import doubt, undisturbed
@@ -150,6 +151,7 @@ def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
 
 def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
     record = spec.cases[entry.ordinal].record
+    op = find(record.case.kernel_type)
     return Expectation(
         entry.ordinal,
         record.kernel_type,
@@ -160,6 +162,7 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
         # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
         case=record.case if spec.backend == "npu" else None,
+        placed=op.placed(record.case) if op else None,
     )
 
 

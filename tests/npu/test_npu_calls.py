@@ -83,7 +83,7 @@ def test_the_row_is_what_a_profile_of_the_call_would_show(replayed, kernel):
     found = {}
     for number, row in enumerate(replayed[kernel]):
         (own,) = (call for call in row.calls if is_own(kernel, call))
-        found[number] = identity_of(row.case, cells_of(own))
+        found[number] = identity_of(row.case, cells_of(own), find(kernel).placed(row.case))
     different = {number for number, identity in found.items() if identity.differences}
     assert different == set(DIFFERENT.get(kernel, {})), found
     untold = any(identity.untold and not identity.differences for identity in found.values())

@@ -60,6 +60,7 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
         traffic=lambda case: op.traffic(place(case)),
         runtime=lambda case: op.runtime(place(case)),
         untold=lambda case: op.untold(place(case)),
+        placed=place,
         constraints=(
             Constraint(
                 "a graph leaves absent inputs out, and this one fits several slots", is_told

@@ -5,6 +5,7 @@ slots; a fourth and last one is told by its dtype and size.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, d
 _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
 _OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
+_NOTHING = Slot(None, "", "")
 _LAST_DIMENSION = 65535
 _BY_COLUMN, _BY_TOKEN = False, True
 # What A2 and A3 take: the dtypes of the scale and of the bias, by the output's and by whether
@@ -58,6 +60,15 @@ def _meaning(case: Case, last: Slot) -> str:
     if _output(case) == "INT8":
         return "offset"
     return "pertoken_scale" if product and last.shape == (product.m,) else "bias"
+
+
+def _placed(case: Case) -> Case:
+    """The case with a fourth and last input at the slot of what it is."""
+    *inputs, last = case.inputs or (_NOTHING,)
+    if len(inputs) != _OFFSET or last.shape is None:
+        return case
+    blanks = _SLOTS.index(_meaning(case, last)) - _OFFSET
+    return replace(case, inputs=(*inputs, *[_NOTHING] * blanks, last))
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -179,6 +190,7 @@ OP = OpSpec(
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
+    placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
         inputs_are(("INT8",), (_X1, _X2)),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
+from collector.ops.registry import find
 from collector.quality.identity import Comparison, are_told, identity_of, tensor_cells
 from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 
@@ -48,7 +49,7 @@ SAME = [
     # A tensor of no elements has an empty cell.
     ("0,8 FLOAT ND -> 0,8 FLOAT ND", "() FLOAT ND -> () FLOAT ND"),
     # Scales packed into 64 bits: aclnn calls INT64 UINT64.
-    ("8 INT64 ND -> 8 FLOAT ND", "8 UINT64 ND -> 8 FLOAT ND"),
+    ("4,8 INT8 ND; 8 INT64 ND -> 8 FLOAT ND", "4,8 INT8 ND; 8 UINT64 ND -> 8 FLOAT ND"),
     # Every prefix of a dtype, every name of a plain layout, and none.
     ("2,3,4 BF16 ND -> 2,3,4 DT_FLOAT ND", "2,3,4 DT_BF16 NCL -> 2,3,4 FLOAT NCHW"),
     ("4,8 FLOAT -> 4,8 FLOAT", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
@@ -56,11 +57,6 @@ SAME = [
     ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("30,41 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("5,30,64 INT8 FRACTAL_NZ -> 4 FLOAT ND", "5,2,2,16,32 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
-    # Rows of a graph leave absent inputs out.
-    (
-        "4 INT8 ND; 4 INT8 ND; 8 INT32 ND -> 4 FLOAT ND",
-        "4 INT8 ND; 4 INT8 ND; -; 8 INT32 ND -> 4 FLOAT ND",
-    ),
     # An output that was not asked for is a tensor of no elements.
     ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; () FLOAT ND"),
 ]
@@ -78,7 +74,18 @@ OTHER = [
     ("4,8 FLOAT ND; -; -> 4,8 FLOAT ND", "4,8 FLOAT ND; () FLOAT ND -> 4,8 FLOAT ND"),
     ("0,8 FLOAT ND -> 0,8 FLOAT ND", "() DT_BF16 ND -> () FLOAT ND"),
     ("8 INT64 ND -> 8 FLOAT ND", "8 INT32 ND -> 8 FLOAT ND"),
+    ("4,8 INT8 ND; 8 INT64 ND -> 8 FLOAT ND", "4,8 INT8 ND; 8 INT32 ND -> 8 FLOAT ND"),
+    # Numbers of 64 bits beside nothing quantised, and those that come back, are no packed scales.
+    ("8 INT64 ND -> 8 INT64 ND", "8 UINT64 ND -> 8 INT64 ND"),
+    ("4 INT8 ND; 8 INT64 ND -> 8 INT64 ND", "4 INT8 ND; 8 UINT64 ND -> 8 UINT64 ND"),
+    # An optional input at another's place: a bias for a scale.
+    (
+        "4 INT32 ND; 8 FLOAT ND; -; 8 FLOAT ND; 1 FLOAT ND -> 4 FLOAT ND",
+        "4 INT32 ND; -; 8 FLOAT ND; 8 FLOAT ND; 1 FLOAT ND -> 4 FLOAT ND",
+    ),
     ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "32,48 DT_BF16 ND -> 4 FLOAT ND"),
+    # Two tensors of which each fills one block in part.
+    ("4,8 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "8,4 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("30,50 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; 4 FLOAT ND"),
 ]
@@ -100,17 +107,42 @@ def test_a_difference_names_the_slot_and_both_sides():
     assert found.differences == ("input 2: nothing came, 16,64 DT_BF16 ND was asked for",)
 
 
+_NO_FORMATS = ("the format of input 1 is not told", "the format of output 1 is not told")
+
+
 @pytest.mark.parametrize(
     ("recorded", "untold"),
     [
         ("N/A -> N/A", ("its inputs are not told", "its outputs are not told")),
         ("4,8 FLOAT ND -> N/A", ("its outputs are not told",)),
         ("", ("its inputs are not told", "its outputs are not told")),
+        ("4,8 - ND -> 4,8 FLOAT ND", ("the dtype of input 1 is not told",)),
+        ("4,8 FLOAT -> 4,8 FLOAT N/A", _NO_FORMATS),
     ],
 )
 def test_what_was_not_recorded_proves_nothing(recorded, untold):
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", recorded)
     assert (found.differences, found.untold, found.is_proved) == ((), untold, False)
+
+
+@pytest.mark.parametrize("is_graph_s", [True, False])
+def test_where_absent_inputs_are_left_out_their_places_are_not_told(is_graph_s):
+    """Rows of a graph leave them out, elsewhere they keep their place."""
+    rows = ("4 INT8 ND; 8 FLOAT ND -> 4 FLOAT ND", "4 INT8 ND; -; 8 FLOAT ND -> 4 FLOAT ND")
+    found = compared(*(rows if is_graph_s else rows[::-1]))
+    assert (found.differences, found.is_proved) == ((), False)
+    assert found.untold == ("which of its inputs are absent is not told",)
+
+
+def test_where_they_are_the_operator_tells():
+    tensors, out = ("4,8 INT8 ND", "8,4 INT8 ND", "4 FLOAT ND"), " -> 4,4 DT_BF16 ND"
+    asked, of_tokens = "; ".join((*tensors, "4 FLOAT ND")), "; - ; - ; 4 FLOAT ND"
+    case = case_from_cells("QuantBatchMatmulV3", cells(asked + out))
+    placed = find("QuantBatchMatmulV3").placed(case)
+    recorded = "; ".join(tensors)
+    assert identity_of(case, cells(recorded + of_tokens + out), placed).is_proved
+    as_bias = identity_of(case, cells(recorded + "; - ; 4 FLOAT ND" + out), placed)
+    assert as_bias.differences[0] == "input 5: 4 FLOAT ND came, nothing was asked for"
 
 
 def test_of_what_the_case_does_not_say_nothing_is_asked():
@@ -124,7 +156,7 @@ def test_cells_that_are_none_prove_nothing():
 
 def test_whole_rows_alone_tell_what_ran():
     assert are_told(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
-    for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", ""):
+    for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", "4 - ND -> 4 FLOAT ND", ""):
         assert not are_told(tensor_cells(cells(row)))
     assert not are_told(())
 

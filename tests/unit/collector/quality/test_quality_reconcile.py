@@ -270,6 +270,19 @@ def test_a_kernel_of_the_ai_cpu_is_no_measurement_of_one_of_its_cores(asked, cam
         assert found.substitution == Substitution("Add", is_filed, reason)
 
 
+@pytest.mark.parametrize(
+    ("column", "came"), [(OP_STATE, ("static", "dynamic")), (ACCELERATOR_CORE, ("AI_CPU", "MIX"))]
+)
+def test_launches_of_two_kinds_have_no_mean(column, came):
+    first, *launches, last = _case("Add")
+    rows = [
+        replace(row, cells={**row.cells, column: came[place % 2]})
+        for place, row in enumerate(launches)
+    ]
+    found = _attributed([first, *rows, last]).substitution
+    assert found.reason.endswith("came by turns") and not found.is_filed
+
+
 def test_the_index_of_a_compiled_variant_is_no_part_of_a_type():
     rows = _case("muls_add_kernel_1")
     found = attribute(rows, [Expectation(0, "muls_add_kernel", 4, 2)])[0]
@@ -337,6 +350,13 @@ def test_another_operator_is_filed_where_all_its_tensors_were_recorded():
     for cells in (NOT_TOLD, SORT | {"Output Shapes": "N/A"}):
         assert not _of_sort(*[("Mul", cells)] * 4).substitution.is_filed
     assert not _of_sort(*[("0", SORT)] * 4).substitution.is_filed
+
+
+def test_other_tensors_without_a_dtype_are_no_case():
+    halved = SORT | {INPUT_SHAPES: '"8,64"', "Input Data Types": "N/A"}
+    found = _of_sort(*[("Sort", halved)] * 4)
+    assert not found.substitution.is_filed and found.substitution.cells == ()
+    assert "8,64" in found.substitution.reason
 
 
 @pytest.mark.parametrize("times", [2, 3])
