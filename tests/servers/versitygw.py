@@ -1,9 +1,11 @@
 """A real S3 server for tests: versitygw, built from its Go module and started on loopback.
 
-The build is cached outside the checkout by the hash of what goes in. A test may kill the server
-and start it again on the same folder and port, as a machine that loses power does.
+The build is cached outside the checkout by the hash of what goes in; of several processes that
+want it one builds, and the others wait. A test may kill the server and start it again on the same
+folder and port, as a machine that loses power does.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -41,10 +43,10 @@ def executable() -> Path:
         return cached
     _require_go()
     cached.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
-        built = Path(folder) / "versitygw"
-        _build(built)
-        built.replace(cached)
+    with (cached.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not cached.exists():
+            _build_in(cached)
     return cached
 
 
@@ -208,6 +210,14 @@ def _require_go() -> None:
     version = re.search(r"go(\d+)\.(\d+)", said.stdout)
     if version and (int(version[1]), int(version[2])) < _OLDEST_GO:
         raise NoServer(f"{said.stdout.strip()} is too old (https://go.dev/dl); then: {_COMMAND}")
+
+
+def _build_in(cached: Path) -> None:
+    """The file appears when it is whole."""
+    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
+        built = Path(folder) / "versitygw"
+        _build(built)
+        built.replace(cached)
 
 
 def _build(target: Path) -> None:
