@@ -337,4 +337,9 @@ class _Round:
         taken += self._reserved(self._todo(), launched)
         left = max(0, desired.workers - taken)
         yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
-        yield from queueing(desired, self._live, theirs)
+        half = {
+            name: stops.why
+            for name, stops in self._suspensions.items()
+            if stops.holds_nodes_in_vain
+        }
+        yield from queueing(desired, self._live, theirs, half)

@@ -45,6 +45,11 @@ class Suspension:
     why: str  # one sentence for a person
 
     @property
+    def holds_nodes_in_vain(self) -> bool:
+        """Whether pods of a gang wait for another one, on nodes that nobody else may use."""
+        return self.reason == "GangIncomplete"
+
+    @property
     def advice(self) -> str:
         """What a person can do about it; empty where another Event says so."""
         return _ADVICE.get(self.reason, "")

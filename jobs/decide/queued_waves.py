@@ -5,7 +5,7 @@ because one is not ready in time. So a Job asks for one pod, or in a large fleet
 what is admitted already, and it ends within a quarter of an hour.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from collector.counting import counted
 from jobs.decide.actions import Announce, Delete, Launch
@@ -82,11 +82,16 @@ def queued_launches(
 
 
 def queueing(
-    desired: Desired, live: Sequence[JobView], jobs: Sequence[JobView]
+    desired: Desired,
+    live: Sequence[JobView],
+    jobs: Sequence[JobView],
+    half: Mapping[str, str],
 ) -> Iterator[Announce | Delete]:
     """What to do about the `jobs` that somebody else starts. One that waits is deleted where the
     campaign is paused, for it would begin when its turn comes, and where it asks for so much that
-    it may wait for ever. Its shards go into another wave.
+    it may wait for ever. So is a gang that was admitted and of which a pod does not begin (`half`:
+    why): nobody may suspend it, and the others hold their nodes meanwhile. Its shards go into
+    another wave, which queues behind those that wait.
 
     Example: 100 pods are admitted. A Job that waits for 51 pods is deleted; one that waits for 50
     stays.
@@ -94,7 +99,9 @@ def queueing(
     most = max(1, _pods(live, suspended=False) // _HOPELESS_PART)
     for job in jobs:
         waits = job.suspended and not job.active and (job.queue or desired.kueue)
-        if job.given_up:
+        if job.name in half and not job.suspended:
+            yield Delete(job.name, f"{half[job.name]}; it goes into the queue again")
+        elif job.given_up:
             yield Delete(job.name, "Kueue tries it no more; its shards go into another wave")
         elif waits and desired.paused:
             yield Delete(job.name, "the campaign is paused, and Kueue would start it")

@@ -243,6 +243,26 @@ def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
     assert stops.why == "the others of its gang wait for p9: 0/4 nodes"
 
 
+def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_queue_again():
+    """Nobody but the queue may suspend it, and where that knows nothing of pods that are not ready
+    in time, its nodes would be held for ever."""
+    cluster = PlayedCluster(desired(shards=0, queue="team", kueue=True), nodes=FOUR)
+    cluster.look()
+    job = gang_job_running(cluster)
+    cluster.jobs[job.name] = replace(job, queue="team")
+    waits = PodView(
+        "p9", "u9", job.name, 1, "", "Pending", unschedulable="0/4 nodes", in_state_s=601
+    )
+    cluster.pods = [cluster.pods[0], waits]
+    acts = cluster.look()
+    assert not [a for a in acts if isinstance(a, Suspend)]
+    (gone,) = [a for a in acts if isinstance(a, Delete)]
+    assert gone.job == job.name
+    assert gone.why == "the others of its gang wait for p9: 0/4 nodes; it goes into the queue again"
+    cluster.play()
+    assert set(cluster.committed.values()) == {Outcome.OK}
+
+
 def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     """They are tried again, wherever there is room then; nobody is struck for it."""
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
@@ -291,7 +311,7 @@ def test_with_a_queue_a_gang_asks_for_all_of_its_pods_beside_the_others():
     assert [launch.cap for launch in found if launch.wave.is_gang] == [3]
     assert [launch.cap for launch in found if not launch.wave.is_gang] == [1]
     live = [replace(job, suspended=True) for job in cluster.jobs.values()]
-    assert not [a for a in queueing(cluster.wanted, live, live) if isinstance(a, Delete)]
+    assert not [a for a in queueing(cluster.wanted, live, live, {}) if isinstance(a, Delete)]
     cluster.play()
     assert len(cluster.committed) == 8
     assert not [a for a in cluster.announced if isinstance(a, Announce)]

@@ -262,7 +262,7 @@ def test_the_example_of_queued_jobs(admitted, asked):
 def test_the_example_of_a_queued_job_that_may_wait_for_ever(waits_for, is_deleted):
     waiting = queued_job(waits_for, suspended=True)
     live = [queued_job(100), waiting]
-    found = list(queueing(desired(10, workers=400, queue="team", kueue=True), live, [waiting]))
+    found = list(queueing(desired(10, workers=400, queue="team", kueue=True), live, [waiting], {}))
     assert any(isinstance(action, Delete) for action in found) is is_deleted
 
 
