@@ -152,8 +152,11 @@ def collectives_of(
     world: int,
 ) -> tuple[list[Collective], list[LeftOut]]:
     """The cases of all combinations, by operation and group as they are run, and those that cannot
-    be. A tier that has several groups is measured with one alone, and with all at once. Without
-    `tiers` a group is made of the nearest ranks."""
+    be: a group of the size may be of no such tier. A tier that has several groups is measured with
+    one alone, and with all at once. Without `tiers` a group is made of the nearest ranks. BadInput
+    for what no combination could mean."""
+    if wrong := [tier for tier in tiers if not 0 <= tier <= grid.innermost_tier]:
+        raise BadInput(f"tier {wrong[0]}: the grid {grid} has tiers 0 to {grid.innermost_tier}")
     found: list[Collective] = []
     left_out: list[LeftOut] = []
     for operation in _known(operations):
@@ -161,7 +164,8 @@ def collectives_of(
             if group_size < 2:
                 raise BadInput(f"a group of {group_size}: at least 2 ranks are wanted")
             for tier in dict.fromkeys(tiers or (grid.natural_tier(group_size),)):
-                there = len(grid.groups(group_size, tier, world))
+                is_there = grid.has_group(group_size, tier, world)
+                there = len(grid.groups(group_size, tier, world)) if is_there else 0
                 for together in (False, True) if there > 1 else (False,):
                     for size in sizes:
                         case = Collective(operation, size, dtype, group_size, tier, together)

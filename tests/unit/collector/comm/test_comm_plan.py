@@ -56,6 +56,10 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason():
         "no group of 32 ranks of tier 0 among 16 ranks",
     }
     assert not cases
+    # Of all sizes and tiers that are asked for, no four ranks lie in one package of two.
+    cases, left_out = planned(["all_reduce"], [32], [2, 4], tiers=[1, 2])
+    assert {(case.group_size, case.tier) for case in cases} == {(2, 1), (2, 2), (4, 1)}
+    assert [one.reason for one in left_out] == ["no group of 4 ranks of tier 2 among 16 ranks"]
     cases, left_out = planned(["all_to_all", "all_reduce"], [3, 32, 40], [16])
     assert [(case.operation, case.message_bytes) for case in cases] == [
         ("all_to_all", 32),
@@ -73,6 +77,11 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason():
 def test_a_mistake_is_refused_by_name(operations, sizes, words):
     with pytest.raises(BadInput, match=words):
         planned(operations, [1024], sizes)
+
+
+def test_a_tier_that_the_grid_does_not_have_is_refused():
+    with pytest.raises(BadInput, match="tier 3: the grid 48 8 2 has tiers 0 to 2"):
+        planned(["all_reduce"], [1024], [2], tiers=[3])
 
 
 def test_every_rank_reads_the_plan_that_was_written():
