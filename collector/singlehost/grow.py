@@ -1,6 +1,6 @@
 """More rows for a tree: each file gets cases on the grid of its kernel, without durations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -23,7 +23,7 @@ from collector.shapes.lines import between
 from collector.shapes.model_rows import products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
 from collector.singlehost.tree_source import record_of_row
-from collector.singlehost.version_files import TreeRow, VersionFiles
+from collector.singlehost.version_files import VersionFiles
 from collector.vocabulary import RUNTIME_PREFIX
 
 GIB = 1 << 30
@@ -59,38 +59,39 @@ class GridOptions:
     standard: str = ""
 
 
-def grow(folder: Path, options: GridOptions, *, write: bool = True) -> tuple[Grown, ...]:
-    """Add rows to the files of a version folder, kernel by kernel; a file is written whole, or not
-    at all. What was done is found there another time, so that the same options over again add what
-    a kill has left undone, or nothing. Raises BadInput where there is nothing of a tree, a file of
-    it cannot be read, or somebody else writes them meanwhile."""
-    before = _stamps(folder)
-    files = VersionFiles.read(folder)
-    if not files.kernel_types:
+def grow(folder: Path, options: GridOptions, *, write: bool = True) -> Iterator[Grown]:
+    """Add rows to the files of a version folder, one kernel after the other, each as it comes; a
+    file is written whole, or not at all. What was done is found there another time, so that the
+    same options over again add what is left. Only one kernel's rows are in memory at once.
+
+    BadInput for a folder without any, and where another command has written the tree meanwhile.
+    """
+    kernel_types = VersionFiles.read(folder).kernel_types
+    if not kernel_types:
         raise BadInput(
             "no {KernelType}.csv in this folder, whose rows say dtypes and formats; "
             "`opmeter parse` makes some",
             path=folder,
         )
-    by_kernel: dict[str, list[TreeRow]] = {}
-    for row in files.rows():
-        by_kernel.setdefault(row.place.kernel_type, []).append(row)
-    grown = []
-    for kernel_type, rows in by_kernel.items():
-        records = [record_of_row(kernel_type, row.cells) for row in rows]
-        found = _grown(kernel_type, records, options)
-        grown.append(found)
+    before = _stamps(folder)
+    for kernel_type in kernel_types:
+        files = VersionFiles.read(folder, (kernel_type,))
+        found = _grown(
+            kernel_type, [record_of_row(kernel_type, row.cells) for row in files.rows()], options
+        )
         for record in found.chosen.records if found.chosen else ():
             files.append(kernel_type, case_cells(record))
-    if write:
-        if _stamps(folder) != before:
-            raise BadInput(
-                "another command has changed this tree since it was read, and what it wrote would "
-                "be lost; nothing is written: run this one again when the other has ended",
-                path=folder,
-            )
-        files.write()
-    return tuple(grown)
+        if write:
+            if _stamps(folder) != before:
+                raise BadInput(
+                    f"another command has changed this tree since it was read, and what it wrote "
+                    f"would be lost; nothing is written of {kernel_type} and those behind it: run "
+                    "this one again when the other has ended",
+                    path=folder,
+                )
+            files.write()
+            before = _stamps(folder)
+        yield found
 
 
 def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:

@@ -79,13 +79,14 @@ def grid_verb(
         release=USUAL_RELEASE,
         standard=standard or "",
     )
-    grown = grow(folder, options, write=not dry_run)
-    for one in grown:
+    added, is_any = 0, False
+    for one in grow(folder, options, write=not dry_run):
         say(_line(one))
-    added = sum(len(one.chosen.records) for one in grown if one.chosen)
+        added += len(one.chosen.records) if one.chosen else 0
+        is_any = is_any or (one.chosen is not None and _is_anything(one.chosen))
     verb = "would be added" if dry_run else "added"
     say(f"{counted(added, 'row')} {verb} to {folder}")
-    return 0 if any(one.chosen and _is_anything(one.chosen) for one in grown) else 1
+    return 0 if is_any else 1
 
 
 def _room(most_gib: float, reserve_gib: float) -> float | None:

@@ -12,7 +12,8 @@ from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.shapes.models import find_decoder
-from collector.singlehost.grow import GridOptions, grow
+from collector.singlehost import grow as growing
+from collector.singlehost.grow import GridOptions
 from collector.singlehost.parse import parse
 from collector.singlehost.tree_source import read_tree
 from tests.fixtures.op_rows import rows_of
@@ -30,6 +31,10 @@ _ATTENTION = (
 
 def options(*, rows=5, seed=0, largest_gib=32.0, models=()):
     return GridOptions(rows, seed, largest_gib, tuple(map(find_decoder, models)), RELEASE)
+
+
+def grow(folder, said, **more):
+    return tuple(growing.grow(folder, said, **more))
 
 
 @pytest.fixture
@@ -130,7 +135,7 @@ def test_the_same_seed_makes_the_same_bytes_in_two_fresh_processes(tree, tmp_pat
     program = (
         "import sys; from pathlib import Path\n"
         "from collector.singlehost.grow import GridOptions, grow\n"
-        f"grow(Path(sys.argv[1]), GridOptions(7, 3, 32.0, (), {RELEASE!r}))"
+        f"list(grow(Path(sys.argv[1]), GridOptions(7, 3, 32.0, (), {RELEASE!r})))"
     )
     found = []
     for name, hashing in (("one", "1"), ("two", "2")):
