@@ -1,5 +1,6 @@
-"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault, and
-one in twenty is cast, transposed or split on its way to its kernel.
+"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault, one
+in twenty is cast, transposed or split on its way to its kernel, and one in twenty is answered by a
+custom OPP that has a function of CANN's name.
 
 The fake's durations follow from the call alone. What a case has to measure is found by launching
 it once, alone, outside of every session; the campaign must come to the same number or to none.
@@ -9,7 +10,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,13 @@ from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.verify import verify
+from collector.measurement import Library
+from collector.ops.launched import launched_by
 from collector.ops.registry import all_ops
-from collector.record import write_table
+from collector.record import CaseRecord, write_table
 from collector.row import recorded_of
 from collector.store import open_store
+from collector.vocabulary import LIBRARY
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_alone
@@ -32,6 +37,7 @@ from tests.npu.fakecann.build import environment
 from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.faults import Fault, struck, write_faults
 from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.fakecann.libraries import answered_by, write_custom_opp
 from tests.npu.fakecann.truth import truth_us
 from tests.npu.many_cases import many
 from tests.npu.replayed import replay
@@ -67,10 +73,48 @@ FAULTS = (
 )
 
 
+# Kernels that a custom OPP has too; of every third case CANN's own is asked for. The function of
+# the last one takes an argument more than CANN's, so that nobody may call it.
+IN_BOTH = (
+    *("MoeGatingTopKSoftmax", "MoeInitRoutingV3", "MoeReRouting", "MoeTokenPermute", "ReduceSum"),
+    *("MoeTokenUnpermute", "DynamicQuant", "ApplyRotaryPosEmb", "InterleaveRope"),
+    "IncreFlashAttention",
+)
+FOREIGN = "SwiGluGrad"
+
+
+@pytest.fixture(scope="module")
+def custom_opp(tmp_path_factory):
+    """The environment that names it."""
+    taken = {
+        function.name: (function.arguments + "." * (kernel == FOREIGN), function.has_numbers)
+        for kernel in (*IN_BOTH, FOREIGN)
+        for function in launched_by(kernel)
+    }
+    folder = write_custom_opp(tmp_path_factory.mktemp("opp") / "vendor", taken)
+    return {"ASCEND_CUSTOM_OPP_PATH": str(folder)}
+
+
 @pytest.fixture(scope="module")
 def cases():
     rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_alone(op.kernel)]
-    return list(completed_records(many(rows, CASES)))
+    return list(_asking_for_cann(completed_records(many(rows, CASES))))
+
+
+def _asking_for_cann(records) -> Iterator[CaseRecord]:
+    number = 0
+    for record in records:
+        if record.kernel_type in IN_BOTH:
+            number += 1
+            if number % 3 == 0:
+                record = replace(record, extra={**record.extra, LIBRARY: "cann"})
+        yield record
+
+
+def _library(record: CaseRecord) -> Library:
+    """Whose kernel answers."""
+    is_custom = record.kernel_type in IN_BOTH and record.extra.get(LIBRARY) != "cann"
+    return Library.VLLM_ASCEND if is_custom else Library.CANN
 
 
 @pytest.fixture(scope="module")
@@ -109,18 +153,24 @@ def became(call: Recorded | None) -> Sequence[Part]:
 
 
 @pytest.fixture(scope="module")
-def truths(own_calls):
+def truths(own_calls, cases, custom_opp):
     """case id -> what it takes, or None where torch_npu refuses the call; without those of which
     something else became."""
+    records = {record.case_id: record for record in cases}
     return {
-        case: None if call is None else truth_us(call, kernel_of(call))
+        case: None if call is None else _truth_us(call, records[case], custom_opp)
         for case, call in own_calls.items()
         if not became(call)
     }
 
 
+def _truth_us(call: Recorded, record: CaseRecord, custom_opp: Mapping[str, str]) -> float:
+    environment = {} if record.extra.get(LIBRARY) == "cann" else custom_opp
+    return truth_us(call, answered_by(call.name, kernel_of(call), environment))
+
+
 @pytest.fixture(scope="module")
-def state(fake, cases, tmp_path_factory):
+def state(fake, cases, custom_opp, tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
     store, table = open_store(str(folder / "data")), write_table(cases)
     store.put(keys.source("faulty", sha256_hex(table)), table)
@@ -134,6 +184,7 @@ def state(fake, cases, tmp_path_factory):
         "FAKE_NPU_SOC": "Ascend910B3",
         "OPMETER_LOCKS": str(folder / "locks"),
         "TMPDIR": str(folder),
+        **custom_opp,
     }
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
     program = "import sys; from jobs.cli import main; sys.exit(main())"
@@ -201,6 +252,18 @@ def test_every_number_is_filed_under_what_ran(state, own_calls):
         assert mean_us in [pytest.approx(part.duration_us(call), abs=1e-6) for part in parts]
         filed += 1
     assert filed > 0.4 * len(changed)
+
+
+def test_every_number_says_whose_kernel_answered(state, answered, cases):
+    numbers = [row for row in state.measurements.to_pylist() if row["outcome"] == "ok"]
+    wanted = {record.case_id: _library(record) for record in cases}
+    told = [(row, row["asked"] or row["case"]) for row in numbers]
+    in_both = [(row, case) for row, case in told if row["kernel_type"] in IN_BOTH]
+    assert not [row for row, case in in_both if row["library"] != wanted[case]]
+    by_custom = [case for _, case in told if wanted.get(case) is Library.VLLM_ASCEND]
+    assert len(set(by_custom)) > 0.04 * len(cases)
+    foreign = [answered[r.case_id] for r in cases if r.kernel_type == FOREIGN]
+    assert foreign and {found.outcome.value for found in foreign} == {"unsupported"}
 
 
 def test_what_torch_npu_refuses_is_not_measured(answered, truths):

@@ -26,7 +26,9 @@ PUT = case_record("IndexPutV2", "20,8;6,8;1;1;6", "20,8")
 PUT = replace(PUT, cells={**PUT.cells, "Input Data Types": "FLOAT;FLOAT;INT64;INT64;INT64"})
 STRIDED = case_record("AsStrided", "768;3;3;1", "2,3,64")
 STRIDED = replace(STRIDED, cells={**STRIDED.cells, "Input Data Types": "FLOAT;INT64;INT64;INT64"})
-CASES = [SORT, OUTER, WIDE, ABS, PUT, STRIDED]
+SCATTER = case_record("ScatterElementsV2", "20,6;5,6;5,6", "20,6")
+SCATTER = replace(SCATTER, cells={**SCATTER.cells, "Input Data Types": "FLOAT;INT64;FLOAT"})
+CASES = [SORT, OUTER, WIDE, ABS, PUT, STRIDED, SCATTER]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def test_what_the_profiler_told_is_proved_and_what_it_did_not_is_not(ran):
     assert {m.outcome for m in told.values()} == {Outcome.OK}, ran.result.measurements
     proofs = {kernel: m.identity for kernel, m in told.items()}
     assert proofs.pop("AsStrided") is Proof.UNVERIFIED
-    assert set(proofs.values()) == {Proof.PROVED} and len(proofs) == 5
+    assert set(proofs.values()) == {Proof.PROVED} and len(proofs) == 6
 
 
 def test_without_shapes_the_type_alone_is_known(bench, ran):
@@ -70,6 +72,16 @@ def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(bench, ran):
 def test_indices_that_cann_narrows_are_those_of_the_kernel(bench, ran):
     _, filed = told(bench, ran, "sorted_put", PUT)
     assert dict(filed.recorded)["Input Data Types"].endswith(";INT32")
+
+
+def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(bench, ran):
+    asked, filed = told(bench, ran, "turned_scatter", SCATTER)
+    assert asked.reason.startswith("input 1: 6,20 FLOAT ND came, 20,6 FLOAT ND was asked for")
+    assert dict(filed.recorded)["Input Shapes"] == '"6,20;6,5;6,5"'
+    assert dict(filed.recorded)["Input Data Types"] == "FLOAT;INT32;FLOAT"
+    casts, transposes = filed.companions  # in order of their names
+    assert (casts.kernel_type, transposes.kernel_type) == ("Cast", "Transpose")
+    assert transposes.count == 4 * casts.count
 
 
 def test_a_product_over_one_element_is_a_number_of_mul(bench, ran):

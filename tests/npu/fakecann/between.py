@@ -6,6 +6,8 @@ device saw; what it does not concern stays one.
 
     casts         inputs of 16 bits become FLOAT in a Cast before, outputs in one behind
     transposes    the first input is transposed in a kernel of its own
+    turned_scatter  of another dimension than the last: all is transposed first, and indices
+                  become INT32 (aclnn_scatter.cpp of ops-nn)
     splits        two launches of half of the rows each
     sort_in_float CANN sorts BF16 as FLOAT (aclnn_sort.cpp of ops-math)
     sorted_put    IndexPutV2 sorts its indices, as INT32, before it puts
@@ -86,6 +88,29 @@ def _transposes(kernel: str, cells: Cells) -> Sequence[Part]:
     return moved, Part(kernel, {**cells, _IN_SHAPES: _with(cells[_IN_SHAPES], turned)})
 
 
+def _turned_scatter(kernel: str, cells: Cells) -> Sequence[Part]:
+    if kernel != "ScatterElementsV2":
+        return ()
+    shapes = cells[_IN_SHAPES].strip('"').split(";")
+    dtypes = cells[_IN_DTYPES].split(";")
+    turned = [",".join(reversed(shape.split(","))) for shape in shapes]
+    narrow = [dtypes[0], "INT32", *dtypes[2:]]
+    index, out = shapes[1], _slot(cells[_OUT_SHAPES], 0)
+    pairs = zip(shapes, turned, narrow, strict=True)
+    scattered = {
+        **cells,
+        _IN_SHAPES: f'"{";".join(turned)}"',
+        _IN_DTYPES: ";".join(narrow),
+        _OUT_SHAPES: f'"{turned[0]}"',
+    }
+    return (
+        Part("Cast", _one(index, dtypes[1], index, "INT32")),
+        *(Part("Transpose", _one(shape, dtype, end, dtype)) for shape, end, dtype in pairs),
+        Part(kernel, scattered),
+        Part("Transpose", _one(turned[0], dtypes[0], out, dtypes[0])),
+    )
+
+
 def _splits(kernel: str, cells: Cells) -> Sequence[Part]:
     rows, *others = _slot(cells[_IN_SHAPES], 0).split(",")
     if not rows or int(rows) < 2:
@@ -161,6 +186,7 @@ BETWEEN: Mapping[str, Callable[[str, Cells], Sequence[Part]]] = MappingProxyType
     {
         "casts": _casts,
         "transposes": _transposes,
+        "turned_scatter": _turned_scatter,
         "splits": _splits,
         "sort_in_float": _sort_in_float,
         "sorted_put": _sorted_put,

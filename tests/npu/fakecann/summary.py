@@ -11,6 +11,7 @@ from tests.npu.fakecann.calls import Recorded, parse_call
 from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.columns import columns, counters
 from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes
 from tests.npu.fakecann.truth import truth_us
 
@@ -63,7 +64,7 @@ def _known(text: str) -> tuple[str, int]:
     """The kernel of a call, and how long it takes."""
     call = parse_call(text)
     kernel = kernel_of(call)
-    return kernel, round(truth_us(call, kernel) * 1000)
+    return kernel, round(truth_us(call, answered_by(call.name, kernel)) * 1000)
 
 
 def write_summary(
