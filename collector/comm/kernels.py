@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
 from collector.errors import BadInput
+from collector.quality.identity import Cells
 from collector.replay.events import Event
 from collector.table import csv_rows
+from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 
 KERNEL_DETAILS = "kernel_details.csv"
 _NEEDED = ("Name", "Type", "Start Time(us)", "Duration(us)")
+_TENSORS = (*INPUT_CELLS, *OUTPUT_CELLS)
 _NCCL = re.compile(r"nccl\w*Kernel")  # ncclDevKernel_AllReduce_..., ncclSymkDevKernel_...
 _MICROSECONDS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 # Of the same call: what its expansion runs on vector cores, within the row of the call itself.
@@ -20,10 +23,11 @@ _AIV = "AivKernel"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """When a kernel ran, by the wall clock of its machine."""
+    """When a kernel ran, by the wall clock of its machine; and what its row says of tensors."""
 
     start_ns: int
     duration_ns: int
+    cells: Cells = field(default=(), compare=False)
 
     @property
     def end_ns(self) -> int:
@@ -47,6 +51,7 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
     if missing := [name for name in _NEEDED if name not in header]:
         raise BadInput(f"a column {missing[0]} is wanted", path=path, line=1)
     name, kind, start, duration = (header.index(one) for one in _NEEDED)
+    tensors = [(one, header.index(one)) for one in _TENSORS if one in header]
     found: dict[int, Span] = {}
     for line, row in rows:
         if len(row) <= max(name, kind, start, duration):
@@ -54,7 +59,8 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
         if row[kind].strip() != kernel_type or _AIV in row[name]:
             continue
         try:
-            span = Span(_ns(row[start]), _ns(row[duration]))
+            cells = tuple((one, row[place]) for one, place in tensors if place < len(row))
+            span = Span(_ns(row[start]), _ns(row[duration]), cells)
         except ValueError as error:
             raise BadInput(f"times are wanted: {error}", path=path, line=line) from error
         if span.duration_ns > 0:

@@ -53,7 +53,8 @@ class MeasuringRank:
         call = None if target is None else target.call
         count = self._timed.agreed(call, plan.budget_s, plan.iterations)
         if plan.mode_of(case) is Mode.KERNEL:
-            times = self._timed.kernels(OPERATIONS[case.operation].kernel_type, call, count)
+            kernel_type = OPERATIONS[case.operation].kernel_type
+            times, _ = self._timed.kernels(kernel_type, call, count)
         else:
             times = self._timed.each(call, count, None if peer is None else peer.call)
         members = [rank for ranks in working for rank in ranks]

@@ -43,6 +43,7 @@ class CaseSeen:
     left_out: str
     wrong: tuple[int, ...]
     extra: Collective | None = None
+    identity: str = ""
 
 
 def wrong_result(rounds: Iterable[CaseSeen]) -> str:
@@ -100,6 +101,7 @@ def _seen(read: dict[str, object]) -> CaseSeen:
         str(read["left_out"]),
         tuple(wrong),
         Collective(**extra) if isinstance(extra, dict) else None,
+        str(read.get("identity", "")),
     )
 
 

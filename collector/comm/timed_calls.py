@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 import torch
 import torch.distributed as dist
 
+from collector.case import Case
 from collector.collective import Collective
 from collector.comm.clock import Clock
+from collector.comm.kernel_identity import OTHERWISE, told_by, told_by_all
 from collector.comm.kernels import Span, spans_of_calls
 from collector.comm.rank_device import RankDevice
 
@@ -21,12 +23,13 @@ Call = Callable[[], object]
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """What all ranks saw of one case: (rank, starts in us, durations in us), or why it was not run.
-    `wrong` are the ranks whose result was not what it must be, `extra` a size that no plan holds.
-    """
+    `wrong` are the ranks whose result was not what it must be, `identity` how their kernels are
+    proved to be those of the case, `extra` a size that no plan holds."""
 
     ranks: tuple[tuple[int, tuple[float, ...], tuple[float, ...]], ...]
     left_out: str = ""
     wrong: tuple[int, ...] = ()
+    identity: str = ""
     extra: Collective | None = None
 
     def to_json(self) -> dict[str, object]:
@@ -82,15 +85,20 @@ class TimedCalls:
         return times
 
     def kernels(
-        self, kernel_type: str, call: Call | None, count: int, before: Call | None = None
-    ) -> torch.Tensor:
-        """The same of kernels of a type, which what is run `before` each call has none of. Ranks
-        begin together once: after that a call follows the one before on the device, as if each had
-        waited for all."""
+        self,
+        kernel_type: str,
+        call: Call | None,
+        count: int,
+        before: Call | None = None,
+        asked: Case | None = None,
+    ) -> tuple[torch.Tensor, str]:
+        """The same of kernels of a type, which what is run `before` each call has none of; and what
+        their rows say of the case that was asked for. Ranks begin together once: after that a call
+        follows the one before on the device, as if each had waited for all."""
 
         if call is None:
             self._clock.begin_together(_LEAD_US)
-            return torch.zeros(2 * count + 1, dtype=torch.float64)
+            return torch.zeros(2 * count + 1, dtype=torch.float64), ""
 
         def one_after_another(call: Call = call) -> None:
             self._clock.begin_together(_LEAD_US)
@@ -103,17 +111,26 @@ class TimedCalls:
         runs = spans_of_calls(spans, count) or [Span(0, 0)] * count
         starts = self._clock.of_wall(run.start_ns for run in runs)
         took = [run.duration_ns / 1e3 for run in runs]
-        return torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
+        times = torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
+        return times, "" if asked is None else told_by(spans, count, asked)
 
     def gathered(
-        self, times: torch.Tensor, count: int, is_right: bool, members: Sequence[int]
+        self,
+        times: torch.Tensor,
+        count: int,
+        is_right: bool,
+        members: Sequence[int],
+        told: str = "",
     ) -> Gathered:
-        """What the ranks saw that have called, in rank 0; nothing elsewhere."""
+        """What the ranks saw that have called, in rank 0; nothing elsewhere. `told` is what this
+        one's records say of the kernel."""
         own = torch.cat([times, torch.tensor([float(not is_right)], dtype=torch.float64)])
         ranks = range(dist.get_world_size())
         found = [torch.zeros_like(own) for _ in ranks] if dist.get_rank() == 0 else None
         dist.gather(own, found, dst=0, group=self._control)
-        if found is None:
+        said: list[str] | None = [""] * len(ranks) if found is not None else None
+        dist.gather_object(told, said, dst=0, group=self._control)
+        if found is None or said is None:
             return Gathered(())
         seen = {rank: found[rank].tolist() for rank in sorted(members)}
         wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
@@ -121,11 +138,15 @@ class TimedCalls:
             if not all_[-2] or all_[-2] % count:
                 told = f"the profiler of rank {rank} tells of {all_[-2]:g} kernels"
                 return Gathered((), f"{told}, {count} calls were made", wrong)
+        identity = told_by_all({rank: said[rank] for rank in seen})
+        if identity.startswith(OTHERWISE):
+            return Gathered((), identity, wrong)
         return Gathered(
             tuple(
                 (rank, tuple(all_[:count]), tuple(all_[count:-2])) for rank, all_ in seen.items()
             ),
             wrong=wrong,
+            identity=identity,
         )
 
 

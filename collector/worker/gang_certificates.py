@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from collector.comm.kernel_identity import OTHERWISE, least
 from collector.comm.measured import group_timings, settings_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, wrong_result
 from collector.comm.timing import (
@@ -68,9 +69,7 @@ def _certificate(
     )
     timed = [one for one in seen if not one.left_out]
     if not timed:
-        reason = seen[0].left_out
-        lost = Outcome.OOM if reason.startswith(TOO_LARGE) else Outcome.PROFILER_LOST
-        return replace(made, outcome=lost, reason=reason)
+        return replace(made, outcome=_left_out(seen[0].left_out), reason=seen[0].left_out)
     groups = session.groups[at]
     calls_us = [us for one in timed for us in _calls_us(one, groups)]
     made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
@@ -86,6 +85,7 @@ def _certificate(
         made,
         outcome=outcome,
         reason=fault or doubt,
+        identity=least(one.identity for one in timed),
         n_accepted=len(found.accepted_us),
         timing=found.timing,
         counters=(
@@ -101,6 +101,12 @@ def _certificate(
             *(f"set where it ran: {one}" for one in settings_of(environment)),
         ),
     )
+
+
+def _left_out(reason: str) -> Outcome:
+    outcomes = {TOO_LARGE: Outcome.OOM, OTHERWISE: Outcome.SUBSTITUTED}
+    found = (outcome for begin, outcome in outcomes.items() if reason.startswith(begin))
+    return next(found, Outcome.PROFILER_LOST)
 
 
 def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[float]:

@@ -21,6 +21,7 @@ from collector.distribute_call import (
 )
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import read_calls
+from tests.npu.fakecann.faults import Fault, write_faults
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
@@ -111,5 +112,26 @@ def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
         assert [len(rank.durations_us) for rank in ranks] == [TIMED] * RANKS
         assert min(min(rank.durations_us) for rank in ranks) > 0
         assert all(list(rank.starts_us) == sorted(rank.starts_us) for rank in ranks)
+    wanted = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events tell no tensors
+    assert [one.identity for one in seen] == [wanted] * len(cases)
     if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and nothing beside
         assert all(len(set(rank.durations_us)) == 1 for one in seen for rank in one.ranks)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_given_other_tensors_is_no_number_of_the_case(
+    fake: FakeCann, tmp_path: Path
+):
+    faults = write_faults(tmp_path / "faults.json", Fault("between", kernel=DISPATCH, to="casts"))
+    plan = MoePlan("npu", RANKS, 1, 0.0, (MoeCase(SENT, 7),), mode=Mode.KERNEL)
+    subprocess.run(
+        [sys.executable, "-c", BENCH, plan.to_json(), str(tmp_path)],
+        cwd=ROOT,
+        env=environment(fake, devices=RANKS, faults=faults),
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    (seen,) = read_results(tmp_path)
+    assert (seen.ranks, seen.identity) == ((), "")
+    assert seen.left_out.startswith("other tensors came in rank 0: input 1: 6,32 FLOAT ND came")

@@ -17,6 +17,7 @@ from collector.comm.rank import Membership, joined, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
 from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.expert_call import ExpertCall
+from collector.measurement import Proof
 
 
 def main(folder: Path) -> None:
@@ -69,10 +70,12 @@ def _measured(
     del first
     count = timed.agreed(trial.run, plan.budget_s, plan.iterations, trial.before)
     if plan.mode is Mode.KERNEL:
-        times = timed.kernels(case.call.kernel, trial.run, count, trial.before)
+        asked = case.call.case if plan.backend == "npu" else None
+        times, told = timed.kernels(case.call.kernel, trial.run, count, trial.before, asked)
     else:
         times = timed.each(trial.run, count, trial.before)
-    return timed.gathered(times, count, is_right, range(plan.world))
+        told = Proof.UNVERIFIED if plan.backend == "npu" else Proof.NONE  # events tell no tensors
+    return timed.gathered(times, count, is_right, range(plan.world), told)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnScatterNdUpdate": "0 1 2 -> 0",
         "AtbPagedCacheLoad": "0 1 2 3 4 5 6 -> 4 5",
         "aclnnMoeDistributeDispatchV4": "0 1 2 3 4 -> -7 -6 -5 -4 -3 -2 -1",
+        "aclnnMoeDistributeCombineV4": "0 1 2 3 4 5 6 7 8 9 10 -> -1",
         "aclnnMoeFinalizeRoutingV4": "0 1 2 3 4 5 6 -> -1",
         "aclnnMoeGatingTopK": "0 1 -> 9 10 11",
         "aclnnMoeGatingTopKSoftmax": "0 1 -> 3 4 5",

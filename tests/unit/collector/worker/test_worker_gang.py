@@ -15,7 +15,7 @@ from collector.comm.timing import RankTimes
 from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.gang_case import ranks_of
-from collector.measurement import Outcome, Provenance
+from collector.measurement import Outcome, Proof, Provenance
 from collector.measuring.instrument import SessionSettings
 from collector.plan import Limits, MeasureSettings
 from collector.record import CaseRecord
@@ -97,6 +97,18 @@ class TestCertificates:
     def test_a_window_that_lost_its_records_is_tried_again(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, left_out="3 of 4 rows")], {})
         assert made.outcome is Outcome.PROFILER_LOST
+
+    def test_a_kernel_on_other_tensors_is_substituted(self) -> None:
+        reason = "other tensors came in rank 1: input 1: 4 FLOAT ND came"
+        (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
+        assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
+
+    def test_as_much_is_proved_as_in_the_round_that_knows_least(self) -> None:
+        told = [replace(seen(0, at, *ALONE), identity="proved") for at in range(2)]
+        for least, wanted in (("proved", Proof.PROVED), ("unverified", Proof.UNVERIFIED)):
+            rounds = [told[0], replace(told[1], identity=least)]
+            (made,) = certificates(session(asked()), rounds, {})
+            assert made.identity is wanted
 
     def test_an_end_before_the_beginning_is_no_duration(self) -> None:
         early = (times(0, [0.0], [5.0]), times(1, [50.0], [-10.0]))
