@@ -23,6 +23,7 @@ from collector.vocabulary import (
     EP_SIZE,
     FRACTAL_NZ,
     INPUT_CELLS,
+    NC1HWC0,
     NOT_KNOWN,
     OP_STATE,
     OUTPUT_CELLS,
@@ -183,8 +184,12 @@ def slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, 
 def logical_shape(slot: Slot) -> tuple[int, ...]:
     """The shape of the tensor that a slot holds. FRACTAL_NZ keeps (.., R, C) as blocks
     (.., C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
-    already, as profilers write grouped weights."""
+    already, as profilers write grouped weights. NC1HWC0 keeps (N, C, H, W) as (N, C / c, H, W, c):
+    32,8,55,55,8 is (32, 64, 55, 55), padded channels counted."""
     shape = slot.shape or ()
+    if slot.format.startswith(NC1HWC0) and len(shape) == 5:
+        n, blocks, height, width, channel = shape
+        return (n, blocks * channel, height, width)
     if slot.format != FRACTAL_NZ or len(shape) < 4:
         return shape
     *outer, columns, rows, row, column = shape

@@ -60,6 +60,7 @@ COUNTERS = (
 
 NOT_KNOWN = "N/A"
 FRACTAL_NZ = "FRACTAL_NZ"
+NC1HWC0 = "NC1HWC0"
 # Formats in which a tensor lies in memory as torch has it.
 _PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
 _ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
@@ -128,6 +129,7 @@ _KNOWN_DTYPES = (
     Dtype("INT64", "int64", 64, False),
     Dtype("BOOL", "bool", 8, False),
     Dtype("UINT64", "", 64, False, "only packed scales of quantised products are replayed"),
+    Dtype("UINT16", "", 16, False, "only masks of pooling are replayed"),
     Dtype("INT4", "", 4, False, "only weights beside INT8 tokens are replayed, in GroupedMatmul"),
     *(
         Dtype(name, "", 8, True, _OF_950)

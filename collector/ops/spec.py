@@ -139,6 +139,9 @@ class OpSpec:
     traffic      bytes read and written by one launch, each tensor once
     group        what cases share so that they set up together (a weight, a mask)
     packed       the input slots whose numbers torch only stores, by the dtype that is replayed
+    packed_outputs  the same for outputs, whose form is torch's own and is not compared
+    layouts      the formats in which its rows' tensors lie though every device is given plain ones:
+                 the runtime converts them, for its kernel alone
     npu          how an NPU host launches it
     placed       the case with each tensor at its own slot, where its row may leave absent inputs
                  out
@@ -168,6 +171,8 @@ class OpSpec:
     constraints: tuple[Constraint, ...] = ()
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
     packed: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    packed_outputs: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    layouts: frozenset[str] = frozenset()
     npu: NpuCall = NpuCall()
     placed: Callable[[Case], Case] = lambda case: case
     twins: tuple[str, ...] = ()
@@ -231,11 +236,14 @@ class OpSpec:
                 return f"input '{name}' is missing; {wanted}"
         return _dtype_complaint(
             "input", case.inputs, self.optional, self.packed
-        ) or _dtype_complaint("output", case.outputs or (), self.optional_outputs, {})
+        ) or _dtype_complaint(
+            "output", case.outputs or (), self.optional_outputs, self.packed_outputs
+        )
 
     def _format_complaint(self, case: Case, backend: str) -> str:
         for position, slot in enumerate(case.inputs or ()):
-            if slot.shape is None or is_plain_format(slot.format):
+            is_plain = is_plain_format(slot.format) or slot.format in self.layouts
+            if slot.shape is None or is_plain:
                 continue
             name = f"format {slot.format} (input {position + 1})"
             if backend != "npu":

@@ -101,7 +101,10 @@ def _allowed(dtype: Any, largest: float) -> float:
 def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
     if tensor is None:
         return False
-    if slot.known_dtype is not None and tensor.dtype is not dtype(slot.dtype):
+    known = slot.known_dtype
+    if known is not None and not known.torch_name:
+        return True  # packed numbers, which torch holds in a form of its own
+    if known is not None and tensor.dtype is not dtype(slot.dtype):
         return False
     if not is_plain_format(slot.format):
         return True

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from collector.case import Case, shape_text
 from collector.ops.registry import find
+from collector.quality.identity import identity_of
 from collector.vocabulary import is_absent_dtype
 from tests.npu.fakecann.calls import Recorded
+from tests.npu.fakecann.cells import cells_of
+from tests.npu.fakecann.converted import kernels_of
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.replayed import Replayed
 
@@ -30,7 +33,16 @@ def golden_text(kernel: str, rows: Sequence[Replayed]) -> str:
 def is_own(kernel: str, call: Recorded) -> bool:
     """Whether a call launches this kernel, or one that the runtime may choose instead."""
     op = find(kernel)
-    return op is not None and kernel_of(call) in op.family
+    return op is not None and any(kernel_of(one) in op.family for one in kernels_of(call))
+
+
+def own_launches(kernel: str, row: Replayed) -> list[Recorded]:
+    """The launches of a row's kernel; of several, as conversions around one kernel are, those on
+    the row's tensors, as attribution has it."""
+    launched = [one for call in row.calls for one in kernels_of(call) if is_own(kernel, one)]
+    if len(launched) < 2:
+        return launched
+    return [one for one in launched if identity_of(row.case, cells_of(one)).is_proved]
 
 
 def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from collector.ops.registry import all_ops
+from collector.ops.registry import all_ops, find
 from collector.table import table_bytes
 from tests.npu.fakecann.calls import Recorded, parse_call
-from tests.npu.golden import golden_path, is_own
+from tests.npu.fakecann.kernels import kernel_of
+from tests.npu.golden import golden_path
 
 _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")
 
@@ -22,13 +23,13 @@ def launched() -> bytes:
 
 
 def _functions(kernel: str) -> Iterator[tuple[str, str, str]]:
-    path = golden_path(kernel)
+    path, op = golden_path(kernel), find(kernel)
     lines = path.read_text().splitlines() if path.exists() else []
     for line in lines:
         text = line.strip().removeprefix("+ ")
         if line.startswith("  ") and text.startswith("ACLNN aclnn"):
             call = parse_call(text)
-            if is_own(kernel, call):
+            if op is not None and kernel_of(call) in op.family:
                 yield call.name, _arguments(call), "yes" if call.numbers else "no"
 
 

@@ -88,10 +88,20 @@ def _by_kernel() -> Mapping[str, Mapping[str, Way]]:
 PASSED_OTHERWISE = _by_kernel()
 
 # Calls beside the kernel's own that a launch makes, and why they cannot be left out.
+_CONVERSIONS = frozenset({"TransData"})
 COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "ApplyAdamWV2": frozenset({"aclnnSubs"}),  # torch counts the step before, aclnn after
+        "Conv2D": _CONVERSIONS,
+        "Conv2DBackpropInput": _CONVERSIONS,
+        # autograd wants the gradient in memory of its own
+        "Conv2DBackpropFilter": _CONVERSIONS | {"aclnnInplaceCopy"},
         "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
         "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
+        "MaxPoolGradWithArgmaxV1": _CONVERSIONS,
+        "MaxPoolWithArgmaxV1": _CONVERSIONS,
+        # what is launched for one of its conversions
+        "TransData": _CONVERSIONS
+        | {"Conv2D", "Conv2DBackpropFilter", "MaxPoolWithArgmaxV1", "aclnnInplaceCopy"},
     }
 )

@@ -21,6 +21,7 @@ from tests.npu.stock_extension import STACKS
 from tests.npu.stock_stacks import otherwise_path
 
 RECORDED = "call recorded, every tensor as the row has it"
+_IN_BLOCKS = "call recorded; the blocks of its tensors are those of a real profile"
 _DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
 _OF_STACKS = "call recorded of the stock vllm_ascend {}"
@@ -43,6 +44,8 @@ def proof(op: OpSpec) -> str:
         return _OVER_RANKS
     if op.kernel in UNTOLD:
         return f"call recorded; {UNTOLD[op.kernel]}"
+    if op.layouts:
+        return _IN_BLOCKS
     rows = rows_alone(op.kernel)
     if not rows and rows_of_graphs(op.kernel):
         return _OF_GRAPHS

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from collector.case import Case, Slot, logical_shape
-from collector.vocabulary import FRACTAL_NZ
+from collector.vocabulary import is_plain_format
 from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 from tests.npu.passed_otherwise import How, Way
 
@@ -49,9 +49,9 @@ def _find(slot: Slot, tensors: Sequence[RecordedTensor]) -> RecordedTensor | Non
 
 def _is_of_kind(slot: Slot, tensor: RecordedTensor) -> bool:
     known = slot.known_dtype
-    is_private = slot.format == FRACTAL_NZ
-    return tensor.dtype == (known.spelling if known else slot.dtype) and is_private == (
-        tensor.format == FRACTAL_NZ
+    is_plain = is_plain_format(slot.format) and is_plain_format(tensor.format)
+    return tensor.dtype == (known.spelling if known else slot.dtype) and (
+        is_plain or slot.format == tensor.format
     )
 
 

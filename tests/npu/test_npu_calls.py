@@ -12,7 +12,8 @@ from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
 from tests.npu.fakecann.build import FakeCann
 from tests.npu.fakecann.cells import cells_of
-from tests.npu.golden import golden_path, golden_text, is_own, no_own_call
+from tests.npu.fakecann.converted import kernels_of
+from tests.npu.golden import golden_path, golden_text, is_own, no_own_call, own_launches
 from tests.npu.passed_otherwise import COMPANIONS, PASSED_OTHERWISE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
@@ -59,9 +60,10 @@ def test_every_launch_is_the_same(replayed, kernel):
 def test_one_call_is_the_kernels_own(replayed, kernel):
     assert not no_own_call(kernel, replayed[kernel])
     for row in replayed[kernel]:
-        own = [call for call in row.calls if is_own(kernel, call)]
+        own = own_launches(kernel, row)
         assert len(own) == 1, [call.text for call in row.calls]
-        beside = {call.name for call in row.calls if call is not own[0]}
+        launched = [one for call in row.calls for one in kernels_of(call)]
+        beside = {one.name for one in launched if one.text != own[0].text}
         assert beside <= COMPANIONS.get(kernel, frozenset())
 
 
@@ -71,7 +73,7 @@ def test_slots_of_the_row_are_in_the_call(replayed, kernel):
     needed: set[str] = set()
     assert not no_own_call(kernel, replayed[kernel])
     for row in replayed[kernel]:
-        (own,) = (call for call in row.calls if is_own(kernel, call))
+        (own,) = own_launches(kernel, row)
         absent, used = missing(row.case, own, ways)
         assert absent == [], f"{own.text}: the call, or tests/npu/passed_otherwise.py, lacks them"
         needed |= used
@@ -82,7 +84,7 @@ def test_slots_of_the_row_are_in_the_call(replayed, kernel):
 def test_the_row_is_what_a_profile_of_the_call_would_show(replayed, kernel):
     found = {}
     for number, row in enumerate(replayed[kernel]):
-        (own,) = (call for call in row.calls if is_own(kernel, call))
+        (own,) = own_launches(kernel, row)
         found[number] = identity_of(row.case, cells_of(own), find(kernel).placed(row.case))
     different = {number for number, identity in found.items() if identity.differences}
     assert different == set(DIFFERENT.get(kernel, {})), found

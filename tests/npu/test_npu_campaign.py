@@ -39,8 +39,9 @@ from tests.npu.fakecann.faults import Fault, struck, write_faults
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.libraries import answered_by, write_custom_opp
 from tests.npu.fakecann.truth import truth_us
+from tests.npu.golden import own_launches
 from tests.npu.many_cases import many
-from tests.npu.replayed import replay
+from tests.npu.replayed import Replayed, replay
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -131,14 +132,14 @@ def own_calls(fake, cases, tmp_path_factory):
         patch.setenv("OPMETER_OP_ROWS", str(folder))
         replayed = replay(fake, by_kernel)
     return {
-        row.case_id: None if answer.error else _own(row.kernel_type, answer.calls)
+        row.case_id: None if answer.error else _own(row.kernel_type, answer)
         for kernel, rows in by_kernel.items()
         for row, answer in zip(rows, replayed[kernel], strict=True)
     }
 
 
-def _own(kernel: str, calls: tuple[Recorded, ...]) -> Recorded | None:
-    own = [call for call in calls if kernel_of(call) == kernel]
+def _own(kernel: str, row: Replayed) -> Recorded | None:
+    own = [call for call in own_launches(kernel, row) if kernel_of(call) == kernel]
     return own[0] if len(own) == 1 else None
 
 

@@ -50,7 +50,7 @@ DTYPES = {
 _LINE = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 _CALL = re.compile(r"([A-Z]+) ([\w.:]+)\((.*)\)")
 _TENSOR = re.compile(
-    r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\]:(?P<format>\w+)"
+    r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\]:(?P<format>\w+(?::\d+)?)"
     r"(?:/(?P<strides>[\d,]+))?(?:\+(?P<offset>\d+))?(?:<(?P<storage>[\d,]*)>)?"
 )
 _PIECE = re.compile(r'"[^"]*"|\{[^}]*\}|\([^)]*\)|\[[^\]]*\]|<[^>]*>|(?P<cut>, | -> |; )|.')

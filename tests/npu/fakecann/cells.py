@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
+from collector.vocabulary import is_plain_format
 from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 
 UNKNOWN = "?"
@@ -122,7 +123,7 @@ class _Cell:
 
     @classmethod
     def of(cls, tensor: RecordedTensor) -> "_Cell":
-        shape = tensor.storage if tensor.format == "FRACTAL_NZ" else tensor.shape
+        shape = tensor.shape if is_plain_format(tensor.format) else tensor.storage
         return cls(shape, tensor.dtype, tensor.format)
 
     @property

@@ -4,12 +4,14 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 from tests.npu.fakecann.calls import Recorded, parse_call
 from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.columns import columns, counters
+from tests.npu.fakecann.converted import kernels_of
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes
@@ -47,7 +49,7 @@ def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -
     as physics."""
     tasks: list[Task] = []
     free_ns: dict[int, int] = {}
-    for call in calls:
+    for call in chain.from_iterable(map(kernels_of, calls)):
         kernel, duration_ns = _known(call.text)
         if not kernel:
             continue

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.case import case_from_cells
+from collector.case import case_from_cells, logical_shape
 from collector.ops.registry import find
 from collector.vocabulary import BASE_CELLS, dtype_of
 
@@ -51,6 +51,15 @@ class CpuMaker:
 
     def stored(self, tensor, format):
         return tensor
+
+
+def is_named(tensor, slot, dtype):
+    """Whether a tensor is what a slot of a row names: its shape, or what lies so in blocks. Of a
+    filter's blocks the shape is not told, of packed numbers neither that nor the dtype."""
+    if not slot.known_dtype.torch_name:
+        return True
+    shapes = (slot.shape or (), logical_shape(slot))
+    return tensor.dtype == dtype and (slot.format == "FRACTAL_Z" or tuple(tensor.shape) in shapes)
 
 
 def gradients(torch, function, inputs, upstream):

@@ -1,0 +1,72 @@
+"""The gradient of a convolution's filter."""
+
+from functools import partial
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.vision._convolution import (
+    ASSUMES,
+    FORMATS,
+    Convolution,
+    flops,
+    gradients,
+    is_convolution,
+    read_convolution,
+)
+from collector.ops.catalog.vision._window import Window
+from collector.ops.dtypes import inputs_are
+from collector.ops.slots import given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+_X, _SIZE, _DY = range(3)
+
+
+def _read(case: Case) -> Convolution | None:
+    return read_convolution(given(case, _X), output_slot(case), given(case, _DY))
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = _read(case), (case.inputs or ())[_X].dtype
+    if found is None:
+        return Call(())
+    return Call(
+        (
+            make.normal(found.output, dtype),
+            make.normal(found.image, dtype),
+            make.empty(found.filter, dtype),  # only its sizes are looked at
+            found.window,
+        )
+    )
+
+
+def _run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
+    return gradients(backward, dy, x, w, window, (False, True))[1]
+
+
+def _reference(torch: Any, *args: Any) -> Any:
+    return _run(torch.ops.aten.convolution_backward, *args)
+
+
+def _traffic(case: Case) -> int:
+    found, dw = _read(case), output_slot(case)
+    x, size, dy = case.inputs or ()
+    return size.size_bytes + (found.traffic(x, dw, dy) if found and dw else 0)
+
+
+OP = OpSpec(
+    kernel="Conv2DBackpropFilter",
+    call="torch.ops.aten.convolution_backward",
+    assumes=ASSUMES,
+    slots=("x", "filter_size", "out_backprop"),
+    layouts=FORMATS,
+    reference=_reference,
+    build=_build,
+    flops=partial(flops, _read),
+    traffic=_traffic,
+    constraints=(
+        is_convolution(_read),
+        inputs_are(("INT32", "INT64"), (_SIZE,)),
+        Constraint("four sizes of the filter are wanted", lambda c: input_shape(c, _SIZE) == (4,)),
+    ),
+    npu=NpuCall(run=_run),
+)

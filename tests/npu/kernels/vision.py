@@ -1,0 +1,22 @@
+"""What the recorded calls of images launch: the OP Type that msprof prints.
+
+Both calls of pooling were seen in a real profile; convolutions bear the name of their kernel. What
+they convert beside it stands in `fakecann/converted.py`. `Identity` between two formats is what
+torch_npu asks for a cast: that CANN makes TransData of it is assumed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def cast(tensors: Sequence[Any]) -> str:
+    """Into another format, or a copy in the same one."""
+    source, target = tensors
+    return "Identity" if source.format == target.format else "TransData"
+
+
+KERNELS: dict[str, str | Callable[..., str]] = {
+    "Identity": cast,
+    "aclnnMaxPool2dWithMask": "MaxPoolWithArgmaxV1",
+    "aclnnMaxPool2dWithMaskBackward": "MaxPoolGradWithArgmaxV1",
+}

@@ -1,0 +1,206 @@
+"""Convolutions and pooling in blocks, and conversions into them, against independent sources."""
+
+from itertools import product
+
+import pytest
+
+from collector.case import case_from_cells
+from collector.errors import CaseRejected
+from collector.ops.catalog.vision._window import Window, read_window
+from collector.ops.registry import find
+from collector.vocabulary import BASE_CELLS
+from tests.fixtures.op_rows import rows_of
+
+MASKED = "NC1HWC0:1"
+
+
+def case_in(kernel, *cells):
+    """A case by its six cells: shapes, dtypes, formats, of inputs and outputs."""
+    return case_from_cells(kernel, dict(zip(BASE_CELLS[2:], cells, strict=True)))
+
+
+def conv2d(x, w, out, dtype="FLOAT"):
+    formats = "NC1HWC0;FRACTAL_Z"
+    return case_in("Conv2D", f"{x};{w}", f"{dtype};{dtype}", formats, out, dtype, "NC1HWC0")
+
+
+# --- what a row leaves unsaid ----------------------------------------------------------------
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("image", "output", "window", "stride", "padding"),
+    [
+        (224, 55, 11, 4, 2),  # AlexNet's first layer
+        (27, 27, 5, 1, 2),
+        (13, 13, 3, 1, 1),
+        (55, 27, 3, 2, 0),  # its pooling
+        (224, 112, 7, 2, 3),  # ResNet's first layer, and its other kinds
+        (112, 56, 3, 2, 1),
+        (56, 28, 1, 2, 0),
+        (14, 14, 1, 1, 0),
+        (224, 112, 2, 2, 0),  # VGG's pooling
+        (224, 14, 16, 16, 0),  # patches of a vision transformer
+        (7, 1, 7, 7, 0),  # a whole image
+    ],
+)
+def test_known_layers_are_read_from_their_sizes(image, output, window, stride, padding):
+    found = read_window((image, image), (output, output), window * window)
+    assert found == Window((window, window), (stride, stride), (padding, padding))
+
+
+@pytest.mark.fast
+def test_of_windows_that_are_no_square_the_sizes_must_tell_which():
+    assert read_window((17, 17), (17, 17), 7) is None  # 1 by 7, or 7 by 1
+    assert read_window((17, 17), (17, 11), 7) == Window((1, 7), (1, 1), (0, 0))
+    assert read_window((8, 8), (80, 80), 9) is None
+    assert read_window((8, 8), (0, 8), 9) is None
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "case",
+    [
+        conv2d("2,3,7,7,8", "28,2,16,8", "2,3,7,7,8"),  # 28 lines of three blocks
+        conv2d("2,3,7,7,8", "27,4,16,8", "2,3,7,7,8"),  # 64 channels out, 24 in the output
+        conv2d("2,3,7,7,8", "27,2,16,8", "4,3,7,7,8"),  # twice as many images
+        conv2d("2,3,7,7,16", "27,2,16,16", "2,3,7,7,16"),  # FLOAT has eight in a block
+        conv2d("2,3,7,7,8", "27,2,16,8", "2,3,99,99,8"),
+        case_in(
+            *("TransData", "2,3,7,7", "FLOAT", "NCHW", "2,1,7,7,16", "FLOAT", "NC1HWC0"),
+        ),
+        case_in("TransData", "40,24", "FLOAT", "ND", "3,3,16,8", "FLOAT", "FRACTAL_NZ"),
+        case_in("TransData", "2,1,7,7,8", "FLOAT", "NC1HWC0", "2,9,7,7", "FLOAT", "NCHW"),
+        case_in(
+            *("MaxPoolWithArgmaxV1", "2,2,13,13,16", "FLOAT", MASKED),
+            *("2,2,6,6,16;2,2,9,3,16", "FLOAT;UINT16", f"{MASKED};{MASKED}"),
+        ),
+    ],
+)
+def test_what_is_none_is_refused(case):
+    with pytest.raises(CaseRejected, match="wanted|are converted"):
+        find(case.kernel_type).check(case, "npu")
+
+
+@pytest.mark.fast
+def test_a_bias_of_padded_channels_is_refused():
+    formats = "NC1HWC0;FRACTAL_Z;NCHW"
+    for bias, is_taken in ((24, True), (20, False)):
+        inputs = f"2,3,7,7,8;27,2,16,8;{bias}"
+        case = case_in(
+            *("Conv2D", inputs, "FLOAT;FLOAT;FLOAT", formats, "2,3,7,7,8", "FLOAT", "NC1HWC0")
+        )
+        assert (find("Conv2D").complaint(case, "npu") == "") is is_taken
+
+
+@pytest.mark.fast
+def test_costs_of_a_real_layer():
+    case = conv2d("32,1,224,224,8", "121,4,16,8", "32,8,55,55,8")
+    op = find("Conv2D")
+    op.check(case, "cpu")
+    assert op.flops(case) == 2 * (32 * 64 * 55 * 55) * (8 * 11 * 11)
+    assert op.traffic(case) == 4 * (32 * 8 * 224 * 224 + 121 * 4 * 16 * 8 + 32 * 64 * 55 * 55)
+
+
+@pytest.mark.fast
+def test_what_a_window_steps_over_is_not_read():
+    case = conv2d("1,1,8,8,8", "1,1,16,8", "1,1,4,4,8")
+    assert find("Conv2D").traffic(case) == 4 * (8 * 4 * 4 + 16 * 8 + 8 * 4 * 4)
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+def unfolded(torch, x, window):
+    """(N, C, area, outputs): what each window sees; outside of the image there is `nan`."""
+    (ph, pw), (kh, kw), (sh, sw) = window.padding, window.size, window.stride
+    padded = torch.nn.functional.pad(x, (pw, pw, ph, ph), value=float("nan"))
+    seen = padded.unfold(2, kh, sh).unfold(3, kw, sw)
+    n, c, h, w = seen.shape[:4]
+    return seen.reshape(n, c, h * w, kh * kw).transpose(2, 3), (h, w)
+
+
+def convolved(torch, x, w, window):
+    """By products of matrices."""
+    seen, size = unfolded(torch, x, window)
+    columns = torch.nan_to_num(seen, 0.0).flatten(1, 2)
+    return (w.flatten(1) @ columns).unflatten(2, size)
+
+
+def rows(kernel):
+    cases = [row.case for row in rows_of(kernel)]
+    return [case for case in cases if case.outputs[0].dtype == "FLOAT"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", rows("Conv2D"), ids=lambda case: case.describe())
+def test_a_convolution_is_a_product_of_what_windows_see(torch, build, launch, case):
+    x, w, bias, stride, padding = build(case).args
+    window = Window(tuple(w.shape[2:]), tuple(stride), tuple(padding))
+    expected = convolved(torch, x.double(), w.double(), window) + bias.double()[:, None, None]
+    came = launch(case, build(case))[0].double()
+    torch.testing.assert_close(came, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kernel", "leaf"), [("Conv2DBackpropInput", 0), ("Conv2DBackpropFilter", 1)]
+)
+def test_gradients_are_those_of_that_product(torch, build, launch, kernel, leaf):
+    for case in rows(kernel):
+        call = build(case)
+        dy, x, w, window = call.args
+        x.normal_() if leaf == 0 else w.normal_()  # on which the gradient does not depend
+        leaves = [x.double().requires_grad_(), w.double().requires_grad_()]
+        convolved(torch, *leaves, window).backward(dy.double())
+        came = launch(case, call)[0].double()
+        torch.testing.assert_close(came, leaves[leaf].grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.torch
+def test_pooling_takes_the_greatest_and_gives_its_gradient_to_it(torch, build, launch):
+    (case,) = rows("MaxPoolGradWithArgmaxV1")
+    call = build(case)
+    dy, x, _, window = call.args
+    leaf = x.double().requires_grad_()
+    seen, size = unfolded(torch, leaf, window)
+    greatest = torch.nan_to_num(seen, -torch.inf).amax(2).unflatten(2, size)
+    greatest.backward(dy.double())
+    torch.testing.assert_close(launch(case, call)[0].double(), leaf.grad)
+    forward = rows("MaxPoolWithArgmaxV1")[0]
+    x, window = build(forward).args
+    seen, size = unfolded(torch, x, window)
+    expected = torch.nan_to_num(seen, -torch.inf).amax(2).unflatten(2, size)
+    assert torch.equal(launch(forward, build(forward))[0], expected)
+
+
+def place(format, index, blocks, window):
+    """Where an element of a plain tensor lies in blocks, by the definition of the format."""
+    c0 = blocks[-1]
+    if format == "FRACTAL_NZ":
+        r, c = index
+        return (c // c0, r // 16, r % 16, c % c0)
+    n, c, h, w = index
+    if format == "FRACTAL_Z":
+        line = (c // c0 * window[0] + h) * window[1] + w
+        return (line, n // 16, n % 16, c % c0)
+    return (n, c // c0, h, w, c % c0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "case", [row.case for row in rows_of("TransData")], ids=lambda case: case.describe()
+)
+def test_a_conversion_puts_each_element_where_the_format_has_it(torch, build, launch, case):
+    call = build(case)
+    into = case.inputs[0].format in ("NCHW", "ND")
+    plain, blocked = (call.args[0], launch(case, call)[0])[:: 1 if into else -1]
+    format = case.outputs[0].format if into else case.inputs[0].format
+    numbers = plain.flatten().tolist()
+    places = [
+        place(format, index, blocked.shape, plain.shape[-2:])
+        for index in product(*map(range, plain.shape))
+    ]
+    assert blocked[tuple(torch.tensor(places).T)].tolist() == numbers
+    if into:  # and nothing else
+        assert plain.count_nonzero() == blocked.count_nonzero()
