@@ -2,11 +2,15 @@
 
 The table is the one form in which cases travel: parsed sources, shards, a database's rows of
 cases. It is a CSV so that a person can read it; `read_table(write_table(records)) == records`.
+
+Where records say what ran before them, the table has one column more, of the numbers of the rows
+that did; a row that is there for that alone is marked, and is no record of the table.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import inf, isfinite, nan
@@ -24,6 +28,10 @@ _COUNTERS = "Counters"
 _STATISTICS = ("Count", *_TIMES, _COUNTERS)
 _EXTRA = "Extra"
 TABLE_COLUMNS = (KERNEL_TYPE, *BASE_CELLS, _EXTRA, *_STATISTICS)
+MOST_BEFORE = 64  # launches that a record says ran before it
+_BEFORE = "Before"
+_NO_CASE = "-"  # in its place: the row is no record of the table
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 # What numbers and JSON raise over text that is none.
 _WRONG = (ValueError, TypeError, OverflowError, RecursionError)
 
@@ -49,12 +57,14 @@ class ProfileStatistics:
 @dataclass(frozen=True)
 class CaseRecord:
     """`kernel_type` and `cells` as the source wrote them (`cells` has the eight base cells);
-    `extra` the further columns to carry along (Runtime ..., EP Size, a tree's own)."""
+    `extra` the further columns to carry along (Runtime ..., EP Size, a tree's own). `before` are
+    the launches that stand before it in its source, the nearest last, where they are wanted."""
 
     kernel_type: str
     cells: Mapping[str, str]
     extra: Mapping[str, str]
     profile: ProfileStatistics | None = None
+    before: tuple["CaseRecord", ...] = ()
 
     @property
     def case(self) -> Case:
@@ -93,13 +103,88 @@ def as_ran(
 
 def write_table(records: Iterable[CaseRecord]) -> bytes:
     """Records as CSV bytes, in the order given; equal records give equal bytes."""
-    return table_bytes(TABLE_COLUMNS, map(cells_of, records))
+    return write_rows(((record, ()) for record in records), (), ())
 
 
 def read_table(data: bytes, *, path: str = "case table") -> list[CaseRecord]:
     """The records of a table. Raises BadInput, with the line, for anything else."""
-    rows = table_rows(data, TABLE_COLUMNS, path=path)
-    return [record_of(row, path=path, line=line) for line, row in rows]
+    return [row.record for row in read_rows(data, (), path=path)]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table with further columns."""
+
+    line: int
+    record: CaseRecord
+    further: list[str]
+
+
+def write_rows(
+    rows: Iterable[tuple[CaseRecord, Sequence[str]]], columns: Sequence[str], unsaid: Sequence[str]
+) -> bytes:
+    """A table with further columns; `unsaid` stands there for what only ran before a record."""
+    known = list(rows)
+    if not any(record.before for record, _ in known):
+        cells = ([*cells_of(record), *further] for record, further in known)
+        return table_bytes((*TABLE_COLUMNS, *columns), cells)
+    numbers: dict[Hashable, int] = {}
+    for at, (record, _) in enumerate(known):
+        numbers.setdefault(_spelled(record), at)
+    only: list[CaseRecord] = []
+    for one in chain.from_iterable(record.before for record, _ in known):
+        if (spelled := _spelled(one)) not in numbers:
+            numbers[spelled] = len(known) + len(only)
+            only.append(one)
+    asked = (
+        [*cells_of(r), " ".join(str(numbers[_spelled(one)]) for one in r.before), *further]
+        for r, further in known
+    )
+    rest = ([*cells_of(one), _NO_CASE, *unsaid] for one in only)
+    return table_bytes((*TABLE_COLUMNS, _BEFORE, *columns), chain(asked, rest))
+
+
+def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRow]:
+    """The rows of such a table. Raises BadInput, with the line, for anything else."""
+    at = len(TABLE_COLUMNS)
+    whole = (*TABLE_COLUMNS, _BEFORE, *columns)
+    if not data.startswith(",".join(whole).encode()):
+        rows = table_rows(data, (*TABLE_COLUMNS, *columns), path=path)
+        return [
+            TableRow(line, record_of(row[:at], path=path, line=line), row[at:])
+            for line, row in rows
+        ]
+    told = [
+        (TableRow(line, record_of(row[:at], path=path, line=line), row[at + 1 :]), row[at])
+        for line, row in table_rows(data, whole, path=path)
+    ]
+    bare = [as_neighbour(row.record) for row, _ in told]
+    return [
+        replace(row, record=replace(row.record, before=_before(text, bare, path, row.line)))
+        for row, text in told
+        if text != _NO_CASE
+    ]
+
+
+def as_neighbour(record: CaseRecord) -> CaseRecord:
+    """The record as it stands before others: what to launch, and nothing else."""
+    return CaseRecord(record.kernel_type, record.cells, record.extra)
+
+
+def _spelled(record: CaseRecord) -> Hashable:
+    cells = tuple(record.cells.get(name, "") for name in BASE_CELLS)
+    return (record.kernel_type, cells, tuple(sorted(record.extra.items())))
+
+
+def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tuple[CaseRecord, ...]:
+    """The rows that a cell names by their numbers."""
+    numbers = text.split(" ") if text else []
+    if len(numbers) <= MOST_BEFORE and all(map(_NUMBER.fullmatch, numbers)):
+        places = [int(number) for number in numbers]
+        if all(place < len(bare) for place in places):
+            return tuple(bare[place] for place in places)
+    wanted = f"up to {MOST_BEFORE} numbers of rows"
+    raise BadInput(f"{_BEFORE} must be {wanted}, {text[:80]!r} came", path=path, line=line)
 
 
 def cells_of(record: CaseRecord) -> list[str]:

@@ -7,11 +7,9 @@ its limits without the planner.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collector.record import TABLE_COLUMNS, CaseRecord, cells_of, number_of, record_of
-from collector.table import table_bytes, table_rows
+from collector.record import CaseRecord, number_of, read_rows, write_rows
 
 _FORECAST = "Forecast(s)"
-SHARD_COLUMNS = (*TABLE_COLUMNS, _FORECAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +22,13 @@ class ShardCase:
 
 def write_shard(cases: Iterable[ShardCase]) -> bytes:
     """The table's bytes; equal cases in equal order give equal bytes."""
-    rows = ([*cells_of(case.record), f"{case.predicted_s:.6g}"] for case in cases)
-    return table_bytes(SHARD_COLUMNS, rows)
+    rows = ((case.record, [f"{case.predicted_s:.6g}"]) for case in cases)
+    return write_rows(rows, (_FORECAST,), ("0",))
 
 
 def read_shard(data: bytes, *, path: str = "shard") -> list[ShardCase]:
     """The cases of a table. Raises BadInput, with the line, for anything else."""
     return [
-        ShardCase(
-            record_of(row[:-1], path=path, line=line),
-            number_of(_FORECAST, row[-1], path=path, line=line),
-        )
-        for line, row in table_rows(data, SHARD_COLUMNS, path=path)
+        ShardCase(row.record, number_of(_FORECAST, row.further[0], path=path, line=row.line))
+        for row in read_rows(data, (_FORECAST,), path=path)
     ]

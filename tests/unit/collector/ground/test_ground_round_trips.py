@@ -63,12 +63,16 @@ statistics = st.builds(
     std_us=numbers,
     counters=st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
 )
+spelled = {
+    "kernel_type": st.sampled_from(["Add", "MatMulV3"]),
+    "cells": st.fixed_dictionaries(dict.fromkeys(BASE_CELLS, texts)),
+    "extra": st.dictionaries(texts.filter(bool), texts, max_size=2),
+}
 records = st.builds(
     CaseRecord,
-    kernel_type=st.sampled_from(["Add", "MatMulV3"]),
-    cells=st.fixed_dictionaries(dict.fromkeys(BASE_CELLS, texts)),
-    extra=st.dictionaries(texts.filter(bool), texts, max_size=2),
+    **spelled,
     profile=st.none() | statistics,
+    before=st.lists(st.builds(CaseRecord, **spelled), max_size=3).map(tuple),
 )
 
 

@@ -16,7 +16,13 @@ from collector.database.measurement_rows import rows_of_part
 from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
-from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.record import (
+    CaseRecord,
+    ProfileStatistics,
+    as_neighbour,
+    read_table,
+    write_table,
+)
 from collector.row import ROW_COLUMNS, to_row
 from collector.shard import ShardCase, read_shard, write_shard
 from collector.singlehost.reports import certificates
@@ -154,6 +160,33 @@ def test_a_tree_of_one_column_keeps_its_empty_row(tmp_path):
     path = tmp_path / "Add.csv"
     path.write_bytes(KernelFile("Add", (INPUT_CELLS[0],), ({INPUT_CELLS[0]: ""},)).as_bytes())
     assert read_kernel_file(path).rows == ({INPUT_CELLS[0]: ""},)
+
+
+def test_what_ran_before_a_case_travels_with_it_and_is_no_case():
+    first, second, alone = (record(name, "x", "n") for name in "abc")
+    nearest, other = as_neighbour(first), as_neighbour(alone)
+    row = replace(second, before=(other, nearest, other))
+    data = write_table([first, row])
+    assert read_table(data) == [first, row]
+    # Each launch is spelled once, and named by its row.
+    assert [line.rsplit(b",", 1)[1] for line in data.splitlines()] == [
+        b"Before",
+        b"",
+        b"2 0 2",
+        b"-",
+    ]
+    (case,) = read_shard(write_shard([ShardCase(row, 2.5)]))
+    assert case == ShardCase(row, 2.5)
+    assert b"Before" not in write_table([first, second])
+
+
+@pytest.mark.parametrize("text", [b"3", b"-1", b"0 x", b"0  0", b"00", b"0 " * 64 + b"0"])
+def test_a_row_that_is_not_there_ran_before_nothing(text):
+    data = write_table(
+        [replace(record("a", "x", "n"), before=(as_neighbour(record("b", "x", "n")),))]
+    )
+    with pytest.raises(BadInput, match="t:2: Before must be up to 64 numbers of rows"):
+        read_table(data.replace(b",1\n", b"," + text + b"\n"), path="t")
 
 
 GOOD = write_table([record("a\rb", "x", "n"), record("c", "x", "n")])
