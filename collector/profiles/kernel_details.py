@@ -6,7 +6,7 @@ anything in it is in doubt it is read again row by row, which finds the line or 
 
 import filecmp
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,6 +31,7 @@ from collector.profiles.communication import (
     FileCommunication,
     summed_up,
 )
+from collector.profiles.contexts import Order, joined_order, launches_before, order_of
 from collector.profiles.discovery import (
     ProfiledSoftware,
     find_profiles,
@@ -39,7 +40,7 @@ from collector.profiles.discovery import (
 )
 from collector.profiles.exact import Block, BlockChecker, ExactReader, SkippedRow
 from collector.profiles.grouping import FileGroups, Group, Key, groups_of, rows_of
-from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, TYPE, Header, read_header
+from collector.profiles.headers import KEY_COLUMNS, LEVEL_0, START, TYPE, Header, read_header
 from collector.profiles.repeats import (
     Marks,
     Repeated,
@@ -50,7 +51,7 @@ from collector.profiles.repeats import (
     marks_of,
 )
 from collector.profiles.rows import open_rows
-from collector.record import CaseRecord
+from collector.record import CaseRecord, as_neighbour
 from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES
 
 GroupBy = Literal["identity", "shapes"]
@@ -94,21 +95,27 @@ class _File:
     skipped: Sequence[SkippedRow] = ()
     # Of every row, where there are other files that may repeat them.
     marks: Marks = field(default_factory=lambda: joined(()))
+    order: Order = field(default_factory=lambda: joined_order(()))
 
 
 def read_profile(
-    paths: Sequence[Path], *, group_by: GroupBy = "identity", skip_bad_rows: bool = False
+    paths: Sequence[Path],
+    *,
+    group_by: GroupBy = "identity",
+    skip_bad_rows: bool = False,
+    with_contexts: bool = False,
 ) -> Profile:
     """The cases of every kernel_details and op_summary file below the paths, those of `.csv.gz` and
     `.zip` among them.
 
     Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. A run that
     several files tell counts once. Raises BadInput, with file and line, for a bad row and for a
-    file that is none, unless those are to be skipped and listed.
+    file that is none, unless those are to be skipped and listed. `with_contexts` has each case say
+    what ran before it, and refuses a file that does not say when its rows began.
     """
     with unpacked(paths) as found:
         try:
-            profile = _read_paths(found.paths, group_by, skip_bad_rows)
+            profile = _read_paths(found.paths, group_by, skip_bad_rows, with_contexts)
         except BadInput as error:
             raise found.told_error(error) from error
         return replace(profile, report=_as_told(profile.report, found))
@@ -130,29 +137,55 @@ def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
     )
 
 
-def _read_paths(paths: Sequence[Path], group_by: GroupBy, skip_bad_rows: bool) -> Profile:
-    reading = _Reading(skip_bad_rows)
+def _read_paths(
+    paths: Sequence[Path], group_by: GroupBy, skip_bad_rows: bool, with_contexts: bool
+) -> Profile:
+    reading = _Reading(skip_bad_rows, with_contexts)
     told = reading.of(find_profiles(paths))
     files, read = tuple(told), list(told.values())
     attention = AttentionFacts(map(_attention_rows, files, read))
-    groups = groups_of([file.groups for file in read], _by(group_by, attention))
+    label_of = _by(group_by, attention)
+    groups = groups_of([file.groups for file in read], label_of)
+    records = {group.label: _record(group, attention) for group in groups}
+    if with_contexts:
+        records = _with_contexts(records, told, label_of)
     kept = [file.communication.without_duplicates() for file in read]
     report = _report(files, read, sum(dropped for _, dropped in kept))
     report = replace(report, unusable=tuple(reading.unusable), repeated=tuple(reading.repeated))
     return Profile(
-        records=tuple(_record(group, attention) for group in groups),
+        records=tuple(records.values()),
         communication=summed_up(durations for durations, _ in kept),
         report=replace(report, pairings=tuple(attention.pairings), disputed=attention.disputed),
     )
 
 
+def _with_contexts(
+    records: Mapping[Hashable, CaseRecord],
+    files: Mapping[Path, _File],
+    label_of: Callable[[Key], Hashable | None],
+) -> dict[Hashable, CaseRecord]:
+    """The records with what ran before each."""
+    for path, file in files.items():
+        if not file.order.is_told:
+            raise BadInput(
+                f"{START!r} of every row is wanted to know what ran before it", path=path
+            )
+    bare = {label: as_neighbour(record) for label, record in records.items()}
+    before = launches_before(((file.groups, file.order) for file in files.values()), label_of)
+    return {
+        label: replace(record, before=tuple(bare[one] for one in before[label]))
+        for label, record in records.items()
+    }
+
+
 class _Reading:
     """Reads files, each run once. `unusable` and `repeated` are what a report says of it."""
 
-    def __init__(self, skip_bad_rows: bool) -> None:
+    def __init__(self, skip_bad_rows: bool, is_ordered: bool) -> None:
         self.unusable: list[str] = []
         self.repeated: list[Repeated] = []
         self._skip_bad_rows = skip_bad_rows
+        self._is_ordered = is_ordered
 
     def of(self, paths: Sequence[Path]) -> dict[Path, _File]:
         """What is new in each of the files, in their order; those without anything are left out.
@@ -172,7 +205,7 @@ class _Reading:
                 self.repeated.append(Repeated(path, before[0], repeats))
                 if repeats == len(file.marks):
                     continue
-                file = _read_file(path, self._skip_bad_rows, True, known)
+                file = _read_file(path, self._skip_bad_rows, True, self._is_ordered, known)
             elif same := next((other for other in read if _are_equal(path, other)), None):
                 self.repeated.append(Repeated(path, same, len(file.marks)))
                 continue
@@ -182,7 +215,7 @@ class _Reading:
     def _read(self, path: Path, has_others: bool) -> _File | None:
         """A file by itself; None for one that is skipped."""
         try:
-            return _read_file(path, self._skip_bad_rows, has_others)
+            return _read_file(path, self._skip_bad_rows, has_others, self._is_ordered)
         except BadInput as error:
             if not self._skip_bad_rows:
                 raise
@@ -191,9 +224,10 @@ class _Reading:
 
 
 def _read_file(
-    path: Path, skip_bad_rows: bool, is_marked: bool, known: Marks | None = None
+    path: Path, skip_bad_rows: bool, is_marked: bool, is_ordered: bool, known: Marks | None = None
 ) -> _File:
-    """The rows of a file, without the `known` ones. `is_marked` has each marked."""
+    """The rows of a file, without the `known` ones. `is_marked` has each marked, `is_ordered` has
+    them say when they began."""
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
@@ -201,10 +235,10 @@ def _read_file(
         # end of the threads behind the blocks has to wait for (seen on CPython 3.11).
         with closing(plain_blocks(path, header)) as blocks:
             grouped = BlockChecker(header).grouped(blocks)
-            file = _gathered(path, header, grouped, is_marked, known)
+            file = _gathered(path, header, grouped, is_marked, is_ordered, known)
     except BadInput:
         exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
-        file = _gathered(path, header, exact.blocks(), is_marked, known)
+        file = _gathered(path, header, exact.blocks(), is_marked, is_ordered, known)
         file = replace(file, skipped=tuple(exact.skipped))
     counts = file.groups.row_counts()
     compute = [key for key in counts if not _is_communication(key)]
@@ -218,10 +252,16 @@ def _are_equal(one: Path, other: Path) -> bool:
 
 
 def _gathered(
-    path: Path, header: Header, blocks: Iterable[Block], is_marked: bool, known: Marks | None
+    path: Path,
+    header: Header,
+    blocks: Iterable[Block],
+    is_marked: bool,
+    is_ordered: bool,
+    known: Marks | None,
 ) -> _File:
     file = _File(FileGroups(header.counters), FileCommunication())
     marks: list[Marks] = []
+    orders: list[Order] = []
     for block, rows in blocks:
         if is_marked:
             marks.append(marks_of(block, rows))
@@ -229,9 +269,12 @@ def _gathered(
             block = block.filter(pa.array(~is_among(marks[-1], known)))
             rows = rows_of(block, header.counters)
         file.groups.add(rows)
+        if is_ordered:
+            orders.append(order_of(block))
         file.communication.add(block, rows)
     if known is None and not file.groups.row_counts():
         raise BadInput("the file has a header and no rows", path=path, line=1)
+    file = replace(file, order=joined_order(orders))
     return replace(file, marks=np.concatenate(marks)) if marks else file
 
 

@@ -37,12 +37,12 @@ class Repeated:
 
 def marks_of(block: pa.Table, rows: Rows) -> Marks:
     """What tells each launch of a block from all others; 0 where its start is not known."""
-    starts = _starts(block)
+    starts = starts_of(block)
     types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64)
     marks = starts.view(np.uint64) * _FACTORS[0]
     marks ^= np.ascontiguousarray(rows.durations_us, np.float64).view(np.uint64) * _FACTORS[1]
     marks ^= types[rows.ids] * _FACTORS[2]
-    marks ^= _devices(block)
+    marks ^= devices_of(block)
     return np.where(np.isnan(starts), _UNKNOWN, np.maximum(marks, np.uint64(1)))
 
 
@@ -71,8 +71,9 @@ def joined(known: Sequence[Marks]) -> Marks:
     return known_launches(np.concatenate([np.empty(0, np.uint64), *known]))
 
 
-def _starts(block: pa.Table) -> npt.NDArray[np.float64]:
-    """Microseconds, as exact as a float is: the same text gives the same number."""
+def starts_of(block: pa.Table) -> npt.NDArray[np.float64]:
+    """When each row began, in microseconds as exact as a float is: the same text gives the same
+    number. NaN where a block does not tell."""
     if START in block.column_names:
         try:
             text = pc.utf8_trim_whitespace(block.column(START))
@@ -82,7 +83,8 @@ def _starts(block: pa.Table) -> npt.NDArray[np.float64]:
     return np.full(block.num_rows, np.nan)
 
 
-def _devices(block: pa.Table) -> Marks:
+def devices_of(block: pa.Table) -> Marks:
+    """A number for each row's device; 0 where a file does not tell."""
     if DEVICE not in block.column_names:
         return np.zeros(block.num_rows, np.uint64)
     coded = pc.utf8_trim_whitespace(block.column(DEVICE)).combine_chunks().dictionary_encode()

@@ -1,0 +1,90 @@
+"""What ran before the cases of a profile, read from the order of its rows."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.errors import BadInput
+from collector.profiles.kernel_details import read_profile
+from collector.record import MOST_BEFORE
+
+HEADER = (
+    "Device_id,Type,Accelerator Core,Start Time(us),Duration(us),Input Shapes,Input Data Types,"
+    "Input Formats,Output Shapes,Output Data Types,Output Formats"
+)
+
+
+def row(kernel: str, start: object, device: int = 0) -> str:
+    core = "COMMUNICATION" if kernel.startswith("hcom") else "AI_VECTOR_CORE"
+    return f'{device},{kernel},{core},{start},1.5,"4,4",FLOAT,ND,"4,4",FLOAT,ND'
+
+
+def write(folder: Path, *rows: str, name: str = "kernel_details.csv") -> Path:
+    (folder / name).write_text("\n".join((HEADER, *rows)) + "\n")
+    return folder
+
+
+def before(folder: Path) -> dict[str, str]:
+    """Of each kernel of a folder what stands before it, by name."""
+    found = read_profile([folder], with_contexts=True).records
+    return {r.kernel_type: " ".join(one.kernel_type for one in r.before) for r in found}
+
+
+def test_the_order_is_that_of_the_device_not_of_the_file(tmp_path):
+    rows = [row("Relu", "1764246877000003.25"), row("Abs", "1764246877000001"), row("Neg", "\t2")]
+    assert before(write(tmp_path, *rows)) == {"Neg": "", "Abs": "Neg", "Relu": "Neg Abs"}
+
+
+def test_the_likeliest_place_of_a_case_is_followed_back(tmp_path):
+    run = ["Exp", "Relu", "Abs", "Neg", "Relu", "Abs", "Neg", "Relu"]
+    found = before(write(tmp_path, *(row(name, at) for at, name in enumerate(run))))
+    assert found["Relu"] == "Exp Relu Abs Neg Relu Abs Neg"
+    assert found["Neg"] == "Exp Relu Abs Neg Relu Abs"
+    assert found["Exp"] == ""
+
+
+def test_what_a_case_rarely_follows_is_not_before_it(tmp_path):
+    run = ["Abs", "Exp", "Relu", "Neg", "Relu", "Neg", "Relu", "Exp", "Relu"]
+    found = before(write(tmp_path, *(row(name, at) for at, name in enumerate(run))))
+    # Neg and Exp stand twice before Relu, Exp the last time.
+    assert found["Relu"].endswith("Neg Relu Exp")
+
+
+def test_devices_and_files_are_runs_of_their_own(tmp_path):
+    write(tmp_path, row("Abs", 1, device=0), row("Relu", 2, device=1), row("Neg", 3, device=0))
+    write(tmp_path, row("Exp", 2.5), name="kernel_details_2.csv")
+    assert before(tmp_path) == {"Abs": "", "Relu": "", "Neg": "Abs", "Exp": ""}
+
+
+def test_communication_is_passed_over(tmp_path):
+    write(tmp_path, row("Abs", 1), row("hcom_allReduce_", 2), row("Neg", 3))
+    assert before(tmp_path) == {"Abs": "", "Neg": "Abs"}
+
+
+def test_what_lies_further_back_than_any_replay_goes_is_left_out(tmp_path):
+    write(tmp_path, *(row("Abs", at) for at in range(MOST_BEFORE + 5)), row("Neg", 999))
+    assert len(before(tmp_path)["Neg"].split()) == MOST_BEFORE
+
+
+@pytest.mark.parametrize("start", ["N/A", ""])
+def test_rows_without_a_start_have_no_order(tmp_path, start):
+    write(tmp_path, row("Abs", 1), row("Neg", start))
+    assert len(read_profile([tmp_path]).records) == 2
+    with pytest.raises(BadInput, match=r"'Start Time\(us\)' of every row is wanted to know what"):
+        read_profile([tmp_path], with_contexts=True)
+
+
+@given(st.lists(st.sampled_from(["Abs", "Neg", "Exp"]), min_size=1, max_size=12), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_what_stands_before_a_case_stood_there_in_the_run(tmp_path_factory, run, chance):
+    folder = tmp_path_factory.mktemp("run")
+    rows = [row(name, at) for at, name in enumerate(run)]
+    for name, told in before(write(folder, *rows)).items():
+        places = [at for at, one in enumerate(run) if one == name]
+        stood = [" ".join(run[:at]) for at in places]
+        assert any(told == text or text.endswith(" " + told) or told == "" for text in stood)
+        assert told or places == [0]
+    chance.shuffle(rows)
+    assert before(write(folder, *rows)) == before(write(folder, *sorted(rows)))
