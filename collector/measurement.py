@@ -11,7 +11,11 @@ from collector.canonical import short_hash
 from collector.errors import BadInput
 from collector.stack import Runtime
 
-CACHES = ("warm", "cold")  # what the device's cache held before each repeat
+# What the device's cache held before each repeat: what the one before left, nothing of the case, or
+# what the launches left that stand before it in a run. Only the first two are of the case alone.
+ISOLATED = ("warm", "cold")
+CONTEXT = "context"
+CACHES = (*ISOLATED, CONTEXT)
 ENOUGH_CLEAN = 3  # repeats that nothing disturbed: with fewer, more are wanted
 _FAR = 1e15  # more than any time or count of a session, and small enough to be squared
 _ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
@@ -163,7 +167,8 @@ class Measurement:
     had been asked for (its id), and this is the kernel that really ran. `recorded` are the cells
     of inputs and outputs as they were recorded, where those are not the tensors of the case that
     was asked for. `library` is whose kernel answered, `assumes` what its inputs were taken to hold
-    where no row tells and its time may depend on it.
+    where no row tells and its time may depend on it. `context` names the launches that ran before
+    each repeat, where some did.
     """
 
     case_id: str
@@ -193,6 +198,7 @@ class Measurement:
     recorded: tuple[tuple[str, str], ...] = ()
     library: Library = Library.NONE
     assumes: str = ""
+    context: str = ""
 
     @property
     def measurement_id(self) -> str:

@@ -60,6 +60,7 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "recorded": _json([[name, as_text(text)] for name, text in m.recorded]),
         "library": m.library.value,
         "assumes": m.assumes,
+        "context": m.context,
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -122,6 +123,7 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         recorded=recorded_of(row["recorded"]),
         library=Library(row["library"]),
         assumes=row["assumes"],
+        context=row["context"],
     )
 
 
@@ -274,8 +276,12 @@ ROW_COLUMNS = (
     "recorded",
     "library",
     "assumes",
+    "context",
 )
 # What parts were written without before there was such a column, in the order in which they came;
 # absent, it is empty.
-LATER_COLUMNS = ("disturbance", "canaries", "identity", "recorded", "library", "assumes")
+LATER_COLUMNS = (
+    *("disturbance", "canaries", "identity", "recorded", "library", "assumes"),
+    "context",
+)
 FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]

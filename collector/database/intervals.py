@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from collector.collective_case import is_collective
 from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
-from collector.database.query import good_rows, judged_rows
+from collector.database.query import good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.canary_history import SessionFactor
@@ -144,8 +144,9 @@ def _digits(values: Floats) -> list[float]:
 
 def _rows(state: State, path: str, doubts: Doubts, collectives: bool) -> pa.Table:
     """The good measurements of the stack that a version shows, sorted by id: those of collectives,
-    or all others."""
+    or all others; without those behind other launches, of which each has its own interval."""
     rows = good_rows(judged_rows(state, path, doubts), state.versions[path], path)
+    rows = isolated(rows)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     wanted = pa.array([kind for kind in kinds if is_collective(kind) == collectives], TEXT)
     rows = rows.filter(pc.is_in(rows["kernel_type"], wanted))

@@ -3,7 +3,8 @@
 The one rule of choice lives here: of everything measured of a case, a good measurement comes
 before a failed one, one of warm caches before one of cold ones, one without warnings before one
 with some, and then the highest rank decides. So what shows of a case is never blanked, and gives
-way to something better only.
+way to something better only. What was measured behind other launches answers only who asks for
+that.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from collector.database.canaries import (
 from collector.database.curves import CURVE_COLUMNS, with_curve_faults
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
-from collector.measurement import Outcome
+from collector.measurement import CONTEXT, Outcome
 
 # The columns of a measurement that decide how its case is answered, and what else is shown of it.
 ANSWERING = (
@@ -76,11 +77,10 @@ def best_of(
     """The same of any rows that have the columns ANSWERING.
 
     Only final measurements of the version's stack compete; with `cache` only those of that state
-    of the caches.
+    of the caches, without it those of the case alone.
     """
     rows = _of_shown_stack(rows, version, version_path)
-    if cache:
-        rows = rows.filter(pc.equal(rows["cache"], cache))
+    rows = rows.filter(pc.equal(rows["cache"], cache)) if cache else isolated(rows)
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     rows = rows.append_column("clean", pc.equal(rows["warnings"], ""))
@@ -88,6 +88,11 @@ def best_of(
         at = rows.column_names.index(name)
         rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
     return best_of_cases(rows)
+
+
+def isolated(rows: pa.Table) -> pa.Table:
+    """Those without other launches before each repeat."""
+    return rows.filter(pc.not_equal(rows["cache"], CONTEXT))
 
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:

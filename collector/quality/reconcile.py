@@ -12,6 +12,9 @@ on it.
     10 Sort 8,64 DT_BF16                    2 launches a call: not the kernel of the case
     4 Sort 16,64 DT_BF16                    the profiler lost one
 
+Where other launches run before each of the case's, as in a run, they are known by their order: all
+of them must be there, behind the mark of their repeat, before what is left is looked at.
+
 A sentinel is known by its shape alone: on an NPU it is a row like any other, of whatever type.
 """
 
@@ -67,7 +70,7 @@ def attribute(
     marks = [(i, s) for i, s in enumerate(sentinels) if s is not None]
     windows = find_windows(marks)
     inside = {
-        w.ordinal: _launched(rows, sentinels, range(w.opened + 1, w.closed)) for w in windows.good
+        w.ordinal: _stretches(rows, sentinels, range(w.opened + 1, w.closed)) for w in windows.good
     }
     return {
         expected.ordinal: _attribute_window(
@@ -77,28 +80,54 @@ def attribute(
     }
 
 
-def _launched(
+def _stretches(
     rows: Sequence[Row], sentinels: Sequence[Sentinel | None], places: range
-) -> list[Row]:
+) -> list[list[Row]]:
     """The rows of a window that are neither marks nor the flushing of a cache, which goes from a
-    flush mark to the next tick."""
-    launched = []
+    flush mark to the next tick; a new stretch of them begins at each mark of a context."""
+    stretches: list[list[Row]] = [[]]
     flushing = False
     for place in places:
         sentinel = sentinels[place]
         if sentinel is not None:
             flushing = sentinel.mark is Mark.FLUSH
+            if sentinel.mark is Mark.CONTEXT:
+                stretches.append([])
         elif not flushing:
-            launched.append(rows[place])
-    return launched
+            stretches[-1].append(rows[place])
+    return stretches
+
+
+def _without_context(
+    expected: Expectation, stretches: Sequence[Sequence[Row]]
+) -> tuple[list[Row], str]:
+    """What is left of a window once the launches before each of the case's are taken out, all of
+    them and in their order; or what of them is missing."""
+    first, *repeats = stretches
+    window = list(first)
+    if expected.before and len(repeats) != expected.launches:
+        return window, f"{expected.launches} contexts were begun, {len(repeats)} were recorded"
+    for stretch in repeats:
+        at = 0
+        for types in expected.before:
+            found = (i for i in range(at, len(stretch)) if type_of(stretch[i]) in types)
+            if (place := next(found, None)) is None:
+                missing = " or ".join(sorted(types))
+                return window, f"{missing}, which was launched before the case, was not recorded"
+            at = place + 1
+        window += stretch[at:]
+    return window, ""
 
 
 def _attribute_window(
-    expected: Expectation, window: Sequence[Row] | None, fault: str
+    expected: Expectation, stretches: Sequence[Sequence[Row]] | None, fault: str
 ) -> Attribution[Row]:
-    if window is None:
+    if stretches is None:
         reason = fault or "neither of its sentinels was recorded"
         return Attribution(expected.ordinal, (), 0, (), reason)
+    window, missing = _without_context(expected, stretches)
+    if missing:
+        return Attribution(expected.ordinal, (), 0, (), missing)
     by_type: dict[str, list[Row]] = defaultdict(list)
     for row in window:
         by_type[type_of(row)].append(row)

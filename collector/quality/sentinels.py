@@ -1,8 +1,9 @@
 """Sentinels: launches of a shape that no operator has, which cut a device's stream into cases.
 
 Attribution goes by order, so a case opens and closes with a sentinel whose shape spells which
-case it is. Two more marks cut a case into launches: a tick opens each launch, and what follows
-a flush mark, up to the next tick, is the flushing of a cache.
+case it is. More marks cut a case into launches: a tick opens each launch, and what follows a flush
+mark, up to the next tick, is the flushing of a cache. What follows the mark of a context are the
+launches that stand before one of the case, and then that.
 """
 
 from collections import defaultdict
@@ -24,6 +25,7 @@ class Mark(IntEnum):
     CLOSE = 2
     TICK = 3
     FLUSH = 4
+    CONTEXT = 5
 
 
 _MARKS = frozenset(int(mark) for mark in Mark)
@@ -31,7 +33,7 @@ _MARKS = frozenset(int(mark) for mark in Mark)
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:
-    """One mark; `ordinal` is the case's place in its session (0 for ticks and flushes)."""
+    """One mark; `ordinal` is the case's place in its session (0 for those within it)."""
 
     mark: Mark
     ordinal: int = 0
@@ -45,6 +47,7 @@ class Sentinel:
 
 TICK = Sentinel(Mark.TICK)
 FLUSH = Sentinel(Mark.FLUSH)
+CONTEXT_MARK = Sentinel(Mark.CONTEXT)
 
 
 def sentinel_of(shape: tuple[int, ...]) -> Sentinel | None:

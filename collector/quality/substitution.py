@@ -42,7 +42,8 @@ class Expectation:
     order), of which the last `repeats` count. `family` are the kernel types among which the
     runtime chooses, `op_state` the one that the case names, if any, and `core` what it says that
     the kernel runs on: AI_CPU or AI_CORE, or nothing. `case` is None where records do not tell
-    what a launch was given: those that a session made itself say only what it asked for."""
+    what a launch was given: those that a session made itself say only what it asked for. `before`
+    are the launches before each of its own, in order, as the kernel types that each may have."""
 
     ordinal: int
     kernel_type: str
@@ -53,6 +54,7 @@ class Expectation:
     core: str = ""
     case: Case | None = None
     placed: Case | None = None  # with each tensor at its own slot, where that is another
+    before: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,25 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from collector.case import Case
-from collector.errors import CaseRejected
 from collector.measurement import DeviceState, Library
+from collector.ops.context import Context
 from collector.ops.spec import Call, OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
 from collector.quality.disturbed import Watch
-from collector.quality.sentinels import sentinel_of
+from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
+from collector.replay.context import Chain, Launch
 from collector.replay.devices import Device
-from collector.replay.marks import Marks
+from collector.replay.marks import Marks, check_no_mark
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
+from collector.replay.neighbours import Before, Neighbours
 from collector.replay.outputs import check_outputs, find_difference, find_doubt
 from collector.replay.repeats import Repeater
 from collector.replay.tensors import CaseTensors
@@ -63,6 +65,7 @@ class Replayed:
     opened: DeviceState
     closed: DeviceState
     watch: Watch
+    before: Before  # what ran before each launch
 
 
 class CaseReplay:
@@ -80,6 +83,7 @@ class CaseReplay:
         self._memory_gb = memory_gb
         self._find = find
         self._repeater = Repeater(device.watcher())
+        self._neighbours = Neighbours(device, marks, find)
 
     def replay(
         self,
@@ -87,21 +91,27 @@ class CaseReplay:
         case: Case,
         seed: int,
         measure: MeasureSettings,
+        before: Sequence[CaseRecord] | None,
         on_phase: Callable[[str], None],
     ) -> Replayed:
-        """Issue all launches of one case.
+        """Issue all launches of one case, each behind those of `before`, if it is to have any.
 
         Raises NoOperator, CaseRejected, NotEnoughMemory, and whatever the operator raises.
         """
         opened = self._device.state()
         started = time.perf_counter()
         op = self._operator(case)
-        emulated = frozenset() if op.moves_data else self._device.emulated
-        self._make_room(needed_bytes(case, emulated))
+        emulated = self._emulated(op)
+        context = None if before is None else self._neighbours.chosen(before)
+        self._make_room(self._needed_bytes(case, op, context))
         launcher = self._device.calls.of(op, case)
         tensors = CaseTensors(self._device.name, seed, emulated, self._device.cast)
         call = launcher.build(case, tensors)
-        launches = _Launches(self._device, self._marks, launcher.run, call, self._repeater)
+        chain, ran_before = None, Before()
+        if context is not None:
+            own = Launch(case, launcher.run, call)
+            chain, ran_before = self._neighbours.chain(context, own, seed)
+        launches = _Launches(self._device, self._marks, launcher.run, call, self._repeater, chain)
         self._device.synchronize()
         built = time.perf_counter()
         on_phase("launching")
@@ -126,7 +136,17 @@ class CaseReplay:
             opened=opened,
             closed=self._device.state(),
             watch=issued.watch,
+            before=ran_before,
         )
+
+    def _emulated(self, op: OpSpec) -> frozenset[str]:
+        return frozenset() if op.moves_data else self._device.emulated
+
+    def _needed_bytes(self, case: Case, op: OpSpec, context: Context | None) -> int:
+        """Of a case, and of what runs before it."""
+        neighbours = context.neighbours if context else ()
+        before = (needed_bytes(one.record.case, self._emulated(one.op)) for one in neighbours)
+        return needed_bytes(case, self._emulated(op)) + sum(before)
 
     def _operator(self, case: Case) -> OpSpec:
         # Not `ops.refusals`: there a mistake in a declaration refuses nothing, here it is raised.
@@ -134,7 +154,7 @@ class CaseReplay:
         if op is None:
             raise NoOperator(f"no operator is declared for {case.kernel_type}")
         op.check(case, self._device.backend)
-        _check_no_mark(case)
+        check_no_mark(case)
         return op
 
     def _difference(self, case: Case, op: OpSpec, call: Call, output: Any) -> str:
@@ -160,13 +180,6 @@ class CaseReplay:
         check_memory(needed, self._memory_gb, free)
 
 
-def _check_no_mark(case: Case) -> None:
-    """Marks are known by their shapes alone: no tensor of a case may look like one."""
-    for slot in (*(case.inputs or ()), *(case.outputs or ())):
-        if slot.shape is not None and sentinel_of(slot.shape) is not None:
-            raise CaseRejected(f"{slot.shape} is the shape of a mark: {case.describe()}")
-
-
 class _Launches:
     """Launches one call again and again; `output` is what the last launch gave."""
 
@@ -177,8 +190,11 @@ class _Launches:
         run: Callable[..., Any],
         call: Call,
         repeater: Repeater,
+        chain: Chain | None = None,
     ):
+        """Behind the launches of a `chain`, where there is one."""
         self.output: Any = None
+        self._chain = chain
         self._repeater = repeater
         self._device = device
         self._marks = marks
@@ -210,10 +226,12 @@ class _Launches:
 
     def _launch(self, times: int) -> float:
         next_launch, run = self._marks.next_launch, self._run
-        args, kwargs = self._call.args, self._call.kwargs
+        args, kwargs, chain = self._call.args, self._call.kwargs, self._chain
         started = time.perf_counter()
         for _ in range(times):
             self.output = None  # so that the memory of the last one serves the next
+            if chain is not None:
+                args = chain.arguments()
             next_launch()
             self.output = run(*args, **kwargs)
         self._device.synchronize()

@@ -93,6 +93,8 @@ class CaseEntry:
     opened: DeviceState = DeviceState()
     closed: DeviceState = DeviceState()
     watch: Watch = Watch()  # what else had the device while the repeats ran
+    context: str = ""  # what ran before each launch, as a certificate says it
+    before: tuple[frozenset[str], ...] = ()  # the kernel types that each launch of it may have
 
     @property
     def launches(self) -> int:
@@ -137,8 +139,8 @@ class Journal:
 
     @property
     def launches(self) -> int:
-        """Of all cases whose launches were all issued."""
-        return sum(case.launches for case in self.cases.values())
+        """Of all cases whose launches were all issued, with those before them."""
+        return sum(case.launches * (1 + len(case.before)) for case in self.cases.values())
 
     @property
     def recorded(self) -> frozenset[int]:
@@ -180,6 +182,8 @@ class Journal:
             values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
         if "family" in values:
             values["family"] = tuple(values["family"])
+        if "before" in values:
+            values["before"] = tuple(map(frozenset, values["before"]))
         if "library" in values:
             values["library"] = Library(values["library"])
         entry = self.cases[line["ordinal"]]

@@ -26,10 +26,11 @@ from collector.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """What a case's launches are filed under."""
+    """What a case's launches are filed under, and those that run before each, in their order."""
 
     kernel_type: str
     cells: Mapping[str, str]
+    before: tuple["Filing", ...] = ()
 
 
 def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list[SummaryRow]:
@@ -51,38 +52,45 @@ def _case_rows(
 ) -> list[SummaryRow]:
     inside = range(window.opened + 1, window.closed)
     launches, rest = _cut([(events[i], marks[i]) for i in inside])
-    signature = _signature(launches)
     rows = [row for event, mark in rest if (row := _own_row(event, mark)) is not None]
-    for launch in launches:
-        matched, extra = _match(launch, signature)
-        rows += [_operator_row(event) for event in extra]
-        if matched:
-            rows.append(_launch_row(matched, filing))
+    for place, filed in enumerate((*filing.before, filing)):
+        own = [launch for at, launch in launches if at == place]
+        signature = _signature(own)
+        for launch in own:
+            matched, extra = _match(launch, signature)
+            rows += [_operator_row(event) for event in extra]
+            if matched:
+                rows.append(_launch_row(matched, filed))
     return sorted(rows, key=lambda row: row.start_ns)
 
 
 def _cut(
     marked: Iterable[tuple[Event, Sentinel | None]],
-) -> tuple[list[list[Event]], list[tuple[Event, Sentinel | None]]]:
-    """The launches between ticks, and what belongs to none; flushes are dropped."""
-    launches: list[list[Event]] = []
+) -> tuple[list[tuple[int, list[Event]]], list[tuple[Event, Sentinel | None]]]:
+    """The launches between ticks, each with its place behind the mark of its context, and what
+    belongs to none; flushes are dropped."""
+    launches: list[tuple[int, list[Event]]] = []
     rest: list[tuple[Event, Sentinel | None]] = []
-    flushing = False
+    flushing, is_open = False, False
+    place, step = 0, 0
     for event, mark in marked:
         if mark is None:
             if flushing:
                 continue
-            if launches:
-                launches[-1].append(event)
+            if is_open:
+                launches[-1][1].append(event)
             else:
                 rest.append((event, mark))
         elif mark.mark is Mark.TICK:
-            launches.append([])
-            flushing = False
+            launches.append((place, []))
+            flushing, is_open = False, True
+            place += step
         elif mark.mark is Mark.FLUSH:
             flushing = True
         else:
             rest.append((event, mark))
+            if mark.mark is Mark.CONTEXT:
+                is_open, place, step = False, 0, 1
     return launches, rest
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from collector.errors import CaseRejected
-from collector.measurement import Outcome
+from collector.measurement import CONTEXT, Outcome
 from collector.ops.spec import OpSpec
+from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
 from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
@@ -81,18 +82,25 @@ class Loop:
                     record.case,
                     seed,
                     measure_of(case, self._spec.measure),
+                    self._before(case),
                     lambda phase: journal.write("phase", ordinal=ordinal, phase=phase),
                 )
         except Exception as error:  # the fence: whatever an operator raises is its case's answer
             outcome, reason = judge_error(error)
         else:
-            self._recorder.measured(ordinal, record)
+            self._recorder.measured(ordinal, record, replayed.before.records)
             journal.write("end", ordinal=ordinal, **_as_line(replayed), time=time_now())
             return
         # An error that a gpu does not recover from shows here, and ends the session.
         self._device.synchronize()
         logger.info("%s: %s: %s", record.case.describe(), outcome, reason)
         journal.write("end", ordinal=ordinal, outcome=outcome.value, reason=reason, time=time_now())
+
+    def _before(self, case: SessionCase) -> tuple[CaseRecord, ...] | None:
+        """What is to run before each launch of a case; None where it runs by itself, as a canary
+        does in every session."""
+        is_in_context = self._spec.measure.cache == CONTEXT and not case.place
+        return case.record.before if is_in_context else None
 
 
 def judge_error(error: Exception) -> tuple[Outcome, str]:
@@ -117,6 +125,8 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         "family": replayed.family,
         "library": replayed.library,
         "assumes": replayed.assumes,
+        "context": replayed.before.told,
+        "before": [sorted(types) for types in replayed.before.types],
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,
         "opened": astuple(replayed.opened),

@@ -81,10 +81,12 @@ def export_command(msprof: Path, profile: Path) -> list[str]:
     return [str(msprof), "--export=on", f"--output={profile}"]
 
 
-def expected_launches(cases: int, measure: MeasureSettings) -> int:
-    """How many launches a session of so many cases may have at most."""
-    before = _COMPILING + WARM_UPS + measure.pilots
-    return cases * (before + measure.most_repeats + _MARKS)
+def expected_launches(cases: int, measure: MeasureSettings, neighbours: int = 0) -> int:
+    """How many launches a session of so many cases may have at most; so many `neighbours`, of all
+    cases together, run before each of theirs."""
+    launches = _COMPILING + WARM_UPS + measure.pilots + measure.most_repeats
+    in_context = (neighbours + cases) * launches if neighbours else 0
+    return cases * (launches + _MARKS) + in_context
 
 
 def storage_limit_mb(free: int) -> int:

@@ -4,6 +4,7 @@ To the loop both are the same: something that is started, and hears of every cas
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,8 +38,8 @@ class Recorder(Protocol):
 
     def before_case(self) -> None: ...
 
-    def measured(self, ordinal: int, record: CaseRecord) -> None:
-        """All launches of a case were issued."""
+    def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
+        """All launches of a case were issued, each behind those before it."""
 
     def after_case(self) -> None:
         """A case is through, whether it was measured or not."""
@@ -67,9 +68,11 @@ class KinetoRecorder:
             self._window = ProfilerWindow(self._device)
             sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
 
-    def measured(self, ordinal: int, record: CaseRecord) -> None:
+    def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         if self._window is not None:
-            self._window.filings[ordinal] = Filing(record.kernel_type, record.cells)
+            neighbours = tuple(Filing(one.kernel_type, one.cells) for one in before)
+            filing = Filing(record.kernel_type, record.cells, neighbours)
+            self._window.filings[ordinal] = filing
 
     def after_case(self) -> None:
         if self._window is not None and self._window.is_full:
@@ -92,7 +95,7 @@ class OutsideRecorder:
     def before_case(self) -> None:
         """msprof is told nothing."""
 
-    def measured(self, ordinal: int, record: CaseRecord) -> None:
+    def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         """The rows carry their own kernel's name."""
 
     def after_case(self) -> None:

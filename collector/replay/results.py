@@ -163,6 +163,7 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
         case=record.case if spec.backend == "npu" else None,
         placed=op.placed(record.case) if op else None,
+        before=entry.before,
     )
 
 
@@ -210,6 +211,7 @@ class _Answers:
             identity=_proof(found.identity),
             library=entry.library,
             assumes=entry.assumes,
+            context=entry.context,
         )
         if found.lost:
             return (certificate,)

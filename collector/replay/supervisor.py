@@ -98,7 +98,8 @@ def run_session(
     `tick` is called several times a second; `stop` lets the session finish the case in hand.
     """
     if spec.backend == "npu":
-        check_space(directory, expected_launches(len(spec.cases), spec.measure))
+        neighbours = sum(len(case.record.before) for case in spec.cases)
+        check_space(directory, expected_launches(len(spec.cases), spec.measure, neighbours))
     write_spec(spec, directory)
     started = time.monotonic()
     tail = JournalTail(directory / JOURNAL)

@@ -5,7 +5,7 @@ of range is refused with its line, so that a typing mistake never becomes a wron
 Paths are taken relative to the file. `docs/campaign.md` describes every key.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,7 @@ from typing import TypeVar
 from collector import keys
 from collector.case import normal_kernel_type
 from collector.errors import BadInput
+from collector.measurement import CONTEXT
 from collector.plan import Limits, MeasureSettings, ShardSettings
 from collector.stack import BACKENDS
 from collector.store.opening import checked_address
@@ -22,7 +23,7 @@ from jobs.campaign.document import Entry, read_document
 from jobs.campaign.measure import read_measure
 from jobs.campaign.quality import QualitySettings, read_quality
 from jobs.campaign.runtime_values import RuntimeValues, read_runtime
-from jobs.campaign.source_kinds import Source, read_sources
+from jobs.campaign.source_kinds import CasesSource, ProfileSource, Source, read_sources
 
 UPDATES = ("all", "missing-only", "precision")
 
@@ -45,6 +46,7 @@ _KEYS = (
 )
 _TARGET_KEYS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 _ADDRESSES = ("s3://", "file://")
+_USUAL = MeasureSettings()
 
 Value = TypeVar("Value")
 
@@ -127,15 +129,18 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     runtime = read("runtime", read_runtime, RuntimeValues())
     if runtime.libraries and backend != "npu":
         raise found["runtime"].refusal(f"`library` is of kernels on NPUs; the backend is {backend}")
+    sources, measure = read_sources(found["sources"], base), read("measure", read_measure, _USUAL)
+    if measure.cache == CONTEXT:
+        _check_context(found, sources, update)
     return Campaign(
         name=_name(found["campaign"]),
-        sources=read_sources(found["sources"], base),
+        sources=sources,
         operators=read("operators", _operators, None),
         update=update,
         target=read("target", _target, None),
         backend=backend,
         devices=read("devices", lambda entry: entry.integer(1), 1),
-        measure=read("measure", read_measure, MeasureSettings()),
+        measure=measure,
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
         quality=quality,
@@ -144,6 +149,21 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
     )
+
+
+def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update: str) -> None:
+    """Raises BadInput where a campaign that measures cases behind what ran before them has no such
+    thing, or is about what their numbers alone do not tell."""
+    for item, source in zip(found["sources"].items(), sources, strict=True):
+        if not isinstance(source, ProfileSource | CasesSource):
+            raise item.refusal(
+                "`measure.cache: context` runs before a case what ran before it: a profile is "
+                "wanted, in which launches have an order"
+            )
+    for key, is_there in (("density", "density" in found), ("update", update == "precision")):
+        if is_there:
+            told = "is about numbers of a case alone; `measure.cache: context` measures others"
+            raise found[key].refusal(told)
 
 
 def _name(entry: Entry) -> str:

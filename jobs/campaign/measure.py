@@ -49,8 +49,11 @@ def _precision(found: Mapping[str, Entry]) -> float | None:
     entry = found["precision"]
     if "repeats" in found and not found["repeats"].is_list:
         raise entry.refusal("a precision chooses the number of repeats, and `repeats` fixes it")
-    if "cache" in found and found["cache"].choice(CACHES) == "cold":
-        raise entry.refusal("a precision is told by launches in a row, and `cold` flushes between")
+    cache = found["cache"].choice(CACHES) if "cache" in found else "warm"
+    if cache != "warm":
+        between = "flushes" if cache == "cold" else "runs others"
+        told = f"a precision is told by launches in a row, and `{cache}` {between} between"
+        raise entry.refusal(told)
     return entry.percentage()
 
 

@@ -21,7 +21,9 @@ DirectoryOption = Annotated[str | None, typer.Option(help="a version directory  
 RanksGridOption = Annotated[
     str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
 ]
-CacheOption = Annotated[str | None, typer.Option(help="warm or cold  [as the version shows]")]
+CacheOption = Annotated[
+    str | None, typer.Option(help="warm, cold or context  [as the version shows]")
+]
 SingleWriterOption = Annotated[
     bool,
     typer.Option(

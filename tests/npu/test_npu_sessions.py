@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome
+from collector.measurement import Measurement, Outcome, Proof
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import CANARY_PLACES, Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
@@ -187,6 +187,42 @@ def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
     rows = list(read_op_summary(result.summary))
     flushed = [row.cells[INPUT_SHAPES] for row in rows if row.op_type == "InplaceAdds"]
     assert {int(shape.strip('"')) * 4 for shape in flushed} == {240 * 2**20}
+
+
+def in_context(record: CaseRecord, *before: CaseRecord) -> CaseRecord:
+    return replace(record, before=before)
+
+
+def test_what_ran_before_a_case_is_told_from_it_by_its_order(bench):
+    """Behind launches of its own type and tensors, too, with no mark between any two kernels."""
+    measure = MeasureSettings(repeat_count=4, cache="context")
+    alone = bench.run(session(add(8), unary("Abs"), measure=MeasureSettings(repeat_count=4)))[1]
+    unknown = case_record("NoSuchKernel", "4,4", "4,4")
+    cases = (in_context(add(8), add(8), unknown, unary("Abs")), in_context(unary("Abs"), add(8)))
+    _, result = bench.run(session(*cases, measure=measure))
+    assert outcomes(result) == [Outcome.OK] * 2
+    assert _durations(result) == _durations(alone)
+    for m, before in zip(result.measurements, ("2 launches, ", "1 launches, "), strict=True):
+        assert (m.cache, m.n_observed, m.companions) == ("context", 4, ())
+        assert m.identity is Proof.PROVED and m.context.startswith(before)
+    assert result.measurements[0].context.endswith("; without NoSuchKernel")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lost_records_of_what_ran_before_a_case_move_no_number(bench, seed):
+    measure = MeasureSettings(repeat_count=4, cache="context")
+    cases = [in_context(add(rows), unary("Abs"), add(rows)) for rows in range(1, 9)]
+    spec = session(*cases, measure=measure)
+    recorded = Recorded(spec, bench.folder / "session_1", *bench.run(spec))
+    bench.faults(Fault("lose", share=0.02), seed=seed)
+    damaged = bench.export_again(recorded)
+    whole = _durations(recorded.result)
+    lost = [m for m in damaged.measurements if m.outcome is Outcome.PROFILER_LOST]
+    good = [m for m in damaged.measurements if m.is_good]
+    assert len(lost) + len(good) == len(cases) and lost and good
+    assert {m.case_id for m in lost} <= set(damaged.retry)
+    found = _durations(damaged)
+    assert all(found[m.case_id] == whole[m.case_id] for m in good)
 
 
 def test_a_lost_head_costs_no_case(bench, recorded):

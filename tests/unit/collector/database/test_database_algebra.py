@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
-from collector.measurement import Outcome
+from collector.measurement import CACHES, CONTEXT, ISOLATED, Outcome
 from collector.record import CaseRecord
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -32,14 +33,13 @@ FAILURES = (Outcome.FAILED, Outcome.OOM, Outcome.HUNG, Outcome.GATED)
 # One try: a duration, a kind of failure, or the duration of a kernel that ran instead. One plan:
 # sessions of tries, for two shards.
 means = st.floats(0.5, 1e4)
-tries = (
-    st.builds(Tried, mean_us=means, outcome=st.just(Outcome.OK))
-    | st.builds(Tried, outcome=st.sampled_from(FAILURES))
-    | st.builds(Tried, mean_us=means, ran=st.sampled_from(["AddAiCore", "Sub"]))
+own_tries = st.builds(Tried, mean_us=means, outcome=st.just(Outcome.OK)) | st.builds(
+    Tried, outcome=st.sampled_from(FAILURES)
 )
+tries = own_tries | st.builds(Tried, mean_us=means, ran=st.sampled_from(["AddAiCore", "Sub"]))
 sessions = st.lists(st.dictionaries(st.integers(0, CASES - 1), tries), min_size=1, max_size=2)
 heads = st.integers(0, 2)
-caches = st.sampled_from(["warm", "cold"])
+caches = st.sampled_from(CACHES)
 
 
 @st.composite
@@ -135,7 +135,7 @@ def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
     made: tuple[MadePlan, ...],
 ) -> None:
     joined = join_all(_portion(plan, shard) for plan in made for shard in (0, 1))
-    for cache in (None, "warm", "cold"):
+    for cache in (None, *CACHES):
         known = answers(joined, PATH, cache=cache)
         for case in {record.case_id for record in made[0].shards[0].records}:
             durations = _good_finals(made, case, cache)
@@ -163,6 +163,37 @@ def test_what_is_published_is_blanked_by_nothing_that_comes_later(
         before = now
 
 
+@given(plans(), heads, st.lists(st.dictionaries(st.integers(0, CASES - 1), own_tries)))
+@settings(max_examples=25)
+def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
+    made: tuple[MadePlan, ...], head: int, told: list[Mapping[int, Tried]]
+) -> None:
+    """Whatever its rank and whenever it is merged: the same rows, intervals and answers."""
+    twin = _plan(3, head, CONTEXT, [told, told])
+    shards = [replace(shard, name=f"behind-{shard.name}") for shard in twin.shards]
+    behind = replace(twin, number=4, shards=shards)
+    alone = [_portion(plan, shard) for plan in made for shard in (0, 1) if plan.cache in ISOLATED]
+    measured = [_portion(behind, shard) for shard in (0, 1)]
+    before, after = join_all(alone), join_all([*measured, *alone])
+    assert content_hash(after) == content_hash(join_all([*alone, *reversed(measured)]))
+    assert _durations_shown(after) == _durations_shown(before)
+    for cache in (None, *ISOLATED):
+        assert answers(after, PATH, cache=cache) == answers(before, PATH, cache=cache)
+    assert answers(after, PATH, cache=CONTEXT) == answers(join_all(measured), PATH, cache=CONTEXT)
+
+
+def _durations_shown(state: State) -> dict[str, dict[str, str]]:
+    """What every row with a duration says of it, by the row's shapes."""
+    found = {}
+    for path, file in render(state).items():
+        if path.endswith(".csv"):
+            for row in csv.DictReader(io.StringIO(file.data.decode())):
+                if row["Average Duration(us)"]:
+                    told = {k: v for k, v in row.items() if "MicroBench" in k or "Average" in k}
+                    found[f"{path} {row['Input Shapes']}"] = told
+    return found
+
+
 def _caches_shown(state: State) -> dict[str, str]:
     """The state of the caches of every row that shows a duration, by the row's other cells."""
     found = {}
@@ -179,13 +210,13 @@ def _good_finals(
     made: Sequence[MadePlan], case: str, cache: str | None
 ) -> list[tuple[tuple[bool, int, int], float]]:
     """Rank (without its tie-breaks) and duration of every good final measurement taken in that
-    state of the caches, or in any."""
+    state of the caches, or in any in which a case is alone."""
     found = []
     for plan in made:
         for shard in plan.shards:
             tried = [session[case] for session in shard.sessions if case in session]
             if (
-                plan.cache == (cache or plan.cache)
+                plan.cache in ([cache] if cache else ISOLATED)
                 and tried
                 and tried[-1].mean_us is not None
                 and not tried[-1].ran

@@ -15,7 +15,7 @@ from collector.database.published_intervals import published_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.errors import BadInput, DamagedObject
-from collector.measurement import Outcome
+from collector.measurement import CACHES, Outcome
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -49,7 +49,7 @@ def random_plan(chance: random.Random, number: int) -> MadePlan:
     session = {
         record.case_id: chance.choice(
             [
-                Tried(float(chance.randint(1, 9)), cache=chance.choice(["warm", "cold"])),
+                Tried(float(chance.randint(1, 9)), cache=chance.choice(CACHES)),
                 Tried(outcome=Outcome.OOM),
             ]
         )
@@ -69,7 +69,7 @@ def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
         head = merged(store, random_plan(chance, number))
     state, published = load_state(store, head), Published.of(store, head)
     wanted = {record.case_id for record in chance.sample(RECORDS, 6)}
-    for cache in (None, "warm", "cold"):
+    for cache in (None, *CACHES):
         whole = answers(state, PATH, cache=cache)
         found = published.answers(PATH, wanted, cache=cache)
         assert found == {case: whole[case] for case in wanted & set(whole)}

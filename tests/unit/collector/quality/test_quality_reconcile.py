@@ -373,3 +373,67 @@ def test_of_more_launches_those_on_the_case_s_tensors_are_its_own():
     assert found.substitution is None and found.identity.is_proved
     assert [row.duration_us for row in found.repeats] == [6.0, 8.0]
     assert [(c.kernel_type, c.count) for c in found.companions] == [("Sort", 4)]
+
+
+KINDS = ["Add", "Mul", "MatMulV3"]
+
+
+@st.composite
+def contexts(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
+    """A faultless recording of cases behind launches that may be of their own types, too."""
+    rows: list[Row] = []
+    expectations = []
+    for ordinal in range(draw(st.integers(1, 3))):
+        kernel, before = draw(st.sampled_from(KINDS)), draw(st.lists(st.sampled_from(KINDS)))
+        repeats, others = draw(st.integers(1, 4)), draw(st.integers(0, 2))
+        before = before or [kernel]
+        rows.append(sentinel_row(Mark.OPEN, ordinal))
+        for number in range(repeats + others):
+            rows.append(replace(sentinel_row(Mark.CONTEXT, 0), owner=ordinal))
+            rows += [launch_row(kind, 900.0, ordinal) for kind in before]
+            rows.append(launch_row(kernel, 1.0 + number, ordinal))
+        rows.append(sentinel_row(Mark.CLOSE, ordinal))
+        types = tuple(frozenset({kind}) for kind in before)
+        count = repeats + others
+        expectations.append(Expectation(ordinal, kernel, count, repeats, before=types))
+    return rows, expectations
+
+
+@given(contexts(), st.data())
+@settings(max_examples=200)
+def test_what_runs_before_a_case_is_neither_counted_nor_a_companion(recording, data):
+    rows, expectations = recording
+    whole = attribute(rows, expectations)
+    place = data.draw(st.integers(0, len(rows) - 1))
+    damage = data.draw(st.sampled_from([(), (rows[place], rows[place])]))
+    damaged = attribute([*rows[:place], *damage, *rows[place + 1 :]], expectations)
+    for expected in expectations:
+        found, after = whole[expected.ordinal], damaged[expected.ordinal]
+        first = expected.launches - expected.repeats
+        numbers = [1.0 + n for n in range(first, expected.launches)]
+        assert (found.lost, found.companions) == ("", ())
+        assert [row.duration_us for row in found.repeats] == numbers
+        if expected.ordinal != rows[place].owner:
+            assert after == found
+        elif damage:  # a launch that is there twice may be a companion of one before the case
+            assert after.lost or [row.duration_us for row in after.repeats] == numbers
+        else:
+            assert after.lost
+
+
+def test_a_launch_of_a_context_may_be_a_twin_and_have_companions():
+    mark = sentinel_row(Mark.CONTEXT, 0)
+    stretch = [launch_row(kind, 9.0) for kind in ("Cast", "MatMulV3", "Cast", "Add")]
+    rows = [sentinel_row(Mark.OPEN, 0)]
+    for number in (1.0, 2.0):
+        rows += [mark, *stretch, launch_row("TransData", 5.0), launch_row("Add", number)]
+    rows.append(sentinel_row(Mark.CLOSE, 0))
+    before = (frozenset({"MatMulV2", "MatMulV3"}), frozenset({"Add"}))
+    expected = Expectation(0, "Add", 2, 1, before=before)
+    found = attribute(rows, [expected])[0]
+    assert (found.lost, [row.duration_us for row in found.repeats]) == ("", [2.0])
+    assert found.companions == (Companion("TransData", 2, 5.0),)
+    other = replace(expected, before=(frozenset({"Sub"}), *before))
+    assert attribute(rows, [other])[0].lost == (
+        "Sub, which was launched before the case, was not recorded"
+    )

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Attribution, attribute
-from collector.quality.sentinels import FLUSH, SENTINEL_TYPE, TICK, Mark, Sentinel
+from collector.quality.sentinels import (
+    CONTEXT_MARK,
+    FLUSH,
+    SENTINEL_TYPE,
+    TICK,
+    Mark,
+    Sentinel,
+)
 from collector.quality.substitution import Expectation
 from collector.replay.events import SENTINEL_OPERATOR, Event
 from collector.replay.kineto import Filing, summary_rows
@@ -48,7 +55,13 @@ class Recording:
 
     @property
     def filings(self) -> dict[int, Filing]:
-        return {e.ordinal: Filing(e.kernel_type, CELLS) for e in self.expectations}
+        return {
+            e.ordinal: Filing(
+                *(e.kernel_type, CELLS),
+                tuple(Filing(min(types), CELLS) for types in e.before),
+            )
+            for e in self.expectations
+        }
 
     def attributed(
         self, items: list[Recorded] | None = None
@@ -96,6 +109,25 @@ def recordings(draw: st.DrawFn) -> Recording:
         items.append(Recorded(mark_event(Sentinel(Mark.CLOSE, ordinal)), ordinal, "close"))
         expectations.append(Expectation(ordinal, f"Kernel{ordinal}", repeats + others, repeats))
     return Recording(tuple(items), tuple(expectations))
+
+
+@st.composite
+def contexts(draw: st.DrawFn) -> Recording:
+    """A faultless recording of one case behind others, whose operators may be its own."""
+    operators = st.lists(st.sampled_from(["aten::mm", "aten::mul"]), min_size=1, max_size=2)
+    launches = draw(st.lists(operators, min_size=2, max_size=4))
+    repeats = draw(st.integers(3, 4))
+    items = [Recorded(mark_event(Sentinel(Mark.OPEN, 0)), 0, "open")]
+    for number in range(repeats):
+        items.append(Recorded(mark_event(CONTEXT_MARK), 0, "context"))
+        for place, names in enumerate(launches, 1):
+            items.append(Recorded(mark_event(TICK), 0, "tick"))
+            duration = 1000 + number if place == len(launches) else 90_000
+            part = "operator" if place == len(launches) else "before"
+            items += [Recorded(Event(name, 0, duration), 0, part) for name in names]
+    items.append(Recorded(mark_event(Sentinel(Mark.CLOSE, 0)), 0, "close"))
+    before = (frozenset({"Kernel"}),) * (len(launches) - 1)
+    return Recording(tuple(items), (Expectation(0, "Kernel", repeats, repeats, before=before),))
 
 
 def numbers(case: Attribution[KernelLaunch]) -> tuple[float, ...]:
@@ -243,3 +275,23 @@ def test_slices_are_joined_under_one_header(tmp_path):
     assert [row.duration_us for row in rows] == [83.103, 83.103]
     assert not join_summaries([], tmp_path / "none.csv")
     assert not list(tmp_path.glob("*.partial"))
+
+
+@given(contexts(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_lost_or_doubled_the_launches_before_a_case_are_none_of_its_own(
+    recording, data
+):
+    (expected,) = recording.expectations
+    width = sum(i.part == "operator" for i in recording.items) // expected.launches
+    whole = recording.attributed()[0]
+    sums = [width * (1000 + n) / 1000 for n in range(expected.launches)]
+    assert (whole.lost, whole.companions) == ("", ())
+    assert numbers(whole) == pytest.approx(sums)
+    place = data.draw(st.integers(0, len(recording.items) - 1))
+    item = recording.items[place]
+    again = data.draw(st.sampled_from([(), (item, item)]))
+    damaged = [*recording.items[:place], *again, *recording.items[place + 1 :]]
+    after = recording.attributed(damaged)[0]
+    assert after.lost or numbers(after) == numbers(whole)
+    assert after.lost or again

@@ -1,6 +1,7 @@
 """Real sessions of tiny operators: what each kind of case is answered with."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,3 +141,40 @@ def test_the_journal_is_json_lines(session_of, tmp_path):
     ]
     steps = [event for event in events if event != "heartbeat"]
     assert steps == ["start", "ready", "begin", "phase", "phase", "end", "window", "finish"]
+
+
+def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(session_of, tmp_path):
+    own = add_record(8)
+    two = case_record("TwoSteps", "8,64", "8,64")
+    before = (own, two, case_record("NoSuchKernel", "4,4", "4,4"), own)
+    spec = session_of(
+        replace(own, before=before),
+        replace(case_record("Sub", "8,64;8,64", "8,64"), before=(own,)),
+        two,
+        replace(two, before=(before[2],)),
+        measure=MeasureSettings(repeat_count=4, cache="context"),
+    )
+    report = run_session(spec, tmp_path)
+    result = collect(spec, tmp_path, report, PROVENANCE)
+    behind_itself, other, alone, behind_nothing = result.measurements
+    for measured in (behind_itself, other):
+        _is_well_measured(measured, repeats=4)
+        assert (measured.cache, measured.companions) == ("context", ())
+    assert re.fullmatch(
+        r"3 launches, 0\.0 MiB: [0-9a-f]{12}; without NoSuchKernel", behind_itself.context
+    )
+    assert other.context.startswith("1 launches, ")
+    assert [m.outcome for m in (alone, behind_nothing)] == [Outcome.REJECTED] * 2
+    assert alone.reason == ("nothing stands before it in its source, and cache: context is wanted")
+    assert "nothing but NoSuchKernel" in behind_nothing.reason
+    rows = [row.op_type for row in read_op_summary(result.summary)]
+    launches = read_journal(tmp_path / JOURNAL).cases[0].launches
+    first = rows[rows.index(SENTINEL_TYPE) :][: 1 + 5 * launches]
+    # The mark of each repeat, the three launches before the case, and that.
+    assert [kind for kind in first[1:] if kind != SENTINEL_TYPE] == [
+        "Add",
+        "TwoSteps",
+        "Add",
+        "Add",
+    ] * launches
+    assert all(from_row(to_row(m)) == m for m in result.measurements)

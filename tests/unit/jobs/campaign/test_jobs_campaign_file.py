@@ -18,6 +18,7 @@ pytestmark = pytest.mark.fast
 
 BASE = Path("/campaigns")
 SMALL = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+PROFILED = SMALL.replace("bundled: quickstart", "profile: run")
 FULL = """\
 campaign: llama-a3-cann85
 sources:
@@ -264,6 +265,28 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
             "flushes between",
         ),
         (
+            PROFILED + "measure: {precision: 1%, cache: context}\n",
+            "c.yaml:4: measure.precision: a precision is told by launches in a row, and `context` "
+            "runs others between",
+        ),
+        *(
+            (
+                SMALL.replace("{bundled: quickstart}", source) + "measure: {cache: context}\n",
+                "c.yaml:2: sources[0]: `measure.cache: context` runs before a case what ran before "
+                "it: a profile is wanted, in which launches have an order",
+            )
+            for source in (
+                "{bundled: quickstart}",
+                "{tree: v}",
+                "{model: qwen3-32b, layout: {tp: 1}}",
+            )
+        ),
+        (
+            PROFILED + "measure: {cache: context}\ndensity: {tolerance: 5%}\n",
+            "c.yaml:5: density: is about numbers of a case alone; `measure.cache: context` "
+            "measures others",
+        ),
+        (
             SMALL + "measure: {repeats: [9, 3]}\n",
             "c.yaml:4: measure.repeats: [fewest, most] or one whole number is wanted, [9, 3] came",
         ),
@@ -273,7 +296,7 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ),
         (
             SMALL + "measure: {cache: hot}\n",
-            "c.yaml:4: measure.cache: warm or cold is wanted, 'hot' came",
+            "c.yaml:4: measure.cache: warm, cold or context is wanted, 'hot' came",
         ),
         (
             SMALL + "measure: {aic_metrics: [Pipe]}\n",

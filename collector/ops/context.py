@@ -1,0 +1,62 @@
+"""Which of the launches before a case a replay runs: the nearest that it can launch, as many as
+fill a cache, so that of the repeat before nothing is left in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collector.gang_case import is_of_gangs
+from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
+from collector.ops.spec import OpSpec
+from collector.record import CaseRecord
+
+OVER_CACHE = 1.25  # what is written, or read and written, to have all of a cache replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A launch before a case, and what launches it."""
+
+    record: CaseRecord
+    op: OpSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The launches before a case that are run, the nearest last, and what they read and write; the
+    kernel types of those between them that nobody can launch here."""
+
+    neighbours: tuple[Neighbour, ...]
+    size_bytes: int
+    left_out: tuple[str, ...] = ()
+
+    def without(self, position: int) -> "Context":
+        """The context with one of its launches left out."""
+        kept = (*self.neighbours[:position], *self.neighbours[position + 1 :])
+        kernel = self.neighbours[position].record.kernel_type
+        return Context(kept, self.size_bytes, (*self.left_out, kernel))
+
+
+def context_of(
+    before: Sequence[CaseRecord], find: FindOperator, backend: str, cache_bytes: int
+) -> Context:
+    """The nearest launches that a backend can run, until they fill a cache of that size."""
+    found: list[Neighbour] = []
+    left_out: list[str] = []
+    size_bytes = 0
+    for record in reversed(before):
+        if size_bytes >= OVER_CACHE * cache_bytes:
+            break
+        op = find(record.case.kernel_type)
+        if op is None or is_of_gangs(record.case) or refusal(record.case, find, backend):
+            left_out.append(record.case.kernel_type)
+            continue
+        found.append(Neighbour(record, op))
+        size_bytes += _moved_bytes(record, op)
+    return Context(tuple(reversed(found)), size_bytes, tuple(reversed(left_out)))
+
+
+def _moved_bytes(record: CaseRecord, op: OpSpec) -> int:
+    try:
+        return op.traffic(record.case)
+    except UNFORESEEN:  # the session meets a mistake in a declaration again
+        return 0

@@ -1,0 +1,162 @@
+"""The launches that run before each launch of a case: built once, on tensors of their own, and fed
+with each other's results where those fit.
+
+A row tells shapes and dtypes, not which tensor of it an earlier launch wrote. The nearest result of
+an argument's shape and dtype is taken for it, and each result once; as many numbers in another
+shape will do, since models reshape between kernels. Weights are hardly ever taken for results: no
+activation has their shape. Integers that may be indices are never fed, nor are numbers without end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from collector.canonical import short_hash
+from collector.case import Case
+from collector.ops.context import Context
+from collector.ops.spec import Call
+from collector.vocabulary import is_plain_format
+
+_MIB = 1 << 20
+_HASH_DIGITS = 12
+_FED = (torch.int8,)  # beside floating-point numbers: what was quantised
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An argument that is an earlier launch's result: its place, whose, which of its results, and
+    the shape in which it is wanted, None for its own."""
+
+    argument: int
+    launch: int
+    result: int
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a chain; the last one is the case's, and is not run here."""
+
+    case: Case
+    run: Callable[..., Any]
+    call: Call
+
+
+class Chain:
+    """The launches before a case. `arguments` runs them and gives those of the case."""
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        own: Launch,
+        feeds: Sequence[tuple[Feed, ...]],
+        begin: Callable[[], None],
+        next_launch: Callable[[], None],
+    ):
+        """`feeds` are those of each launch and, last, of the case; `begin` is called before the
+        launches, `next_launch` before each."""
+        self._launches = launches
+        self._own = own.call.args
+        self._feeds = feeds
+        self._begin = begin
+        self._next_launch = next_launch
+        self._last_use = _last_uses(feeds)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Run the launches, and give the case's own arguments, fed with their results. A result is
+        held until its last use, as a model holds it."""
+        held: dict[int, Any] = {}
+        self._begin()
+        for at, launch in enumerate(self._launches):
+            args = _fed(launch.call.args, self._feeds[at], held)
+            self._drop(held, at)
+            self._next_launch()
+            output = launch.run(*args, **launch.call.kwargs)
+            if at in self._last_use:
+                held[at] = output
+            del args, output
+        return _fed(self._own, self._feeds[-1], held)
+
+    def _drop(self, held: dict[int, Any], at: int) -> None:
+        for launch in [one for one in held if self._last_use[one] <= at]:
+            del held[launch]
+
+
+def feeds_of(
+    launches: Sequence[Launch], own: Launch, is_real: bool
+) -> tuple[tuple[Feed, ...], ...]:
+    """What feeds what: every launch is run once, on its own arguments, to see what it gives."""
+    given: list[list[Any]] = []
+    feeds = []
+    for launch in (*launches, own):
+        feeds.append(_feeds(launch, given))
+        if launch is not own:
+            results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
+            given.append([one if _may_feed(one, is_real) else None for one in results])
+    return tuple(feeds)
+
+
+def told_context(context: Context) -> str:
+    """What ran before each repeat, as a certificate says it."""
+    ids = [one.record.case_id for one in context.neighbours]
+    size = f"{context.size_bytes / _MIB:.1f} MiB"
+    told = f"{len(ids)} launches, {size}: {short_hash(ids, _HASH_DIGITS)}"
+    without = ", ".join(dict.fromkeys(context.left_out))
+    return f"{told}; without {without}" if without else told
+
+
+def _feeds(launch: Launch, given: Sequence[Sequence[Any]]) -> tuple[Feed, ...]:
+    # A layout of NPUs is not seen in a tensor's shape, and only weights have one.
+    slots = [slot for slot in launch.case.inputs or () if slot.shape is not None]
+    is_laid_out = not all(is_plain_format(slot.format) for slot in slots)
+    fed: list[Feed] = []
+    for position, argument in enumerate(launch.call.args[: 1 if is_laid_out else None]):
+        if torch.is_tensor(argument) and argument.is_contiguous():
+            taken = {(feed.launch, feed.result) for feed in fed}
+            found = _nearest(argument, position, given, taken)
+            fed += [found] if found is not None else []
+    return tuple(fed)
+
+
+def _nearest(
+    argument: Any, position: int, given: Sequence[Sequence[Any]], taken: set[tuple[int, int]]
+) -> Feed | None:
+    for launch in reversed(range(len(given))):
+        for number, result in enumerate(given[launch]):
+            if result is None or (launch, number) in taken or result.dtype != argument.dtype:
+                continue
+            if result.shape == argument.shape:
+                return Feed(position, launch, number, None)
+            # A vector of as many numbers is a weight of a norm, or a scale.
+            if result.numel() == argument.numel() and min(result.dim(), argument.dim()) > 1:
+                return Feed(position, launch, number, tuple(argument.shape))
+    return None
+
+
+def _may_feed(result: Any, is_real: bool) -> bool:
+    is_fed = result.is_floating_point() or result.dtype in _FED
+    if not is_fed or not result.is_contiguous():
+        return False
+    return not is_real or bool(torch.isfinite(result).all())
+
+
+def _fed(args: tuple[Any, ...], feeds: Sequence[Feed], held: Mapping[int, Any]) -> tuple[Any, ...]:
+    if not feeds:
+        return args
+    whole = list(args)
+    for feed in feeds:
+        result = _tensors(held[feed.launch])[feed.result]
+        whole[feed.argument] = result if feed.shape is None else result.view(feed.shape)
+    return tuple(whole)
+
+
+def _tensors(output: Any) -> list[Any]:
+    outputs = output if isinstance(output, tuple | list) else (output,)
+    return [one for one in outputs if torch.is_tensor(one)]
+
+
+def _last_uses(feeds: Sequence[Sequence[Feed]]) -> dict[int, int]:
+    """Of each launch that feeds another the last one that it feeds."""
+    return {feed.launch: at for at, of in enumerate(feeds) for feed in of}

@@ -1,0 +1,113 @@
+"""Which launches run before a case, what they are given of each other, and in what order."""
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+
+import torch
+
+from collector.ops.context import OVER_CACHE, context_of
+from collector.ops.registry import find
+from collector.ops.spec import Call
+from collector.replay.context import Chain, Feed, Launch, feeds_of, told_context
+from tests.unit.collector.replay.replay_cases import add_record, case_record
+
+pytestmark = pytest.mark.torch
+
+CASE = add_record(8).case
+NZ = case_record("MatMulV3", "4,8;1,1,16,16", "4,8", formats="FRACTAL_NZ").case
+
+
+def launch(run, *args, case=CASE):
+    return Launch(case, run, Call(args))
+
+
+def rows(*shape):
+    return torch.ones(shape)
+
+
+def feeds(*launches, is_real=True):
+    *before, own = launches
+    return feeds_of(before, own, is_real)
+
+
+def test_the_nearest_launches_are_run_until_they_fill_a_cache():
+    small, large = add_record(4), add_record(1024)
+    unknown = case_record("NoSuchKernel", "4,4", "4,4")
+    size_bytes = 3 * 1024 * 64 * 4
+    before = (unknown, large, small, unknown, large)
+    one = context_of(before, find, "cpu", int(size_bytes / OVER_CACHE))
+    assert [n.record for n in one.neighbours] == [large]
+    assert (one.size_bytes, one.left_out) == (size_bytes, ())
+    more = context_of(before, find, "cpu", size_bytes)
+    assert [n.record for n in more.neighbours] == [large, small, large]
+    assert more.left_out == ("NoSuchKernel",)
+    whole = context_of(before, find, "cpu", 1 << 40)
+    assert len(whole.neighbours) == 3 and whole.left_out == ("NoSuchKernel",) * 2
+    # What ran is told by its cases and their order, not by what was left out.
+    told = [told_context(found).partition(";")[0] for found in (one, more, whole)]
+    assert told[0] != told[1] == told[2]
+
+
+def test_an_argument_is_the_nearest_result_of_its_shape_and_each_result_is_one():
+    first, second = launch(torch.neg, rows(2, 4)), launch(torch.abs, rows(2, 4))
+    other = launch(lambda x: (x.sum(), x.bfloat16()), rows(2, 4))
+    own = launch(torch.add, rows(2, 4), rows(2, 4), rows(2, 4))
+    assert feeds(first, second, other, own) == (
+        (),
+        (Feed(0, 0, 0, None),),
+        (Feed(0, 1, 0, None),),
+        (Feed(0, 1, 0, None), Feed(1, 0, 0, None)),
+    )
+
+
+def test_a_result_in_another_shape_is_seen_as_it_is_wanted_and_no_vector_is_one():
+    before = launch(torch.neg, rows(2, 8))
+    own = launch(torch.bmm, rows(4, 1, 4), rows(16), rows(2, 4))
+    assert feeds(before, own) == ((), (Feed(0, 0, 0, (4, 1, 4)),))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        torch.zeros(2, 4, dtype=torch.int64),
+        torch.full((2, 4), float("nan")),
+        torch.ones(4, 2).t(),
+        torch.ones(2, 4, dtype=torch.bfloat16),
+    ],
+)
+def test_what_may_be_an_index_or_has_no_end_or_lies_otherwise_feeds_nothing(result):
+    before = launch(lambda: result)
+    own = launch(torch.neg, torch.ones(2, 4, dtype=result.dtype).float())
+    assert feeds(before, own) == ((), ())
+
+
+def test_a_weight_in_a_layout_of_npus_is_never_a_result():
+    before = launch(torch.neg, rows(8, 8))
+    product = launch(torch.matmul, rows(4, 8), rows(8, 8), case=NZ)
+    assert feeds(before, product) == ((), ())
+    assert feeds(before, launch(torch.matmul, rows(4, 8), rows(8, 8)))[-1]
+
+
+def test_launches_run_in_order_behind_a_mark_each_and_begin_anew_in_each_round():
+    said = []
+
+    def run(name, *args):
+        said.append(name)
+        return args[0] + 1.0
+
+    launches = [
+        launch(lambda x: run("a", x), rows(2, 4)),
+        launch(lambda x, y: run("b", x, y), rows(2, 4), rows(3, 3)),
+        launch(lambda x: run("c", x), rows(5, 5)),
+    ]
+    own = launch(torch.neg, rows(8, 1))
+    found = feeds(*launches, own)
+    said.clear()
+    chain = Chain(launches, own, found, lambda: said.append("begin"), lambda: said.append("|"))
+    for _ in range(2):
+        (argument,) = chain.arguments()
+        assert said == ["begin", "|", "a", "|", "b", "|", "c"]
+        # Ones, with one more for each launch that it came through: never more for a second round.
+        assert argument.shape == (8, 1) and argument.unique().tolist() == [3.0]
+        said.clear()
