@@ -5,7 +5,7 @@ occurrences of all are counted, since they are the time that the case stands for
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from sys import intern
 
@@ -16,13 +16,22 @@ from collector.comm.moe.moe_plan import modes_of
 from collector.database.published_intervals import KnownInterval
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of, routed_call
-from collector.measurement import Outcome
+from collector.measurement import CONTEXT, Outcome
+from collector.ops.context import context_of
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, Refusal, refusal
 from collector.ops.registry import find
+from collector.ops.spec import OpSpec
 from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
 from collector.worker.gang_bench import ROUNDS
-from jobs.planning.forecast import ANSWER_S, Peaks, predict, predict_collective, predict_routed
+from jobs.planning.forecast import (
+    ANSWER_S,
+    FLUSH_BYTES,
+    Peaks,
+    predict,
+    predict_collective,
+    predict_routed,
+)
 from jobs.planning.weight import Weight, weigh
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
@@ -53,8 +62,7 @@ class Candidate:
     def planned_record(self) -> CaseRecord:
         """The record as a shard holds it: numbers of another stack stay in their source, so that
         what a shard carries may stand in the plan's version."""
-        record = self.record
-        return CaseRecord(record.kernel_type, record.cells, record.extra, self.own_profile)
+        return replace(self.record, profile=self.own_profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,8 @@ def price(
     if op is None:
         return PricedCase(candidate, ANSWER_S, candidate.record.case_id, None)
     try:
-        forecast = predict(case, op, peaks, measure, last_us)
+        before = _before(candidate.record, find, backend) if measure.cache == CONTEXT else ()
+        forecast = predict(case, op, peaks, measure, last_us, before)
         group = intern(f"{case.kernel_type}|{op.group(case)}")
     except UNFORESEEN:
         return PricedCase(
@@ -181,4 +190,15 @@ def _of_gang(
 def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
     own = (record.profile for record, is_own in found if is_own and record.profile is not None)
     records = [record for record, _ in found]
-    return Candidate(records[0], next(own, None), weigh(records))
+    first = records[0]
+    if not first.before:  # of several sources the first that tells
+        first = replace(first, before=next((r.before for r in records if r.before), ()))
+    return Candidate(first, next(own, None), weigh(records))
+
+
+def _before(
+    record: CaseRecord, find: FindOperator, backend: str
+) -> tuple[tuple[Case, OpSpec], ...]:
+    """What runs before a case, where no device has a larger cache."""
+    found = context_of(record.before, find, backend, FLUSH_BYTES)
+    return tuple((one.record.case, one.op) for one in found.neighbours)

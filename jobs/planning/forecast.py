@@ -5,7 +5,7 @@ over the device's peaks. It is meant to be right within a small factor, and to e
 it says is never written as a measurement.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
@@ -103,15 +103,24 @@ def peaks_of(stack: Stack) -> Peaks:
 
 
 def predict(
-    case: Case, op: OpSpec, peaks: Peaks, measure: MeasureSettings, last_us: float | None
+    case: Case,
+    op: OpSpec,
+    peaks: Peaks,
+    measure: MeasureSettings,
+    last_us: float | None,
+    before: Sequence[tuple[Case, OpSpec]] = (),
 ) -> Prediction:
-    """The forecast of a case that its operator accepts; `last_us` is what it took last time."""
+    """The forecast of a case that its operator accepts; `last_us` is what it took last time,
+    `before` are the launches that run before each of its own."""
     launch_s = last_us * _MICRO if last_us else _roofline_s(case, op, peaks)
     launch_s = max(launch_s, _MICRO)
-    between_s = FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0
+    before_s = fsum(_roofline_s(one, its, peaks) for one, its in before)
+    between_s = before_s + (FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0)
     # A launch that takes half of the budget has fewer before it: a forecast errs upwards.
-    launches = WARM_UPS + measure.pilots + measure.repeats_of(launch_s)
-    fill_s = sum(slot.size_bytes for slot in case.inputs or ()) / peaks.fill_bytes_per_s
+    launches = WARM_UPS + measure.pilots + measure.repeats_of(launch_s + before_s)
+    made = [case, *(one for one, _ in before)]
+    made_bytes = sum(slot.size_bytes for one in made for slot in one.inputs or ())
+    fill_s = made_bytes / peaks.fill_bytes_per_s
     once_s = launches * (launch_s + between_s) + fill_s + CASE_OVERHEAD_S
     return Prediction(launch_s, once_s * len(measure.aic_metrics))
 

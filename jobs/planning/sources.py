@@ -13,6 +13,7 @@ from collector.canonical import sha256_hex
 from collector.counting import counted
 from collector.errors import BadInput, DamagedObject, NotFound, stored
 from collector.gang_case import is_of_gangs
+from collector.measurement import CONTEXT
 from collector.plan import PlannedSource
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
@@ -45,7 +46,8 @@ class LoadedSource:
 
 
 def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
-    """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be."""
+    """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be. Where
+    cases are measured behind what ran before them, they say what that was."""
     return tuple(_assuming(_load(source, campaign, store), campaign) for source in campaign.sources)
 
 
@@ -78,7 +80,8 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             name = f"tree ({told})" if (told := tree.told()) else "tree"
             return _loaded(name, tree.records, same_stack=False)
         case ProfileSource(path, same_stack, step, skip_bad_rows):
-            profile = read_profile([path], skip_bad_rows=skip_bad_rows)
+            in_context = campaign.measure.cache == CONTEXT
+            profile = read_profile([path], skip_bad_rows=skip_bad_rows, with_contexts=in_context)
             if step is None:
                 return _profile(_named(profile), profile, same_stack=same_stack)
             return _whole_step(profile, path, step, campaign, same_stack=same_stack)
@@ -165,6 +168,13 @@ def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSour
         raise DamagedObject(f"{key} in {store.url} is not what its name says")
     with stored():
         records = completed_records(read_table(table, path=key))
+    if campaign.measure.cache != CONTEXT:
+        records = tuple(replace(record, before=()) for record in records)
+    elif not any(record.before for record in records):
+        raise BadInput(
+            f"campaign {campaign.name}: the cases under {key} do not say what ran before them, as "
+            "`measure.cache: context` wants: parse the profile again with that"
+        )
     planned = PlannedSource(
         source.name, sha256, len(records), source.same_stack, source.communication_us
     )
@@ -175,7 +185,26 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
     """The records with every column that a launch of theirs depends on: a case is fully told
     before it is planned, so that a replay assumes nothing that its row does not say. One that does
     not tell what nobody can guess stays as it is, and is refused."""
-    return tuple(map(completed_case, records))
+    complete = _Completing()
+    return tuple(map(complete.whole, records))
+
+
+class _Completing:
+    """Completes records, and what ran before them: each of those once, since they are shared."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CaseRecord, CaseRecord]] = {}
+
+    def whole(self, record: CaseRecord) -> CaseRecord:
+        completed = completed_case(record)
+        if not record.before:
+            return completed
+        return replace(completed, before=tuple(map(self._neighbour, record.before)))
+
+    def _neighbour(self, record: CaseRecord) -> CaseRecord:
+        if id(record) not in self._known:  # the record is held, so that its id stays its own
+            self._known[id(record)] = (record, completed_case(record))
+        return self._known[id(record)][1]
 
 
 @contextmanager

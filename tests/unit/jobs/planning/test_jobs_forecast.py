@@ -76,6 +76,23 @@ def test_a_cold_cache_costs_a_flush_before_each_launch() -> None:
     assert cold.total_s - warm.total_s == pytest.approx(flushes_s)
 
 
+def test_what_runs_before_a_case_is_launched_and_made_as_often() -> None:
+    settings = MeasureSettings(repeat_count=10, cache="context")
+    alone = predict(FLOAT, operator(1), PEAKS, settings, 100.0)
+    other = operator(2 * 10**11)
+    behind = predict(FLOAT, operator(1), PEAKS, settings, 100.0, [(FLOAT, other)] * 2)
+    once = predict(FLOAT, other, PEAKS, settings, None)
+    made_s = sum(slot.size_bytes for slot in FLOAT.inputs or ()) / PEAKS.fill_bytes_per_s
+    more_s = 2 * ((10 + WARM_UPS) * once.launch_s + made_s)
+    assert behind.launch_s == alone.launch_s
+    assert behind.total_s - alone.total_s == pytest.approx(more_s)
+    # They spend the budget, too.
+    budget = MeasureSettings(budget_s=1.0, cache="context")
+    few = predict(FLOAT, operator(1), PEAKS, budget, 100.0, [(FLOAT, other)] * 20)
+    launches = 3 + WARM_UPS + 1
+    assert 20 * launches * once.launch_s < few.total_s < 20 * launches * once.launch_s + 1.0
+
+
 def test_each_group_of_counters_is_a_pass_of_its_own() -> None:
     both = MeasureSettings(aic_metrics=("PipeUtilization", "Memory"))
     one = predict(FLOAT, operator(1), PEAKS, MeasureSettings(), 100.0).total_s

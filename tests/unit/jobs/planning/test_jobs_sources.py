@@ -12,11 +12,13 @@ from collector.errors import BadInput
 from collector.measurement import Outcome
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.record import ProfileStatistics, read_table, write_table
+from collector.profiles.bundled import write_bundled_profile
+from collector.record import ProfileStatistics, as_neighbour, read_table, write_table
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.controller.launching import campaign_object
 from jobs.objects.deployment import Deployment
+from jobs.planning.candidates import distinct_cases
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.op_rows import rows_of
 from tests.fixtures.profiles.variants import Told, collective, write_profile
@@ -192,3 +194,42 @@ def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
     strict = text.replace(", bad_rows: skip", "")
     with pytest.raises(BadInput, match="Type is no name of a kernel"):
         load_sources(campaign_from_text(strict, path="c.yaml", base=tmp_path), MemoryStore())
+
+
+CONTEXT = "measure: {cache: context}\n"
+
+
+def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp_path):
+    folder = write_bundled_profile("quickstart", tmp_path)
+
+    def loaded(more=""):
+        text = f"campaign: c\nsources: [{{profile: {folder}}}]\nbackend: cpu\n{more}"
+        (source,) = load_sources(campaign_from_text(text, path="c", base=tmp_path), MemoryStore())
+        return source
+
+    alone, behind = loaded(), loaded(CONTEXT)
+    assert not any(record.before for record in alone.records)
+    assert [replace(record, before=()) for record in behind.records] == list(alone.records)
+    first, *others = behind.records
+    assert all(record.before for record in others)
+    # A table that was made with them says them where no profile is; who does not ask is told none.
+    rows = read_table(behind.table)
+    again = stored_source(rows, CONTEXT)
+    assert (again.table, again.records) == (behind.table, behind.records)
+    assert stored_source(rows).records == alone.records
+    with pytest.raises(BadInput, match="do not say what ran before them, as `measure.cache: conte"):
+        stored_source(read_table(alone.table), CONTEXT)
+
+
+def test_a_plan_holds_what_runs_before_its_cases_told_in_full(tmp_path):
+    (before,) = completed_records([as_neighbour(TOLD)])
+    add = replace(rows_of("Add")[0], before=(as_neighbour(TOLD), as_neighbour(UNTOLD)))
+    source = stored_source([add, TOLD], CONTEXT)
+    assert source.records[0].before == (before, as_neighbour(UNTOLD))
+    other = (source.planned, (replace(add, before=()),))
+    (found,) = [
+        one.planned_record
+        for one in distinct_cases([other, (source.planned, source.records)])
+        if one.record.case_id == add.case_id
+    ]
+    assert found.before == source.records[0].before
