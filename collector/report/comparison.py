@@ -1,5 +1,6 @@
 """A profile against what a version of the database says of its cases: in situ, as the run had them,
-against isolated, as they were measured apart; and the step of the run, rebuilt of what is known.
+against isolated, as they were measured apart, and behind the launches that stand before them in a
+run, where they were measured so, too; and the step of the run, rebuilt of what is known.
 
 Nothing of the step is hidden: what its isolated parts do not explain is listed by cause. Pure.
 """
@@ -17,6 +18,9 @@ from collector.profiles.step_trace import StepTrace
 from collector.record import CaseRecord, ProfileStatistics
 
 _SHARES = (0.1, 0.5, 0.9)
+PARTS = (
+    *("isolated", "neighbours", "context", "unknown", "overlap", "messages", "waiting", "host"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,15 @@ class Isolated:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A case of the profile. `kernel_type` is that under which its isolated time stands, a twin's
-    where the runtime chose another; `why` says what is instead of one."""
+    where the runtime chose another; `why` says what is instead of one. `in_context` is what it took
+    behind the launches before it, where that was measured."""
 
     record: CaseRecord
     in_situ: ProfileStatistics
     isolated: Isolated | None
     kernel_type: str
     why: str = ""
+    in_context: Isolated | None = None
 
     @property
     def is_message(self) -> bool:
@@ -50,16 +56,30 @@ class Compared:
         return self.in_situ.count * self.isolated.mean_us if self.isolated else 0.0
 
     @property
+    def neighbours_us(self) -> float:
+        """How much longer all its launches take behind those before them than apart; 0 where one
+        of the two is not known."""
+        if self.isolated is None or self.in_context is None:
+            return 0.0
+        return self.in_situ.count * (self.in_context.mean_us - self.isolated.mean_us)
+
+    @property
     def ratio(self) -> float | None:
         """In situ by isolated."""
         return self.in_situ.mean_us / self.isolated.mean_us if self.isolated else None
+
+    @property
+    def context_ratio(self) -> float | None:
+        """In situ by what it took behind the launches before it."""
+        return self.in_situ.mean_us / self.in_context.mean_us if self.in_context else None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRatios:
     """The cases of one kernel type: their times of all launches, and of those with an isolated time
     how in situ compares, by launches: a tenth lies below the first, half below the second, a tenth
-    above the third. None where no case has one."""
+    above the third; `context_ratios` the same by what they took behind other launches. None where
+    no case has such a time."""
 
     kernel_type: str
     cases: int
@@ -68,6 +88,7 @@ class KernelRatios:
     compared_us: float  # in situ, of the cases that have an isolated time
     isolated_us: float
     ratios: tuple[float, float, float] | None
+    context_ratios: tuple[float, float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +96,9 @@ class StepSum:
     """The time of the profile's steps and what it is made of; the parts add up to `measured_us`.
 
     isolated       kernels, as they were measured apart
-    context        how much longer the same kernels took in the run; negative where shorter
+    neighbours     how much longer they take behind the launches before them, as was measured, too;
+                   negative where shorter
+    context        how much longer still the same kernels took in the run
     unknown        in situ, kernels without an isolated time
     overlap        what the device computed less than its kernels took: some ran beside others
     messages       collectives, as they were measured apart
@@ -86,6 +109,7 @@ class StepSum:
 
     measured_us: float
     isolated_us: float
+    neighbours_us: float
     context_us: float
     unknown_us: float
     overlap_us: float
@@ -96,8 +120,7 @@ class StepSum:
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
         """Each by its name, in order."""
-        names = ("isolated", "context", "unknown", "overlap", "messages", "waiting", "host")
-        return tuple((name, getattr(self, f"{name}_us")) for name in names)
+        return tuple((name, getattr(self, f"{name}_us")) for name in PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +135,17 @@ class M6:
 
 
 def compared(
-    records: Iterable[CaseRecord], isolated: Mapping[str, Isolated], why: Mapping[str, str]
+    records: Iterable[CaseRecord],
+    isolated: Mapping[str, Isolated],
+    why: Mapping[str, str],
+    in_context: Mapping[str, Isolated] | None = None,
 ) -> tuple[Compared, ...]:
     """The cases that a profile measured. `isolated` are durations by case id, `why` the outcomes of
-    the cases without one."""
+    the cases without one, `in_context` durations behind the launches before a case."""
     return tuple(
-        _compared(record, record.profile, isolated, why) for record in records if record.profile
+        _compared(record, record.profile, isolated, why, in_context or {})
+        for record in records
+        if record.profile
     )
 
 
@@ -136,6 +164,7 @@ def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
     known = [one for one in kernels if one.isolated]
     in_situ_us = _in_situ_us(kernels)
     isolated_us = fsum(one.isolated_us for one in known)
+    neighbours_us = fsum(one.neighbours_us for one in known)
     # No more than there was: what ran beside kernels is no part of a step's communication.
     messages_us = min(
         trace.communication_us, fsum(one.isolated_us for one in found if one.is_message)
@@ -143,7 +172,8 @@ def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
     return StepSum(
         measured_us=trace.whole_us,
         isolated_us=isolated_us,
-        context_us=_in_situ_us(known) - isolated_us,
+        neighbours_us=neighbours_us,
+        context_us=_in_situ_us(known) - isolated_us - neighbours_us,
         unknown_us=in_situ_us - _in_situ_us(known),
         overlap_us=trace.computing_us - in_situ_us,
         messages_us=messages_us,
@@ -174,12 +204,15 @@ def _compared(
     in_situ: ProfileStatistics,
     isolated: Mapping[str, Isolated],
     why: Mapping[str, str],
+    in_context: Mapping[str, Isolated],
 ) -> Compared:
     case = record.case
+    behind = next(filter(None, (in_context.get(one.case_id) for one in twins_of(case))), None)
     for one in twins_of(case):
         if (found := isolated.get(one.case_id)) is not None:
-            return Compared(record, in_situ, found, one.kernel_type)
-    return Compared(record, in_situ, None, case.kernel_type, why.get(case.case_id, "missing"))
+            return Compared(record, in_situ, found, one.kernel_type, in_context=behind)
+    missing = why.get(case.case_id, "missing")
+    return Compared(record, in_situ, None, case.kernel_type, missing, behind)
 
 
 def _kernel(name: str, found: Sequence[Compared]) -> KernelRatios:
@@ -191,14 +224,17 @@ def _kernel(name: str, found: Sequence[Compared]) -> KernelRatios:
         _in_situ_us(found),
         _in_situ_us(known),
         fsum(one.isolated_us for one in known),
-        _spread([one.ratio or 0.0 for one in known], [one.in_situ.count for one in known]),
+        _spread([(one.ratio, one.in_situ.count) for one in found]),
+        _spread([(one.context_ratio, one.in_situ.count) for one in found]),
     )
 
 
-def _spread(ratios: Sequence[float], counts: Sequence[int]) -> tuple[float, float, float] | None:
-    """The ratios at _SHARES of the launches."""
-    if not ratios:
+def _spread(told: Sequence[tuple[float | None, int]]) -> tuple[float, float, float] | None:
+    """The ratios at _SHARES of the launches, of which each that is known stands for so many."""
+    known = [(ratio, count) for ratio, count in told if ratio is not None]
+    if not known:
         return None
+    ratios, counts = zip(*known, strict=True)
     order = np.argsort(ratios, kind="stable")
     ends = np.cumsum(np.asarray(counts, np.float64)[order])
     at = np.searchsorted(ends, np.asarray(_SHARES) * ends[-1])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.counting import counted
+from collector.errors import BadInput
 from jobs.cli.one_source import campaign_of
 from jobs.cli.options import (
     CacheOption,
@@ -33,6 +34,7 @@ _LISTED = 10
 _KERNEL_WIDTH = 32
 _SAID = {
     "isolated": "kernels, as they were measured apart",
+    "neighbours": "how much longer they take behind the launches before them, as measured",
     "context": "how much longer they took in the run",
     "unknown": "kernels without an isolated time",
     "overlap": "less was computed than kernels took: some ran beside others",
@@ -53,6 +55,7 @@ def compare_verb(
     as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
 ) -> None:
     """Hold a profile against a version of the database: each case, and the step by its causes."""
+    from collector.measurement import CONTEXT
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compared, m6, step_sum
     from collector.report.isolated import isolated_times
@@ -60,10 +63,14 @@ def compare_verb(
     from jobs.planning.forecast import peaks_of
 
     check_cache(cache)
+    if cache == CONTEXT:
+        raise BadInput("--cache context: these stand beside the others; warm or cold is wanted")
     shown = open_version(root, version, directory)
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
     records = _records(described, shown.store)
-    found = compared(records, *isolated_times(shown.state, shown.place, cache=cache))
+    apart, why = isolated_times(shown.state, shown.place, cache=cache)
+    in_context, _ = isolated_times(shown.state, shown.place, cache=CONTEXT)
+    found = compared(records, apart, why, in_context)
     trace = read_step_trace(profile)
     peaks = peaks_of(shown.stack)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
@@ -102,22 +109,33 @@ def _lines(
 
     yield f"version     {place}"
     exact = sum(one.isolated is not None for one in found)
-    yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time"
+    behind = sum(one.in_context is not None for one in found)
+    more = f", {behind:,} were measured behind other launches, too" if behind else ""
+    yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time{more}"
     yield from _step_lines(trace, parts)
     if known is not None:
         yield (
             f"M6          {known.covered:.2f} covered in situ, {known.forecast:.2f} forecast with "
             f"rooflines, {known.isolated:.2f} as measured apart; by what computed and communicated"
         )
-    yield "in situ by isolated, of launches: a tenth below, half below, a tenth above"
+    yield (
+        "in situ by isolated, of launches: a tenth below, half below, a tenth above"
+        + ("; the same by those behind other launches" if behind else "")
+    )
     for row in by_kernel(found):
-        spread = "  ".join(f"{ratio:7.3g}" for ratio in row.ratios) if row.ratios else "-"
+        spread = _spread_text(row.ratios)
+        if row.context_ratios:
+            spread += f"; {_spread_text(row.context_ratios)}"
         share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
         yield (
             f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms in situ, "
             f"{share:4.0%} compared: {spread}"
         )
     yield from _largest(found)
+
+
+def _spread_text(ratios: Sequence[float] | None) -> str:
+    return "  ".join(f"{ratio:7.3g}" for ratio in ratios) if ratios else "-"
 
 
 def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]:
@@ -127,7 +145,7 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
     yield f"step        {parts.measured_us / 1e3:,.3f} ms of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
         share = part_us / parts.measured_us if parts.measured_us else 0.0
-        yield f"  {name:<9} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_SAID[name]}"
+        yield f"  {name:<10} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_SAID[name]}"
 
 
 def _largest(found: Sequence[Compared]) -> Iterator[str]:
@@ -155,6 +173,8 @@ def _told(one: Compared) -> str:
     bounds = f" ({known.low_us:.4g} to {known.high_us:.4g})" if known.low_us else ""
     twin = f" as {one.kernel_type}" if one.kernel_type != one.record.case.kernel_type else ""
     times = f"{one.in_situ.mean_us:.4g} us in situ, {known.mean_us:.4g}{bounds} apart{twin}"
+    if one.in_context:
+        times += f", {one.in_context.mean_us:.4g} behind others"
     return f"{times}: {one.record.case.describe()}"
 
 
@@ -182,7 +202,9 @@ def _print_json(
             },
             "isolated": asdict(one.isolated) if one.isolated else None,
             "measured_as": one.kernel_type if one.isolated else None,
+            "in_context": asdict(one.in_context) if one.in_context else None,
             "ratio": one.ratio,
+            "context_ratio": one.context_ratio,
             "why": one.why,
         }
         for one in found

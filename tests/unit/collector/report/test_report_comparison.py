@@ -47,6 +47,7 @@ def test_the_step_is_rebuilt_by_hand():
     told = step_sum(found, trace)
     assert dict(told.parts) == {
         "isolated": 50.0,
+        "neighbours": 0.0,
         "context": 10.0,
         "unknown": 80.0,
         "overlap": -10.0,
@@ -55,6 +56,10 @@ def test_the_step_is_rebuilt_by_hand():
         "host": 15.0,
     }
     assert told.measured_us == fsum(part for _, part in told.parts) == 225.0
+    # Behind the launches before them the adds take 5.8 us; of the others nobody knows that.
+    behind = compared((add, product, sent), apart(add, 5.0), {}, apart(add, 5.8))
+    parts = step_sum(behind, trace)
+    assert (parts.isolated_us, parts.neighbours_us, parts.context_us) == pytest.approx((50, 8, 2))
     known = m6(found, trace, lambda record: 7.0)
     assert (known.covered, known.forecast, known.isolated) == pytest.approx(
         (150 / 210, (50 + 60 + 14) / 210, 110 / 210)

@@ -74,7 +74,16 @@ def test_a_profile_is_held_against_what_was_measured_apart(profile):
 
 def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
     said = compare(profile).stdout
-    for part in ("isolated", "context", "unknown", "overlap", "messages", "waiting", "host"):
+    for part in (
+        "isolated",
+        "neighbours",
+        "context",
+        "unknown",
+        "overlap",
+        "messages",
+        "waiting",
+        "host",
+    ):
         assert f"\n  {part} " in said
     assert "step        96.000 ms of 1 step" in said
     assert "without an isolated time" in said and "missing      MatMul" in said
@@ -87,12 +96,43 @@ def test_a_profile_without_steps_is_compared_by_case_alone(profile):
     assert "step        not told: no step_trace_time.csv" in said and "M6" not in said
 
 
+def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile, tmp_path):
+    records = completed_records(read_profile([profile]).records)
+    known = [record for record in records if record.kernel_type == "Cast"]
+    store = open_store(str(tmp_path / "data"))
+    before = json.loads(compare(profile, "--json").stdout)
+    shard = MadeShard("behind", known, [answered(known, 9.0)])
+    made = MadePlan([shard], number=2, head_commit=1, cache="context")
+    write_campaign(store, made)
+    merge(store, [made.name], guard=CREATE, author="test")
+    told = json.loads(compare(profile, "--json").stdout)
+    behind_us = {record.case_id: 9.0 + at for at, record in enumerate(known)}
+    more_us = 0.0
+    for one, was in zip(told["cases"], before["cases"], strict=True):
+        assert one["isolated"] == was["isolated"]
+        in_context = one["in_context"]
+        assert (in_context and in_context["mean_us"]) == behind_us.get(one["case_id"])
+        if in_context:
+            apart_us = one["isolated"]["mean_us"]
+            more_us += one["in_situ"]["launches"] * (in_context["mean_us"] - apart_us)
+            assert one["context_ratio"] == one["in_situ"]["mean_us"] / in_context["mean_us"]
+    was, now = before["sum"], told["sum"]
+    assert was["neighbours_us"] == 0 != more_us
+    assert now["neighbours_us"] == pytest.approx(more_us)
+    assert now["context_us"] == pytest.approx(was["context_us"] - more_us)
+    assert now["isolated_us"] == was["isolated_us"] and now["measured_us"] == was["measured_us"]
+    said = compare(profile).stdout
+    assert f", {len(known)} were measured behind other launches, too" in said
+    assert " behind others: Cast 151936,1024" in said and "; the same by those behind" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["nowhere"], "no such file or folder"),
         (["profile", "--grid", "a,b"], "numbers such as"),
-        (["profile", "--cache", "hot"], "warm or cold"),
+        (["profile", "--cache", "hot"], "warm or cold or context"),
+        (["profile", "--cache", "context"], "these stand beside the others"),
         (["profile", "--directory", "other"], "--directory"),
         (["profile", "--grid", "1,2"], "communication.json"),
     ],
