@@ -5,7 +5,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
@@ -109,6 +109,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
     yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
+    yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
 
 
@@ -247,6 +248,8 @@ _PAIR = CollectiveCase(
     "HCCL_ALGO=level0:NA",
 )
 _PAIR_TABLE = write_table([_PAIR.record()])
+_FIRST, _SECOND = (replace(_PAIR.record(), kernel_type=name) for name in ("Add", "Mul"))
+_CONTEXTS = write_table([_FIRST, replace(_PAIR.record(), before=(_FIRST, _SECOND, _FIRST))])
 _REACHED = {
     "image": "r/i@sha256:" + 64 * "0",
     "controller_image": "r/c:1",

@@ -20,6 +20,7 @@ _NAMES = (
         "verified",
         "measurements",
         "collectives",
+        "contexts",
         "HEAD",
         "r_ascend_pt/kernel_details.csv",
         *("capture.zip", "msprof_1.db", "gz/kernel_details.csv.gz"),
