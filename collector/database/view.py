@@ -155,20 +155,26 @@ def _measured(
     """The cells of every good measurement that shows, by case."""
     best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
     best = best.filter(best["good"])
-    names = ("case", "measurement", "ci_low_us", "ci_high_us", "counters", "cache")
+    names = ("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "counters", "cache")
     rows = zip(*(best[name].to_pylist() for name in (*names, "library", "assumes")), strict=True)
     return {
         case: {
-            **_cells(intervals.of[measurement], (float(low), float(high)), *more),
+            **_cells(intervals.of.get(measurement), float(mean), (float(low), float(high)), *more),
             **answering_cells(library, assumes),
         }
-        for case, measurement, low, high, *more, library, assumes in rows
+        for case, measurement, mean, low, high, *more, library, assumes in rows
     }
 
 
 def _cells(
-    stack: CaseInterval, session_us: tuple[float, float], counters: str, cache: str
+    stack: CaseInterval | None,
+    mean_us: float,
+    session_us: tuple[float, float],
+    counters: str,
+    cache: str,
 ) -> Cells:
+    if stack is None:  # behind other launches: `isolated` leaves it out of every model
+        return duration_cells(mean_us, _pairs(counters), cache)
     return {
         **duration_cells(stack.mean_us, _pairs(counters), cache),
         **interval_cells(

@@ -180,12 +180,13 @@ def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
     for cache in (None, *ISOLATED):
         assert answers(after, PATH, cache=cache) == answers(before, PATH, cache=cache)
     assert answers(after, PATH, cache=CONTEXT) == answers(join_all(measured), PATH, cache=CONTEXT)
+    assert _durations_shown(after, CONTEXT) == _durations_shown(join_all(measured), CONTEXT)
 
 
-def _durations_shown(state: State) -> dict[str, dict[str, str]]:
+def _durations_shown(state: State, cache: str | None = None) -> dict[str, dict[str, str]]:
     """What every row with a duration says of it, by the row's shapes."""
     found = {}
-    for path, file in render(state).items():
+    for path, file in render(state, cache=cache).items():
         if path.endswith(".csv"):
             for row in csv.DictReader(io.StringIO(file.data.decode())):
                 if row["Average Duration(us)"]:
