@@ -110,6 +110,31 @@ def test_jobset_restarts_every_rank_when_one_fails(
     assert namespace.get("jobset", "gang")["status"]["restarts"] == 1
 
 
+@pytest.mark.parametrize(("jobs", "pods", "starts"), [(1, 2, 0), (2, 1, 1)])
+def test_a_jobset_waits_for_an_occupied_node_where_its_pods_are_of_one_job(
+    cluster: Cluster, testbed: Testbed, namespace: Namespace, jobs: int, pods: int, starts: int
+):
+    """What holds a gang back is the Job that is one, not the set: of a Job for each rank the first
+    begins alone (decision 0013)."""
+    testbed.install_jobset()
+    image = cluster.controller_image
+    namespace.create(pod("busy", image, ["sleep", "300"], devices=8))
+    namespace.wait_running("busy")
+    rank = pod("unused", image, ["sleep", "60" if starts else "2"], devices=8)
+    template = {"spec": job("ranks", rank, completions=pods, parallelism=pods)["spec"]}
+    replicated = [{"name": "rank", "replicas": jobs, "template": template}]
+    kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    namespace.create(kind | {"metadata": {"name": "gang"}, "spec": {"replicatedJobs": replicated}})
+    namespace.wait("both pods exist", lambda: len(namespace.pods("opmeter-test=ranks")) == 2)
+    if starts:
+        namespace.wait("one of them starts", lambda: _running(namespace, "ranks") == starts)
+        return
+    with pytest.raises(AssertionError, match="one of them starts"):
+        namespace.wait("one of them starts", lambda: _running(namespace, "ranks") > 0, 8)
+    namespace("delete", "pod", "busy", "--grace-period=1")
+    namespace("wait", "--for=condition=Completed", "jobset/gang", "--timeout=120s")
+
+
 def test_kwok_completes_the_pods_of_simulated_nodes(testbed: Testbed, namespace: Namespace):
     kwok = testbed.kwok
     try:
