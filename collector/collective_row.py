@@ -17,6 +17,9 @@ _ALONE = (
 )
 _TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
 COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
+# What a database says besides, of all sessions that measured the row: of one group, and of all.
+OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
+OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
 
 Cells = dict[str, str]
 

@@ -10,6 +10,8 @@ from collector.collective import OPERATIONS, Collective
 from collector.collective_row import (
     COLUMNS,
     KEY,
+    OF_SESSIONS,
+    OF_SESSIONS_TOGETHER,
     Cells,
     CollectiveFacts,
     fact_cells,
@@ -95,13 +97,20 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
             rows.append(key)
         check_row(rows[at], Way(one.backend, one.mode, one.environment), path)
         rows[at].update(fact_cells(one.collective, _facts(one)))
-        if not one.collective.together:
-            rows[at][OFFSET] = ""  # of a duration that is gone
+        for name in _of_what_is_gone(one.collective):
+            if name in rows[at]:
+                rows[at][name] = ""
         touched.add(at)
     _write(path, (*table.columns, *COLUMNS), rows)
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
     return FileChange(path, len(rows) - before, changed, twice)
+
+
+def _of_what_is_gone(measured: Collective) -> Sequence[str]:
+    """The columns that tell of the duration which a row had before: what a model adds to it, and
+    how well a database knew it."""
+    return OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *OF_SESSIONS)
 
 
 def check_folder(

@@ -17,7 +17,15 @@ import pyarrow.compute as pc
 
 from collector.case import case_from_cells
 from collector.collective_case import CollectiveCase, collective_case, is_collective
-from collector.collective_row import COLUMNS, Cells, CollectiveFacts, fact_cells, key_cells
+from collector.collective_row import (
+    COLUMNS,
+    OF_SESSIONS,
+    OF_SESSIONS_TOGETHER,
+    Cells,
+    CollectiveFacts,
+    fact_cells,
+    key_cells,
+)
 from collector.database.columns import csv_bytes
 from collector.database.intervals import CaseInterval, VersionIntervals
 from collector.database.layout import OTHER_SETTINGS, collective_folder, kernel_file_name
@@ -30,10 +38,8 @@ from collector.vocabulary import BASE_CELLS
 _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
 _OF_TOGETHER = "concurrent_version"  # where that is not the row's own
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
-_OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
-_OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
 
-_SHOWN = (*COLUMNS, *_OF_SESSIONS, *_OF_SESSIONS_TOGETHER)
+_SHOWN = (*COLUMNS, *OF_SESSIONS, *OF_SESSIONS_TOGETHER)
 
 Key = tuple[str, ...]
 
@@ -80,9 +86,9 @@ class _Row:
         """Where the median lies over sessions, in the columns of one group alone or of all."""
         ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
         if self.told.collective.together:
-            return dict(zip(_OF_SESSIONS_TOGETHER, ends, strict=True))
+            return dict(zip(OF_SESSIONS_TOGETHER, ends, strict=True))
         told = (*ends, known.variance, str(known.sessions))
-        return dict(zip(_OF_SESSIONS, told, strict=True))
+        return dict(zip(OF_SESSIONS, told, strict=True))
 
     def cells_elsewhere(self) -> Cells:
         """The same as a row of its own, where several of one key stand."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.collective import Collective
-from collector.collective_row import COLUMNS
+from collector.collective_row import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.comm_table import (
     check_file,
@@ -84,6 +84,20 @@ def test_an_offset_goes_with_the_duration_that_it_belongs_to(tmp_path):
     assert rows(change.path)[0]["Offset(us)"] == "3.00"
     write_measured(tmp_path, found(ALONE, rounds_us=(50.0,)).measured)
     assert rows(change.path)[0]["Offset(us)"] == ""
+
+
+def test_what_a_database_knew_of_a_row_goes_with_what_was_measured_anew(tmp_path):
+    (change,) = write_measured(tmp_path, found(ALONE, TOGETHER).measured)
+    header, row = change.path.read_text().splitlines()
+    more = (*OF_SESSIONS, *OF_SESSIONS_TOGETHER)
+    pulled = f"{header},{','.join(more)}\n{row},{','.join(str(at) for at in range(len(more)))}\n"
+    change.path.write_text(pulled)
+    write_measured(tmp_path, found(ALONE).measured)
+    (found_row,) = rows(change.path)
+    assert [found_row[name] for name in more] == ["", "", "", "", "4", "5"]
+    write_measured(tmp_path, found(TOGETHER).measured)
+    (found_row,) = rows(change.path)
+    assert not any(found_row[name] for name in more)
 
 
 def test_what_others_wrote_stays(tmp_path):
