@@ -2,6 +2,7 @@
 msmodeling, March 2026): Qwen3-32B BF16 tp=16, DeepSeek-V3 W8A8 tp=8 dp=2 ep=16. Those of other
 models against what vLLM-Ascend's code calls with their public sizes."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from collector.errors import BadInput
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.shapes.batch import Batch, Phase
+from collector.shapes.decoder_config import read_config
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
 from collector.shapes.layout import layout_of
 from collector.shapes.models import bundled_names, find_decoder
@@ -401,6 +403,45 @@ MIXTURE = (
 @pytest.mark.parametrize("release", bundled_releases())
 @pytest.mark.parametrize("model", bundled_names())
 def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, release):
+    decoder, kernels = find_decoder(model), find_kernel_set(release)
+    told, wrong = cases_of(decoder, MIXTURE if decoder.is_moe else DENSE, kernels)
+    assert not wrong
+    assert (told > 0) == (model not in UNTOLD.get(release, ()))
+
+
+CONFIGS = {  # of families that no bundled model is of, as their models have them
+    "Qwen2.5-72B": ("qwen2", 80, 8192, 29568, 64, 8, 152064, {}),
+    "Qwen1.5-MoE-A2.7B": (
+        *("qwen2_moe", 24, 2048, 5632, 16, 16, 151936),
+        {
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+        },
+    ),
+    "Phi-3-medium": ("phi3", 40, 5120, 17920, 40, 10, 32064, {}),
+    "a llama with biases": ("llama", 32, 4096, 14336, 32, 8, 128256, {"attention_bias": True}),
+}
+_KEYS = (
+    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size"),
+)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_case_of_a_config_is_one_that_its_operator_takes(name):
+    *sizes, more = CONFIGS[name]
+    text = json.dumps(dict(zip(_KEYS, sizes, strict=True)) | more)
+    decoder = read_config(text.encode(), name=name, path="config.json")
+    mixture = ("dp=4,ep=4,quantisation=w8a8,experts=apart", "tp=2,dp=2,ep=4,experts=apart")
+    layouts = mixture if decoder.is_moe else ("tp=1", "tp=2,nz=2", "tp=2,quantisation=w8a8")
+    told, wrong = cases_of(decoder, layouts, find_kernel_set("vllm-ascend-0.18"))
+    assert not wrong and told
+
+
+def cases_of(decoder, layouts, kernels):
+    """How many passes are told, and the cases that no operator takes."""
     batches = [
         *(Batch(Phase.DECODE, requests, 1, keys) for requests in (1, 7, 64) for keys in (2, 4097)),
         Batch(Phase.DECODE, 8, 1, 4097, padding=3),
@@ -412,9 +453,8 @@ def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, rel
         Batch(Phase.DECODE, 9, 1, 3000, padding=2, skew=60, imbalance=90),
         Batch(Phase.PREFILL, 1, 600, 600, followed=4, followed_keys=900, skew=99, imbalance=30),
     ]
-    decoder, kernels = find_decoder(model), find_kernel_set(release)
     wrong, told = set(), 0
-    for layout in MIXTURE if decoder.is_moe else DENSE:
+    for layout in layouts:
         for batch in batches:
             try:
                 step = derive_step(decoder, layout_of(layout), batch, kernels)
@@ -427,8 +467,7 @@ def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, rel
             for one in step.kernels:
                 if refused := refusal(one.record.case, find, "npu"):
                     wrong.add((layout, str(batch), one.layer, refused.reason))
-    assert not wrong
-    assert (told > 0) == (model not in UNTOLD.get(release, ()))
+    return told, wrong
 
 
 SPARSE = ("deepseek-v3.2", "glm-5.1", "glm-5.2")
