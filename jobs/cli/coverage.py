@@ -65,6 +65,15 @@ def coverage_verb(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="prompts pass beside the answers of others")
     ] = False,
+    predicted_tokens: Annotated[
+        int | None, typer.Option(help="after each, by the model's layer for it (MTP)", min=0)
+    ] = None,
+    skew: Annotated[
+        int | None, typer.Option(help="percent: answers have more and fewer keys", min=0, max=99)
+    ] = None,
+    imbalance: Annotated[
+        int | None, typer.Option(help="percent: experts have more and fewer rows", min=0, max=99)
+    ] = None,
     release: Annotated[
         str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")
     ] = None,
@@ -105,6 +114,9 @@ def coverage_verb(
         phase,
         release,
         mixed,
+        predicted_tokens,
+        skew,
+        imbalance,
     )
     _check(campaign, profile, model, served, grid)
     if picture is not None and (budget is None or picture.exists()):

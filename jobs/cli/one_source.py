@@ -29,6 +29,9 @@ class ServedModel:
     phase: str | None = None
     release: str | None = None
     mixed: bool = False
+    predicted: int | None = None
+    skew: int | None = None
+    imbalance: int | None = None
 
     def source(self) -> dict[str, Any]:
         """The source of a campaign file that says the same."""
@@ -45,6 +48,9 @@ class ServedModel:
             "graph_sizes": list(self.graph_sizes),
             "phase": self.phase,
             "mixed": self.mixed,
+            "predicted_tokens": self.predicted,
+            "skew": self.skew,
+            "imbalance": self.imbalance,
         }
         layout = {
             **{name: getattr(said, name) for name in ("tp", "dp", "ep", "nz", "sequence_split")},

@@ -144,6 +144,21 @@ def test_a_deployment_is_described_as_a_campaign_does(folder):
     assert rows == {"8,51200"}  # no prefill, and five requests in a graph of eight
 
 
+def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
+    words = ("--model", "glm-4.5", "--layout", "tp=8,ep=8,experts=apart", "--concurrency", "4")
+    words += ("--input", "64", "--output", "9", "--json")
+
+    def told(*more):
+        cases = json.loads(coverage(*words, *more).stdout)["cases"]
+        return {(one["kernel_type"], *one["inputs"]) for one in cases}
+
+    plain, mixed = told(), told("--mixed")
+    predicting = told("--predicted-tokens", "1", "--skew", "40", "--imbalance", "20")
+    assert ("Add", "4,5120", "4,5120") not in plain | mixed
+    assert ("Add", "8,5120", "8,5120") in predicting  # the layer that predicts
+    assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt beside three answers
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
