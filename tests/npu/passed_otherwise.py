@@ -38,6 +38,7 @@ def _each(kernels: str, slots: str, how: How, why: str) -> Iterator[tuple[str, s
 _REDUCTIONS = "ReduceAll ReduceAny ReduceMax ReduceMean ReduceMin ReduceSum"
 _WAYS = (
     *_each(_REDUCTIONS, "i2", How.INTS, "the dimensions"),
+    *_each("ArgMaxWithValue", "o1", How.DTYPE, "aclnn casts the kernel's INT32"),
     *_each("DropOutDoMask", "i3", How.ELSEWHERE, "what is kept: one less what is dropped"),
     *_each("Tile", "i2", How.INTS, "how often each dimension repeats"),
     *_each("PadV3", "i2", How.INTS, "the paddings"),

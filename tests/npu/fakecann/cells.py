@@ -52,6 +52,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnKvRmsNormRopeCache": "0 1 2 3 4 5 6 -> 5 6 13 14",
         "aclnnApplyTopKTopP": "0 0:INT32 1 2 -> 3",
         "aclnnArgMax": "0 .:INT64 -> 3:INT32",
+        "aclnnMaxDim": "0 -> 4:INT32 3",
         "aclnnSort": "0 -> 4 5:INT32",
         "aclnnDequantSwigluQuantV2": "0 1 2 3 4 5 6 -> 13 14",
         "aclnnDynamicQuantV2": "0 1 2 -> 4 5",
@@ -174,8 +175,13 @@ def _raised(call: Recorded) -> str:
     return "0 -> 2" if call.tensors[0].dtype.startswith("INT") else "0 .=0 -> 2"
 
 
+def _added(call: Recorded) -> str:
+    """The layout of a sum; what multiplies the second tensor is an input where it is not one."""
+    return "0 1 -> 3" if float(call.arguments[2].partition("=")[2]) == 1 else "0 1 .=0 -> 3"
+
+
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
-    {"aclnnInplaceCopy": _copied, "aclnnPowTensorScalar": _raised}
+    {"aclnnAdd": _added, "aclnnInplaceCopy": _copied, "aclnnPowTensorScalar": _raised}
 )
 
 

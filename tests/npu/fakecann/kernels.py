@@ -2,7 +2,8 @@
 
 Each of its modules holds `KERNELS`: the name of a recorded call -> the OP Type that msprof prints,
 or a function (tensors) -> OP Type where the runtime chooses by shape, dtype or format; "" says
-that no kernel runs. One call is one kernel here, as long as nothing else is known.
+that no kernel runs. `OF_CALLS`, where a module has it, holds functions of the whole call, for what
+its numbers decide. One call is one kernel here, as long as nothing else is known.
 """
 
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from tests.npu.fakecann.calls import Recorded, RecordedTensor
 
@@ -23,6 +24,8 @@ def kernel_of(call: Recorded) -> str:
     if call.kind == "HCCL":
         name = call.name.removeprefix("Hccl")
         return f"hcom_{name[0].lower()}{name[1:]}_"
+    if of_call := _of_calls().get(call.name):
+        return of_call(call)
     known = tables().get(call.name)
     if known is None:
         return call.name.removeprefix("aclnn").removesuffix("Param")
@@ -33,25 +36,36 @@ def calls_of(kernel: str) -> tuple[str, ...]:
     """The recorded names that may launch a kernel."""
     plain = (name for name, known in tables().items() if known == kernel)
     choosing = (name for name, known in tables().items() if callable(known))
-    return (f"aclnn{kernel}", *plain, *choosing)
+    return (f"aclnn{kernel}", *plain, *choosing, *_of_calls())
 
 
 @cache
 def tables() -> Mapping[str, str | Chooser]:
     """Every table in one; ValueError where two of them tell different types."""
     joined: dict[str, str | Chooser] = {}
-    for path in sorted(_FOLDER.glob("[!_]*.py")):
-        for name, known in _load(path).items():
+    for path in _paths():
+        for name, known in _load(path).KERNELS.items():
             if joined.setdefault(name, known) != known:
                 raise ValueError(f"{path}: {name} stands in another table with another type")
     return MappingProxyType(joined)
 
 
-def _load(path: Path) -> Mapping[str, str | Chooser]:
+@cache
+def _of_calls() -> Mapping[str, Callable[[Recorded], str]]:
+    modules = map(_load, _paths())
+    return {name: of for module in modules for name, of in getattr(module, "OF_CALLS", {}).items()}
+
+
+def _paths() -> list[Path]:
+    return sorted(_FOLDER.glob("[!_]*.py"))
+
+
+@cache
+def _load(path: Path) -> ModuleType:
     name = f"tests.npu.kernels.{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(str(path))
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.KERNELS  # type: ignore[no-any-return]
+    return module

@@ -52,7 +52,6 @@ def _is_integer(tensor: Any) -> bool:
 
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAbs": "Abs",
-    "aclnnAdd": "Add",
     "aclnnAll": "ReduceAll",
     "aclnnAmax": "ReduceMax",
     "aclnnAmin": "ReduceMin",
@@ -99,6 +98,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnLogicalNot": "LogicalNot",
     "aclnnLogicalOr": "LogicalOr",
     "aclnnLtTensor": "Less",
+    "aclnnMaxDim": "ArgMaxWithValue",
     "aclnnMaximum": "Maximum",
     "aclnnMean": "ReduceMean",
     "aclnnMinimum": "Minimum",
@@ -131,3 +131,11 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnTanh": "Tanh",
     "aclnnThresholdBackward": "ReluGrad",
 }
+
+
+def added(call: Any) -> str:
+    """A sum; of a multiple of the second tensor by another kernel."""
+    return "Add" if float(call.arguments[2].partition("=")[2]) == 1 else "AxpyV2"
+
+
+OF_CALLS: dict[str, Callable[[Any], str]] = {"aclnnAdd": added}

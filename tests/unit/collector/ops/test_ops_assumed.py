@@ -16,7 +16,8 @@ COMPUTED_WITH = {
 }
 # What is chosen by the numbers themselves: random ones are made of those too.
 BY_NUMBERS = {
-    *("ApplyTopKTopPCustom", "ApplyTopKTopPWithSorted", "ArgMaxV2", "MaskedFill", "SelectV2"),
+    *("ApplyTopKTopPCustom", "ApplyTopKTopPWithSorted", "ArgMaxV2", "ArgMaxWithValue"),
+    *("MaskedFill", "SelectV2"),
     *("MoeGatingTopK", "MoeGatingTopKSoftmax", "Sort", "MoeInitRoutingV3"),
 }
 

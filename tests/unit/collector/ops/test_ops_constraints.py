@@ -9,6 +9,7 @@ from collector.ops.registry import all_ops, find
 pytestmark = pytest.mark.fast
 
 F2, F3, F4 = (";".join(["FLOAT"] * n) for n in (2, 3, 4))
+ADAM = ";".join(["FLOAT"] * 11)
 ATTENTION = "FLOAT;FLOAT;FLOAT;FLOAT;UINT8;FLOAT;BOOL" + ";INT64" * 5 + ";FLOAT" * 3
 GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
 
@@ -65,6 +66,12 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
         (("ApplyAdamWV2", "4;4;4;5;1", f"{F4};INT64", "N/A", "N/A"), "one shape"),
         (("ApplyAdamWV2", "4;4;4;4;4", f"{F4};INT64", "N/A", "N/A"), "one number"),
         (("ApplyAdamWV2", "4;4;4;4;1;4", f"{F4};INT64;FLOAT", "N/A", "N/A"), "amsgrad"),
+        (("ApplyAdamW", "4;4;4;;;;;;;;5", ADAM, "4;4;4", F3), "one shape"),
+        (("ApplyAdamW", "4;4;4;4;;;;;;;4", ADAM, "4;4;4", F3), "one number"),
+        (("AxpyV2", "4,6;5;", F3, "4,6", "FLOAT"), "broadcast"),
+        (("AxpyV2", "4,6;6;6", F3, "4,6", "FLOAT"), "one number"),
+        (("ArgMaxWithValue", "4,6", "FLOAT", "5;5", "INT32;FLOAT"), "each row"),
+        (("ArgMaxWithValue", "4,6", "FLOAT", "4;6", "INT32;FLOAT"), "each row"),
         (("MatMulV3", "10,4;5,6", F2, "10,6", "FLOAT"), "NT, NN, TN or TT"),
         (("MatMulV3", "2,10,4;2,6,4", F2, "2,10,6", "FLOAT"), "NT, NN, TN or TT"),
         (("MatMulV3", "10,4;6,4", "INT8;INT8", "10,6", "INT32"), "floating-point numbers"),

@@ -183,11 +183,24 @@ def test_muls_add(torch, case_of, build, launch):
     torch.testing.assert_close(launch(case, call)[0], x * factor + y)
 
 
+def test_a_multiple_is_added(torch, case_of, build, launch):
+    case = case_of("AxpyV2", "6,16;16;", "FLOAT;FLOAT;FLOAT", "6,16", "FLOAT")
+    x, y = (call := build(case)).args
+    torch.testing.assert_close(launch(case, call)[0], x + 2.5 * y)
+
+
 @pytest.mark.parametrize("launches", [1, 3])
-def test_optimiser_step(torch, case_of, build, launch, launches):
-    cells = ("24;24;24;24;1", "FLOAT;FLOAT;FLOAT;FLOAT;INT64", "N/A", "N/A")
-    case = case_of("ApplyAdamWV2", *cells)
-    var, m, v, grad, step = (call := build(case)).args
+@pytest.mark.parametrize(
+    ("kernel", "inputs", "dtypes"),
+    [
+        ("ApplyAdamWV2", "24;24;24;24;1", "FLOAT;FLOAT;FLOAT;FLOAT;INT64"),
+        ("ApplyAdamW", "24;24;24;;;;;;;;24", ";".join(["FLOAT"] * 11)),
+    ],
+)
+def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs, dtypes):
+    case = case_of(kernel, inputs, dtypes, "N/A", "N/A")
+    var, m, v, grad, *told = (call := build(case)).args
+    step = told[0] if told else torch.tensor(10)
     weight = torch.nn.Parameter(var.clone())
     optimizer = torch.optim.AdamW([weight])
     optimizer.state[weight] = {"exp_avg": m.clone(), "exp_avg_sq": v.clone()}

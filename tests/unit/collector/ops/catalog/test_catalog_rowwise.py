@@ -136,3 +136,13 @@ def test_a_histogram_counts_each_number(torch, case_of, build, launch, dtype):
     counts = Counter(int(x) for x in call.args[0].tolist())
     assert launch(case, call)[0].tolist() == [counts[i] for i in range(8)]
     assert all(counts.values())
+
+
+@pytest.mark.parametrize(("out", "dim"), [("3,5", 2), ("3,1,8", 1), ("5,8", 0)])
+def test_the_greatest_and_where_it_is(torch, case_of, build, launch, out, dim):
+    case = case_of("ArgMaxWithValue", "3,5,8", "FLOAT", f"{out};{out}", "INT32;FLOAT")
+    call = build(case)
+    indices, values = launch(case, call)
+    x = call.args[0].movedim(dim, -1).reshape(-1, (3, 5, 8)[dim]).tolist()
+    assert values.flatten().tolist() == [max(row) for row in x]
+    assert indices.flatten().tolist() == [row.index(max(row)) for row in x]
