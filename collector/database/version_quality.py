@@ -19,7 +19,9 @@ from collector.database.query import best_rows
 from collector.database.state import State
 from collector.measurement import Outcome
 from collector.quality.canary_history import DeviceFactor, device_factors
+from collector.quality.gate_names import doubt_of, gate_of
 from collector.quality.repeatability import Apart, Reliability, apart, reliability
+from collector.row import list_of
 
 WIDTHS = (0.02, 0.05, 0.10)
 
@@ -28,8 +30,9 @@ WIDTHS = (0.02, 0.05, 0.10)
 class VersionQuality:
     """Of one version directory: its durations by how many sessions they are of and by what tells of
     their variance, how far the interval of half of them reaches, the share that reaches beyond each
-    of WIDTHS, those with a warning, and the cases whose number no device can have shown. `proofs`
-    counts the durations by how well records prove what ran, where a profiler tells that."""
+    of WIDTHS, those with a warning, and by gate the cases that it holds back (`refused`) and the
+    durations that it doubts (`doubted`, of which one may have several). `proofs` counts the
+    durations by how well records prove what ran, where a profiler tells that."""
 
     version_path: str
     durations: int
@@ -41,7 +44,8 @@ class VersionQuality:
     wider: tuple[float, ...]
     origins: Mapping[str, int]
     warned: int
-    implausible: int
+    refused: Mapping[str, int]
+    doubted: Mapping[str, int]
     canaries: tuple[DeviceFactor, ...]  # how fast each device was, the slowest first
     proofs: Mapping[str, int]
 
@@ -90,6 +94,11 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs = told.evidence.pairs
+    warned = [
+        {doubt_of(warning) for warning in list_of("warnings", warnings)}
+        for measurement, warnings in zip(*_texts(good, "measurement", "warnings"), strict=True)
+        if measurement in intervals.of
+    ]
     return VersionQuality(
         version_path=version.path,
         durations=len(shown),
@@ -100,14 +109,17 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),
-        warned=sum(
-            bool(warnings)
-            for measurement, warnings in zip(
-                *(good[name].to_pylist() for name in ("measurement", "warnings")), strict=True
-            )
-            if measurement in intervals.of
-        ),
-        implausible=best["outcome"].to_pylist().count(Outcome.IMPLAUSIBLE.value),
+        warned=sum(map(bool, warned)),
+        refused=Counter(filter(None, map(_gate_of, *_texts(best, "outcome", "reason")))),
+        doubted=Counter(gate for doubts in warned for gate in doubts),
         canaries=tuple(device_factors(told.canaries, told.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
     )
+
+
+def _texts(rows: pa.Table, *names: str) -> list[list[str]]:
+    return [rows[name].to_pylist() for name in names]
+
+
+def _gate_of(outcome: str, reason: str) -> str:
+    return gate_of(Outcome(outcome), reason)

@@ -1,6 +1,6 @@
 """What `opmeter db quality` and the end of a run print of how good numbers are. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from collector.counting import counted
 from collector.database.version_quality import WIDTHS, VersionQuality
@@ -14,11 +14,13 @@ def quality_lines(quality: VersionQuality) -> Iterator[str]:
     yield f"version     {quality.version_path}"
     if not quality.durations:
         yield "durations   none, but for what collectives took"
+        yield from _gate_lines(quality)
         return
     yield (
         f"durations   {quality.durations:,}; {quality.of_several_sessions:,} of several sessions, "
-        f"{quality.warned:,} with a warning, {quality.implausible:,} refused as implausible"
+        f"{quality.warned:,} with a warning"
     )
+    yield from _gate_lines(quality)
     yield from brief_lines(quality)
     if quality.devices is not None:
         yield f"devices     {_apart(quality.devices)}"
@@ -50,6 +52,20 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
     )
     median = _percent(quality.median_reach)
     yield f"widths      half reach {median} or less to each side; {beyond}"
+
+
+def _gate_lines(quality: VersionQuality) -> Iterator[str]:
+    """The cases and durations that gates hold back or doubt, the most frequent first."""
+    if quality.refused:
+        yield f"refused     {_by_gate(quality.refused, 'case')}"
+    if quality.doubted:
+        yield f"warned of   {_by_gate(quality.doubted, 'duration')}"
+
+
+def _by_gate(found: Mapping[str, int], what: str) -> str:
+    first, *others = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    told = [f"{counted(first[1], what)} by {first[0]}"]
+    return ", ".join(told + [f"{count:,} by {gate}" for gate, count in others])
 
 
 def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:

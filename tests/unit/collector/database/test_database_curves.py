@@ -19,11 +19,13 @@ from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import verify
+from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.measurement import Outcome
 from collector.record import CaseRecord
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
+from jobs.status.quality_lines import quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -95,6 +97,16 @@ def test_what_a_host_was_timed_for_is_kept_and_not_shown():
     assert set(state.measurements["outcome"].to_pylist()) == {Outcome.OK}
     for answer in answers(state, NPU.version_path).values():
         assert (answer.outcome, answer.is_good) == (Outcome.IMPLAUSIBLE, False)
+
+
+def test_the_quality_of_a_version_counts_cases_by_the_gate_that_holds_them_back():
+    state = state_of(plan(1, hosted), plan(2, hosted))
+    quality = quality_of(shown_version(state, NPU.version_path))
+    assert quality.refused == {"host time": 2 * _HALF}
+    assert "refused     280 cases by host time" in [*quality_lines(quality)]
+    clean = quality_of(shown_version(state_of(plan(1, device), plan(2, device)), NPU.version_path))
+    assert clean.refused == {}
+    assert not any(line.startswith("refused") for line in quality_lines(clean))
 
 
 def test_kernels_that_show_their_work_are_shown():

@@ -1,0 +1,61 @@
+"""Each verdict is counted under its own gate, in the very words that the gate says."""
+
+import numpy as np
+import pytest
+
+from collector.measurement import Disturbance, Outcome, Timing
+from collector.quality.canaries import DRIFTED
+from collector.quality.disturbed import doubt
+from collector.quality.gate_names import OTHER, doubt_of, gate_of
+from collector.quality.gates import doubts, implausible, outworked
+from collector.quality.hidden_work import HiddenWork
+from collector.quality.modes import two_modes
+from collector.quality.trend import trend
+from collector.quality.unit_mistake import unit_mistake
+
+pytestmark = pytest.mark.fast
+
+
+def _ok(mean_us: float) -> str:
+    return implausible(mean_us, floor_us=1, limit_us=1e6)
+
+
+@pytest.mark.parametrize(
+    ("reason", "gate"),
+    [
+        (_ok(0.5), "floor"),
+        (_ok(2e6), "limit"),
+        (_ok(float("nan")), "no duration"),
+        (outworked(5, {"aiv_time(us)": 50}), "cores at work"),
+        (HiddenWork(40, 60, 60, 0.0).fault, "host time"),
+        (unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
+        ("a release to come says so", OTHER),
+    ],
+)
+def test_a_number_that_cannot_be_is_counted_by_what_refused_it(reason, gate):
+    assert reason
+    assert gate_of(Outcome.IMPLAUSIBLE, reason) == gate
+
+
+def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
+    told = {outcome: gate_of(outcome, "why") for outcome in Outcome}
+    assert told[Outcome.GATED] == "outputs"
+    assert told[Outcome.SUBSTITUTED] == "identity"
+    assert told[Outcome.PROFILER_LOST] == "reconciliation"
+    assert {told[outcome] for outcome in (Outcome.OK, Outcome.OOM, Outcome.CRASHED)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("warnings", "gates"),
+    [
+        (doubts(Timing(10, 9, 11, 10, 8, 9, 12, 0.2), 2), ["spread", "few repeats"]),
+        (doubt(Disturbance(9, 0, 0.3, 0.1, 4)), ["disturbed"]),
+        (doubt(Disturbance(9, 1, 0.3, 0, 4)), ["disturbed"]),
+        ([str(two_modes([10.0, 10.1, 10.2, 15.0, 15.1, 15.3] * 8))], ["two modes"]),
+        ([trend([10.0] * 20 + [20.0] * 20)], ["trend"]),
+        ([f"{DRIFTED}: its canaries took"], ["drift"]),
+        (["canaries: Add took 1.06 times as long"], ["canaries"]),
+    ],
+)
+def test_a_warning_is_counted_by_what_warns(warnings, gates):
+    assert [doubt_of(warning) for warning in warnings] == gates
