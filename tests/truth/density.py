@@ -109,10 +109,29 @@ def judge(
         "held": round(held, 4),
         "half_width": round(float(np.expm1(np.median(widths[rest]))), 4),
         "not_learnt_share": round(float(np.mean(widths[rest] > np.log1p(tolerance))), 4),
+        "twins_p95": twins_p95(points, latency_ms),
         "is_met": bool(
             asked_share <= _BAR_SHARE and p95 <= _BAR_ERROR and _BAR_HELD[0] <= held <= _BAR_HELD[1]
         ),
     }
+
+
+def twins_p95(points: Points, latency_ms: Floats) -> float | None:
+    """How far a row lies from the median of its twins, at p95: the rows of the same n and k with
+    an m of the same eight, up to 16. No tile tells them apart, so whoever knows all rows but one
+    knows that one no better: what is left is noise. None where there are none."""
+    m, n, k = points.axes.T
+    few = m <= 16
+    rows = pd.DataFrame({"n": n, "k": k, "eight": (m - 1) // 8, "log": np.log(latency_ms)})[few]
+    found = [_off_others(one.to_numpy()) for _, one in rows.groupby(["n", "k", "eight"])["log"]]
+    off = np.abs(np.expm1(np.concatenate(found))) if found else np.empty(0)
+    return round(float(np.quantile(off, 0.95)), 4) if len(off) else None
+
+
+def _off_others(logs: Floats) -> Floats:
+    """How far each is from the median of the others, of at least three."""
+    others = ([*logs[:at], *logs[at + 1 :]] for at in range(len(logs) if len(logs) > 3 else 0))
+    return np.array([log - np.median(rest) for log, rest in zip(logs, others, strict=False)])
 
 
 def main() -> int:

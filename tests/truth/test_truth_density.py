@@ -15,6 +15,15 @@ def test_rows_never_asked_are_known_as_well_as_stated(truth):
     assert found["is_met"], found
 
 
+def test_a_table_tells_by_its_twins_how_noisy_it_is(truth):
+    """Of the same shapes on the same kind of device."""
+    quiet, noisy = (
+        density.twins_p95(*density.table_of(truth / "gemm" / f"h100_sxm-{name}.parquet", "fp8"))
+        for name in ("trtllm-1.3.0rc20", "sglang-0.5.14")
+    )
+    assert quiet == pytest.approx(0.024, abs=0.002) and noisy == pytest.approx(0.164, abs=0.005)
+
+
 def test_a_server_tells_what_it_is_asked_within_its_budget_and_before_it_is_judged():
     server = density.Server(np.array([1.0, 2, 3, 4]), budget=2)
     assert server.ask(np.array([2])).tolist() == [3000]
