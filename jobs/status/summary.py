@@ -25,7 +25,7 @@ from collector.row import disturbance_of
 from collector.store.base import Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
-from jobs.status.envelope import AboveEnvelope, above_envelope
+from jobs.status.envelope import Envelope, above_envelope
 
 _READERS = 8
 _INTERVAL = ("mean_us", "ci_low_us", "ci_high_us")
@@ -64,7 +64,7 @@ class Summary:
     communication: float | None
     usage: Usage
     failures: tuple[Failure, ...]
-    above: tuple[AboveEnvelope, ...]  # measured, and slower than larger cases
+    envelope: Envelope  # what is measured, and slower than larger cases
     quality: VersionQuality | None = None  # of the stack, where anything is measured on it
 
     def lacking(self, left_out: int) -> int:
@@ -117,11 +117,8 @@ def summarise(
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
-        above=tuple(
-            above_envelope(
-                ((found[case][0], answers[case].mean_us) for case in sorted(good)),
-                plan.stack.device,
-            )
+        envelope=above_envelope(
+            ((found[case][0], answers[case].mean_us) for case in sorted(good)), plan.stack.device
         ),
         quality=quality_of(shown) if shown else None,
     )

@@ -105,14 +105,20 @@ def _density(plan: Plan) -> list[str]:
 
 
 def _above(summary: Summary) -> list[str]:
-    if not summary.above:
+    above = summary.envelope.above
+    if not above:
         return []
-    worst = summary.above[0]
+    worst = above[0]
     return [
-        f"envelope    {len(summary.above):,} of {counted(summary.measured_cases, 'duration')} "
+        f"envelope    {len(above):,} of {counted(summary.measured_cases, 'duration')} "
         "are more than twice that of a case at least as large in every shape; either may be odd: "
         f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
-        f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us"
+        f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
+        *(
+            f"disorder    {one.kernel_type}: {one.above:,} of {counted(one.cases, 'duration')} "
+            "are, more than shapes explain: a host delayed some launches, or records are mixed up"
+            for one in summary.envelope.out_of_order
+        ),
     ]
 
 

@@ -187,6 +187,27 @@ def envelope_of(device, *means_us):
     return [line for line in lines if line.startswith("envelope ")]
 
 
+def test_a_kernel_whose_launches_a_host_delayed_now_and_then_is_told():
+    """Every fourth launch waits 50 us; the twin that none delays has no such line."""
+
+    def disorder(delayed):
+        timed = [(add_record(8 * at), 3 + at / 5) for at in range(1, 61)]
+        session = {
+            record.case_id: Tried(us + 50 * (delayed and at % 4 == 0))
+            for at, (record, us) in enumerate(timed)
+        }
+        stack = replace(STACK, device="ATLAS_800_A2_376T_64G")
+        records = [record for record, _ in timed]
+        made = MadePlan([MadeShard("s", records, [session])], stack=stack)
+        summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
+        lines = describe(summary, plan_of(made), None, "file:///x")
+        return [line for line in lines if line.startswith("disorder ")]
+
+    assert disorder(delayed=False) == []
+    [line] = disorder(delayed=True)
+    assert "Add: 15 of 60 durations are" in line
+
+
 def test_a_duration_is_told_as_its_row_shows_it_over_all_sessions():
     records = [add_record(rows) for rows in (64, 128)]
     first = {r.case_id: Tried(us) for r, us in zip(records, (90.0, 30.0), strict=True)}
@@ -195,7 +216,7 @@ def test_a_duration_is_told_as_its_row_shows_it_over_all_sessions():
     shards = [MadeShard("s", records, [first]), MadeShard("t", records[:1], [again])]
     made = MadePlan(shards, stack=stack)
     state = head_state(made)
-    [above] = summarise(state, plan_of(made), [records], NO_USAGE).above
+    [above] = summarise(state, plan_of(made), [records], NO_USAGE).envelope.above
     files = render(state)
     rows = csv.DictReader(io.StringIO(files[f"{stack.version_path}/Add.csv"].data.decode()))
     shown = {float(row["Average Duration(us)"]) for row in rows}
