@@ -73,6 +73,7 @@ class _Round:
         indexes = -(-len(desired.plan.shards) // desired.per_index)
         self._awaited = {job.name: self._to_await(job) for job in self._live}
         self._verdict = judge(observed, self._jobs, self._avoid, self._open(), indexes)
+        self._next_gang: JobView | None = None  # it rests until workers are free, and for no more
         self._suspensions = dict(self._to_suspend())
 
     def actions(self) -> Iterator[Action]:
@@ -165,9 +166,15 @@ class _Round:
         if busy:
             return "another gang waits for its pods, or is let go first"
         avoid = self._unfit | frozenset(self._observed.by_hash[job.wave].avoid)
-        room = gang_room(self._desired, self._observed, avoid, free=True)
-        few = room < job.completions
-        return f"it takes {job.completions} nodes, and {room} have room for it" if few else ""
+        room, needs = gang_room(self._desired, self._observed, avoid, free=True), job.completions
+        if room < needs:
+            return f"it takes {needs} nodes, and {room} have room for it"
+        free = self._desired.workers - self._waiting(only_begun=True)
+        if free >= needs or self._desired.kueue:
+            return ""
+        if needs <= self._desired.workers and not (self._desired.paused or is_held(job)):
+            self._next_gang = self._next_gang or job
+        return f"it takes {needs} workers, and {max(0, free)} are free"
 
     def _let_go(self) -> list[JobView]:
         """The gangs that this round lets go: at most one, and it is not whole yet."""
@@ -270,11 +277,10 @@ class _Round:
             return
         if not todo:
             return
-        free = desired.workers - self._waiting()
+        free = desired.workers - self._waiting() - self._coming_back()
         # In a gang's way stands what runs: what waits behind it in the same Jobs can wait longer.
-        free_for_gang = (
-            0 if self._is_gang_moving() else desired.workers - self._waiting(only_begun=True)
-        )
+        begun_pods = self._waiting(only_begun=True) + self._coming_back()
+        free_for_gang = 0 if self._is_gang_moving() else desired.workers - begun_pods
         # A gang that was deleted a moment ago went because of a node: not there again.
         begun = half_made(desired, self._observed, self._avoid)
         single = begun if begun is not None and not begun.is_gang else None
@@ -315,6 +321,12 @@ class _Round:
             found += 0 if self._is_retired(job) else self._remaining[job.name].doubled_pods
         return found
 
+    def _coming_back(self) -> int:
+        """How many workers the gangs take that rested: what this round lets go, and the one that is
+        let go as soon as so many are free."""
+        waits = [self._next_gang] if self._next_gang else []
+        return sum(job.completions for job in (*self._let_go(), *waits))
+
     def _scaling(
         self, gone: Collection[str] = (), launched: Sequence[Wave] = ()
     ) -> Iterator[Action]:
@@ -335,6 +347,7 @@ class _Round:
         ours.sort(key=lambda claim: not claim.job.gang)
         taken += sum(wave.pods for wave in launched if wave.is_gang)
         taken += self._reserved(self._todo(), launched)
+        taken += self._next_gang.completions if self._next_gang else 0
         left = max(0, desired.workers - taken)
         yield from scaling(ours, self._suspensions, observed, left, paused=desired.paused)
         half = {

@@ -105,6 +105,37 @@ def test_a_paused_gang_rests_and_comes_back_whole():
     cluster.play()
 
 
+def test_nothing_is_launched_into_the_place_of_a_gang_that_comes_back():
+    cluster = PlayedCluster(desired(workers=2), nodes=FOUR)
+    cluster.look()
+    for paused in (True, False):
+        cluster.wanted = replace(cluster.wanted, paused=paused)
+        found = cluster.look()
+    assert [type(action) for action in found] == [Suspend]
+    cluster.play()
+    assert cluster.most == 2 and len(cluster.committed) == 7
+
+
+def test_a_gang_comes_back_when_workers_are_free_and_next():
+    """Nodes have room, and the campaign may not have more pods."""
+    cluster = PlayedCluster(desired(workers=4, shards=40), nodes=FOUR)
+    cluster.look()
+    job = gang_job(cluster)
+    cluster.jobs[job.name] = replace(job, suspended=True, stopped=True, held=True)
+    (single,) = launches(cluster)
+    cluster.jobs[single.wave.job_name] = replace(cluster.jobs[single.wave.job_name], parallelism=4)
+    running = [
+        PodView(f"p{i}", f"u{i}", single.wave.job_name, i, node, "Running")
+        for i, node in enumerate(FOUR)
+    ]
+    cluster.pods = running
+    cluster.jobs[job.name] = replace(cluster.jobs[job.name], held=False)
+    assert not [action for action in cluster.look() if isinstance(action, Suspend)]
+    cluster.play()
+    assert cluster.most <= 4 and len(cluster.committed) == 41
+    assert list(cluster.committed).index("g0") < 20
+
+
 def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.look()
