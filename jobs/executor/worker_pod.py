@@ -49,6 +49,10 @@ _PROGRESS_S = 30.0
 _LONGEST_REASON_CHARACTERS = 1000
 
 Measure = Callable[[LocalRun, Sequence[str]], None]
+Lend = Callable[
+    [Store, PodTask, Wave, Plan, threading.Event, Callable[[], Sequence[str]]],
+    None,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,27 @@ def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
     return end
 
 
+def lend_ranks(
+    store: Store,
+    task: PodTask,
+    wave: Wave,
+    plan: Plan,
+    stop: threading.Event,
+    left: Callable[[], Sequence[str]],
+) -> None:
+    """Have ranks of a gang that another pod measures with, while shards are `left`."""
+    with seen_by_all():
+        here = ThisMachine().stack(plan)
+    check_stack(plan.stack, here)
+    follow_gang(store, wave, task.index, task.scratch, stop, left)
+
+
 def work(
     task: PodTask,
     stop: threading.Event,
     measure: Measure = LocalRun.measure,
     reach: Callable[[str], Store] = open_store,
+    lend: Lend = lend_ranks,
 ) -> End:
     """Have the shards of this index committed, and tell how far that came. What is committed
     counts, whoever did it. `reach` opens the store of an address.
@@ -105,7 +125,7 @@ def work(
     pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0.
     """
     with _deadline(task.deadline_s, stop) as late:
-        return _work(task, stop, late, measure, reach)
+        return _work(task, stop, late, measure, reach, lend)
 
 
 def _work(
@@ -114,6 +134,7 @@ def _work(
     late: threading.Event,
     measure: Measure,
     reach: Callable[[str], Store],
+    lend: Lend,
 ) -> End:
     """Find the shards, measure, look what is left; then whom to blame for that."""
     try:
@@ -127,7 +148,7 @@ def _work(
             wave = _read_wave(patient, task)
         failure = None
         if shards := _uncommitted(patient, task, wave):
-            failure = _failure(lambda: _do(patient, store, task, wave, shards, stop, measure))
+            failure = _failure(lambda: _do(patient, store, task, wave, shards, stop, measure, lend))
         left = _uncommitted(patient, task, wave) if shards else []
     except (OpmeterError, OSError) as error:
         code = exit_code(error)
@@ -206,6 +227,7 @@ def _do(
     shards: Sequence[str],
     stop: threading.Event,
     measure: Measure,
+    lend: Lend,
 ) -> None:
     """Measure, or have ranks of a gang that another pod measures with."""
     with seen_by_all():
@@ -213,11 +235,7 @@ def _do(
     if not (wave.is_gang and task.index):
         _measure(patient, store, task, wave, plan, shards, stop, measure)
         return
-    with seen_by_all():
-        here = ThisMachine().stack(plan)
-    check_stack(plan.stack, here)
-    left = partial(_uncommitted, patient, task, wave)
-    follow_gang(patient, wave, task.index, task.scratch, stop, left)
+    lend(patient, task, wave, plan, stop, partial(_uncommitted, patient, task, wave))
 
 
 def _measure(

@@ -12,6 +12,7 @@ from tests.attack.simulation.mutants import MUTANTS, WANTED
 pytestmark = pytest.mark.slow
 
 _SEEDS = range(1000)
+_OF_GANGS = range(100)
 _PROCESSES = 2
 _MOST_FOR_A_MUTANT = 120
 
@@ -22,6 +23,12 @@ def test_every_promise_is_kept_whatever_goes_wrong():
     broken = {one["seed"]: one["broken"] for one in found if one["broken"]}
     assert not broken, "replay with: python -m tests.attack.simulation --trace --seed N"
     assert sum(one["commits"] for one in found) > len(_SEEDS)
+
+
+def test_gangs_over_several_pods_keep_every_promise():
+    found = list(played(_OF_GANGS, _PROCESSES, "--fault", "gangs=4"))
+    assert not {one["seed"]: one["broken"] for one in found if one["broken"]}
+    assert len(found) == len(_OF_GANGS)
 
 
 def test_what_was_found_once_stays_mended():

@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 
 from collector import keys
 from collector.canonical import sha256_hex
+from collector.collective import Collective
+from collector.collective_case import CollectiveCase
 from collector.record import write_table
+from collector.topology import Grid
 from collector.vocabulary import INPUT_SHAPES
 from jobs.planning.sources import completed_records
 from tests.attack.simulation.device import STACK
@@ -14,6 +17,18 @@ _MOST = 40
 RECORDS = tuple(add_record(64 * n) for n in range(1, _MOST + 1))
 CASES = tuple(record.case_id for record in completed_records(RECORDS))
 SHAPES = {r.cells[INPUT_SHAPES]: case for r, case in zip(RECORDS, CASES, strict=True)}
+RANKS, RANKS_A_POD = 4, 2
+_MOST_GANGS = 6
+_MESSAGES = tuple(1024 * n for n in range(1, _MOST_GANGS + 1))
+GANG_RECORDS = tuple(
+    CollectiveCase(
+        Collective("all_reduce", size, "float32", RANKS, 0), Grid((RANKS,)), RANKS, "event"
+    ).record()
+    for size in _MESSAGES
+)
+GANG_CASES = tuple(record.case_id for record in completed_records(GANG_RECORDS))
+SHAPES |= {r.cells[INPUT_SHAPES]: c for r, c in zip(GANG_RECORDS, GANG_CASES, strict=True)}
+MESSAGES = dict(zip(map(str, _MESSAGES), GANG_CASES, strict=True))
 
 
 @dataclass(frozen=True)
@@ -26,14 +41,15 @@ class Wanted:
     devices: int
     shards: int
     update: str = "missing-only"
+    gangs: int = 0  # how many cases of several ranks
 
     @property
     def cases(self) -> frozenset[str]:
-        return frozenset(CASES[self.first : self.last])
+        return frozenset((*CASES[self.first : self.last], *GANG_CASES[: self.gangs]))
 
     @property
     def table(self) -> bytes:
-        return write_table(RECORDS[self.first : self.last])
+        return write_table((*RECORDS[self.first : self.last], *GANG_RECORDS[: self.gangs]))
 
     @property
     def source_key(self) -> str:

@@ -1,17 +1,24 @@
 """What runs in the pods of a played cluster: the real worker pod, merges, and probes."""
 
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from collector.canonical import canonical_json
 from collector.database.merge import CREATE, merge
 from collector.errors import BadInput, OpmeterError
+from collector.plan import Plan
+from collector.store.base import Store
 from collector.store.patient import PatientStore
-from jobs.executor.pod_task import task_of
+from collector.worker.assignment import check_stack
+from jobs.executor.gang_follower import follow_gang
+from jobs.executor.pod_task import PodTask, task_of
 from jobs.executor.worker_pod import kept_place, message_of, work
+from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
-from tests.attack.simulation.device import STACK, Node
+from tests.attack.simulation.device import STACK, Node, PlayedMachine
+from tests.attack.simulation.gangs import follower
 from tests.attack.simulation.jobcontroller import INDEX
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.stage import Stage
@@ -45,7 +52,7 @@ class Containers:
 
     def _work(self, process: Process, pod: Object, node: Node) -> tuple[int, str]:
         """`opmeter work`: all of it is the real one but for what starts its workers."""
-        start = starter(process, self._stage.depot, node)
+        start = starter(process, self._stage.depot, node, self._stage.meetings)
         with tempfile.TemporaryDirectory(dir=self._stage.folder) as scratch:
             task = task_of(_environment(pod, node) | {"TMPDIR": scratch})
             end = work(
@@ -53,10 +60,27 @@ class Containers:
                 process.stop,
                 lambda run, shards: replace(run, start=start).measure(shards),
                 lambda url: self._stage.depot.reach(process, node.name),
+                lambda *lent: self._lend(process, node, *lent),
             )
             end = kept_place(end, task, process.stop)
         process.world.say(f"{process.name}: pod ends with {int(end.code)} {end.reason}")
         return int(end.code), message_of(end)
+
+    def _lend(
+        self,
+        process: Process,
+        node: Node,
+        store: Store,
+        task: PodTask,
+        wave: Wave,
+        plan: Plan,
+        stop: threading.Event,
+        left: Callable[[], Sequence[str]],
+    ) -> None:
+        """Ranks for another pod: all of it is the real one but for the meeting."""
+        check_stack(plan.stack, PlayedMachine(node, process).stack(plan))
+        follow = follower(process, node, self._stage.meetings)
+        follow_gang(store, wave, task.index, task.scratch, stop, left, follow)
 
     def _merge(self, process: Process, pod: Object, node: Node) -> tuple[int, str]:
         command = pod["spec"]["containers"][0]["command"]
@@ -85,6 +109,7 @@ def _environment(pod: Object, node: Node) -> dict[str, str]:
         "metadata.uid": metadata["uid"],
         "spec.nodeName": node.name,
         "status.hostIP": "10.0.0.1",
+        "status.podIP": "10.1.0.1",
     }
     said = {
         one["name"]: one["value"] if "value" in one else fields[_field(one)]

@@ -128,8 +128,8 @@ class PlayedInstrument:
             return self._ended(provenance, (), "killed by SIGSEGV outside of every case")
         found: list[Measurement] = []
         for number, case in enumerate(cases):
-            if self._stop.is_set():
-                return self._ended(provenance, found, "stopped")
+            if why := self._interrupted():
+                return self._ended(provenance, found, why)
             self._on_progress(number, case.record.case.describe())
             world.pause(0.5 + chance.random() * 5.0)
             fate = fates[case.record.case_id]
@@ -140,6 +140,9 @@ class PlayedInstrument:
             if fate in (Outcome.CRASHED, Outcome.HUNG):
                 return self._ended(provenance, found, f"{fate} in a case")
         return self._ended(provenance, found, "")
+
+    def _interrupted(self) -> str:
+        return "stopped" if self._stop.is_set() else ""
 
     def _no_room(self) -> Exception:
         if self._process.chance.random() < 0.5:

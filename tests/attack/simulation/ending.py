@@ -1,19 +1,21 @@
 """What must hold when all is said and done."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow.compute as pc
 
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge
-from collector.database.query import answers
+from collector.database.plans import read_plan
+from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import verify
 from collector.database.view import content_hash
+from collector.store.base import Store
 from collector.surroundings import Surroundings, within
-from jobs.planning.stored_plans import plan_numbers
+from jobs.planning.stored_plans import committed_shards, plan_numbers
 from tests.attack.simulation.device import STACK
 from tests.attack.simulation.peek import stored
 from tests.attack.simulation.stage import Stage
@@ -57,7 +59,7 @@ def _check_answers(stage: Stage, state: State) -> None:
         if missing := wanted.cases - found.keys():
             raise Violation(f"{wanted.name}: {len(missing)} cases without an answer")
     good = {case for case, answer in found.items() if answer.is_good}
-    if good != stage.promises.shown(STACK.version_path):
+    if good != stage.promises.shown():
         raise Violation("the tree does not show the good answers, all of them and nothing else")
 
 
@@ -72,11 +74,23 @@ def _check_certificates(stage: Stage, state: State) -> None:
             raise Violation(f"{row['measurement']}: no raw record at {row['raw_key']}")
 
 
+def _due(store: Store, campaign: str, state: State) -> Iterator[tuple[str, int]]:
+    """The plans that were merged, and those of which a shard is committed that is in no version. Of
+    a plan whose every committed shard came with another one that has it, too, nothing is due."""
+    merged = {(plan.campaign, plan.number) for plan in state.plans}
+    held, done = held_shards(state), committed_shards(store, campaign)
+    for number in plan_numbers(store, campaign):
+        own = {shard.shard_id for shard in read_plan(store, campaign, number).shards} & done
+        lacks = any((campaign, shard) not in held for shard in own)
+        if lacks or (campaign, number) in merged:
+            yield campaign, number
+
+
 def _check_order(stage: Stage, state: State) -> None:
     """Merging all of it again changes nothing; merging it into an empty database gives the same
     `state`, that of the newest version."""
     again = stored(stage.depot.objects)
-    plans = [(name, number) for name in stage.wanted for number in plan_numbers(again, name)]
+    plans = [plan for name in stage.wanted for plan in _due(again, name, state)]
     if merge(again, plans, guard=CREATE, author="again", allow_missing=True).commit is not None:
         raise Violation("what was committed had not all been published")
     fresh = stored(stage.depot.objects, "campaigns/")

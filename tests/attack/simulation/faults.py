@@ -34,13 +34,14 @@ class Faults:
     people: int = 0  # edits, wishes, pauses, cancels, merges by hand
     queue: bool = False  # Kueue has the Jobs: suspends, admits and evicts
     queue_acts: int = 0  # what happens to its queues, where there is one
+    gangs: int = 0  # cases of ranks in two pods; never drawn, so that seeds stay what they are
 
     @classmethod
     def drawn(cls, chance: Random) -> "Faults":
         """A few faults, each at a rate of its own."""
         found = cls()
         most = chance.choice((0, 2, 4, 8, 30))
-        names = [field.name for field in fields(cls)]
+        names = [*_RANGES]
         for name in chance.sample(names, min(most, len(names))):
             low, high = _RANGES[name]
             value = low * (high / low) ** chance.random() if high > low else high
@@ -55,7 +56,7 @@ class Faults:
     def cease(self) -> None:
         """From now on nothing goes wrong any more; what is broken already stays so."""
         for field in fields(self):
-            if field.name not in ("bad_cases", "skewed", "queue"):
+            if field.name not in ("bad_cases", "skewed", "queue", "gangs"):
                 setattr(self, field.name, type(getattr(self, field.name))(0))
 
 

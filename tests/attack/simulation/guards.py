@@ -53,14 +53,18 @@ class Guards:
 
     def _check_waves(self) -> None:
         """A quarantine never takes more than half of the nodes. (Where an image differs, those that
-        have it are avoided, too.)"""
+        have it are avoided, too; and a gang keeps away from where it failed, while there are nodes
+        enough.)"""
         if self._images_differ:
             return
         nodes = len(self._server.kinds["nodes"])
         for key, data in self._stage.depot.objects.items():
-            avoid = json.loads(data)["avoid"] if "/waves/" in key else ()
-            if len(avoid) > nodes // 2:
-                self._stage.world.broken(f"{key} avoids {len(avoid)} of {nodes} nodes")
+            if "/waves/" not in key:
+                continue
+            wave = json.loads(data)
+            most = max(nodes // 2, nodes - wave["pods"]) if "pods" in wave else nodes // 2
+            if len(wave["avoid"]) > most:
+                self._stage.world.broken(f"{key} avoids {len(wave['avoid'])} of {nodes} nodes")
 
 
 def _is_at_work(pod: Object) -> bool:

@@ -2,12 +2,15 @@
 Indexed Jobs, a retry budget for each index, podFailurePolicy, suspension, replacement of pods that
 have failed and of none that still end."""
 
+import math
+
 from jobs.objects.waves import parse_indexes
 from tests.attack.simulation.api import NAMESPACE, ApiServer, Object
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
 _LONGEST_BACKOFF_S = 360.0
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class JobController:
@@ -51,6 +54,9 @@ class JobController:
         active = sum("deletionTimestamp" not in pod["metadata"] for pod in live)
         status: Object = {"active": active}
         status |= {"completedIndexes": _text(done), "failedIndexes": _text(failed)}
+        if uid not in self._ends and len(failed) > job["spec"].get("maxFailedIndexes", math.inf):
+            words = "Job has exceeded the specified maximal number of failed indexes"
+            self._ends[uid] = ("Failed", "MaxFailedIndexesExceeded", words)
         if uid not in self._ends and len(done | failed) == job["spec"]["completions"]:
             why = ("Failed", "FailedIndexes", "some indexes failed")
             self._ends[uid] = why if failed else ("Complete", "CompletionsReached", "")
@@ -155,7 +161,7 @@ class Scheduler:
         self._is_due = False
         waiting = [pod for pod in self._server.kinds["pods"].values() if _is_waiting(pod)]
         for pod in waiting:
-            nodes = [name for name in self._nodes() if not _avoids(pod, name)]
+            nodes = [n for n in self._nodes() if not (_avoids(pod, n) or self._repels(pod, n))]
             name = pod["metadata"]["name"]
             if nodes:
                 chosen = self._server.world.chance.choice(nodes)
@@ -166,6 +172,17 @@ class Scheduler:
                 words = f"0/{len(self._server.kinds['nodes'])} nodes are available"
                 told = {"type": "PodScheduled", "status": "False", "message": words}
                 self._server.change("pods", name, status={"conditions": [told]})
+
+    def _repels(self, pod: Object, node: str) -> bool:
+        """Whether a pod may not be where one of those labels is."""
+        affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
+        apart = [term["labelSelector"]["matchLabels"] for term in affinity.get(_REQUIRED, ())]
+        return any(
+            other["spec"].get("nodeName") == node
+            and not has_ended(other)
+            and any(labels.items() <= other["metadata"]["labels"].items() for labels in apart)
+            for other in (self._server.kinds["pods"].values() if apart else ())
+        )
 
     def _nodes(self) -> list[str]:
         held: dict[str, int] = {}

@@ -6,6 +6,7 @@ might write there in good faith.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -69,6 +70,17 @@ def _nothing_left(*arguments: Any, **more: Any) -> Iterator[Any]:
     yield Finish()
 
 
+def _as_many_as_left(claim: Any, left: int) -> int:
+    """A gang is narrowed as any Job."""
+    return _SHARE(replace(claim, job=replace(claim.job, gang=False)), left)
+
+
+def _waits_for_it(self: Any, job: Any) -> bool:
+    """A gang waits for a node that is lost."""
+    return False
+
+
+_SHARE = job_scaling._share
 _COMMIT = attempt.Attempt.commit
 _FINAL = answers.final_measurements
 
@@ -81,11 +93,18 @@ MUTANTS: dict[str, Patch] = {
     "a quarantine of every node": (Strikes, "quarantined", _quarantines_all),
     "each wave takes every device": (job_scaling, "_share", _everyone_at_once),
     "a campaign that is finished when it pleases": (decision, "ending", _nothing_left),
+    "a gang that is narrowed": (job_scaling, "_share", _as_many_as_left),
+    "a gang that waits for a lost node": (decision._Round, "_is_broken", _waits_for_it),
 }
 
 
 # What a mistake wants to be seen soon: two merges at once are rare where nobody merges by hand.
-WANTED = {"a merge that writes over another's commit": ("people=20",)}
+# And gangs are in no play that does not ask for them.
+WANTED = {
+    "a merge that writes over another's commit": ("people=20",),
+    "a gang that is narrowed": ("gangs=4",),
+    "a gang that waits for a lost node": ("gangs=4", "node_losses=3"),
+}
 
 
 @contextmanager

@@ -25,15 +25,26 @@ _SEALED = re.compile(
 _COMMITTED = re.compile(r"campaigns/([^/]+)/committed/([^/]+)\.json")
 _COMMIT = re.compile(r"db/commits/(\d+)\.json")
 _SAME_US = 5e-4  # closer than any two measurements of a case
+_DECIMALS_US = 6e-3
+_MESSAGE = "message_bytes"
 _SAME_SHARE = 1e-4  # to which a mean over sessions is told: five digits
 
 
 class Promises:
     """Told of every change of the store; breaks the play at the first that must not be. `shapes`
-    tells the case of each spelling of input shapes, over all campaigns."""
+    tells the case of each spelling of input shapes, over all campaigns, and `messages` that of a
+    collective by its size."""
 
-    def __init__(self, world: World, depot: Depot, truth: Truth, shapes: Mapping[str, str]):
-        self._world, self._depot, self._truth, self._shapes = world, depot, truth, shapes
+    def __init__(
+        self,
+        world: World,
+        depot: Depot,
+        truth: Truth,
+        shapes: Mapping[str, str],
+        messages: Mapping[str, str],
+    ):
+        self._world, self._depot, self._truth = world, depot, truth
+        self._shapes, self._messages = shapes, messages
         self.rotten: set[str] = set()
         self.commits = self.shards = 0
         self._shown: dict[str, set[str]] = {}  # version path -> cases with a duration
@@ -109,15 +120,21 @@ class Promises:
         for path, entry in manifest["files"].items():
             self._check_stored({"key": where + path, "sha256": entry["sha256"]}, key)
             if path.endswith(".csv"):
-                self._shows(path.rsplit("/", 1)[0], _rows(self._depot.objects[where + path]), key)
+                rows = _rows(self._depot.objects[where + path])
+                self._shows(path.rsplit("/", 1)[0], list(map(self._told, rows)), key)
         for measurements in manifest["measurements"]:
             if measurements not in self._depot.objects:
                 self._world.broken(f"{key} names {measurements}, which is not there")
 
-    def _shows(self, version: str, rows: Collection[Mapping[str, str]], key: str) -> None:
+    def _told(self, row: Mapping[str, str]) -> tuple[str, str, float]:
+        """The case of a row, its duration, and how far that may be from what was measured."""
+        if _MESSAGE in row:  # of a collective, in two decimals
+            return self._messages[row[_MESSAGE]], row["Duration(us)"], _DECIMALS_US
+        return self._shapes[row[INPUT_SHAPES]], row["Average Duration(us)"], _SAME_US
+
+    def _shows(self, version: str, rows: Collection[tuple[str, str, float]], key: str) -> None:
         shown = set()
-        for row in rows:
-            case, said = self._shapes[row[INPUT_SHAPES]], row["Average Duration(us)"]
+        for case, said, same_us in rows:
             if not said:
                 continue
             if case in shown:
@@ -127,7 +144,7 @@ class Promises:
             times_us = [t[1] for t in known if t and t[0] == case]
             # Of several sessions of a case their mean is shown, in five digits.
             sessions = sum(t[0] == case for t in self._truth.measured.values())
-            slack_us = _SAME_US if sessions == 1 else _SAME_SHARE * float(said)
+            slack_us = same_us if sessions == 1 else max(same_us, _SAME_SHARE * float(said))
             least, most = (of(times_us, default=math.nan) for of in (min, max))
             if not least - slack_us < float(said) < most + slack_us:
                 self._world.broken(f"{key}: {said} us is shown for {case}, and nobody measured it")
@@ -135,9 +152,9 @@ class Promises:
             self._world.broken(f"{key}: {len(blanked)} durations that were shown are blanked")
         self._shown[version] = shown
 
-    def shown(self, version: str) -> frozenset[str]:
+    def shown(self) -> frozenset[str]:
         """The cases that have a duration."""
-        return frozenset(self._shown.get(version, ()))
+        return frozenset().union(*self._shown.values())
 
 
 def _rows(data: bytes) -> list[dict[str, str]]:

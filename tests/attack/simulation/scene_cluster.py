@@ -23,6 +23,7 @@ from jobs.objects.deployment import Deployment
 from jobs.objects.reruns import AGAIN, RETRY_FAILED
 from tests.attack.simulation.alone import Machine
 from tests.attack.simulation.api import NAMESPACE, ApiServer, Client, Object
+from tests.attack.simulation.campaigns import RANKS_A_POD
 from tests.attack.simulation.containers import Containers
 from tests.attack.simulation.device import STACK, Node
 from tests.attack.simulation.guards import Guards
@@ -38,6 +39,8 @@ _DEEDS = ("edit", "again", "retry", "pause", "resume", "cancel", "apply", "launc
 _LOOK_S = 20.0
 _GRAIN_S = 3.0
 _PATIENCE_S = 10.0
+_SITE = {"site": "cpu", "site.devices_per_node": "3"}
+_OF_GANGS = {"site.ranks_per_pod": str(RANKS_A_POD)}
 
 
 class InCluster:
@@ -141,7 +144,7 @@ class InCluster:
         depot = self._stage.depot
         depot.objects.setdefault(wanted.source_key, wanted.table)
         made = config_map(
-            name, wanted.text, {"site": "cpu", "site.devices_per_node": "3"}, DEPLOYMENT
+            name, wanted.text, {**_SITE, **(_OF_GANGS if wanted.gangs else {})}, DEPLOYMENT
         )
         held = self._server.kinds["configmaps"].get(made["metadata"]["name"])
         if held is not None:

@@ -1,12 +1,13 @@
 """What every play has: a world, a store, the truth of it, and promises that are watched."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tests.attack.simulation.campaigns import SHAPES, Wanted
+from tests.attack.simulation.campaigns import MESSAGES, SHAPES, Wanted
 from tests.attack.simulation.device import Node, Truth
 from tests.attack.simulation.faults import Faults
+from tests.attack.simulation.gangs import Meetings
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.promises import Promises
 from tests.attack.simulation.rot import rot
@@ -32,11 +33,12 @@ class Stage:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     is_quiet: bool = False
+    meetings: Meetings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.depot = Depot(self.world, self.faults)
         self.truth = Truth(self.seed, self.faults)
-        self.promises = Promises(self.world, self.depot, self.truth, SHAPES)
+        self.promises = Promises(self.world, self.depot, self.truth, SHAPES, MESSAGES)
         self._draw_campaigns(self.chance)
 
     @property
@@ -44,9 +46,11 @@ class Stage:
         return self.world.chance
 
     def draw_nodes(self, count: int, name: str) -> None:
-        """Machines; the first is always sound, so that there is an end."""
+        """Machines; the first is always sound, so that there is an end, and so is the second where
+        a gang needs both."""
+        sound = 2 if self.faults.gangs else 1
         for number in range(count):
-            is_bad = number > 0 and self.chance.random() < self.faults.bad_nodes
+            is_bad = number >= sound and self.chance.random() < self.faults.bad_nodes
             trouble = self.chance.choice(_TROUBLES) if is_bad else ""
             self.nodes.append(Node(f"{name}{number}", self.truth, self.faults, trouble))
 
@@ -96,4 +100,7 @@ class Stage:
             cases = chance.randrange(2, 25)
             shards = chance.randrange(1, 13)
             devices = chance.randrange(1, 5)
-            self.wanted[name] = Wanted(name, first, first + cases, devices, shards)
+            wanted = Wanted(name, first, first + cases, devices, shards)
+            if gangs := self.faults.gangs:
+                wanted = replace(wanted, devices=max(2, devices), gangs=chance.randint(1, gangs))
+            self.wanted[name] = wanted

@@ -4,10 +4,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from collector import keys
+from collector.comm.meeting import Place
 from collector.worker import __main__ as worker
 from collector.worker.assignment import LOG
 from jobs.executor.local_run import WorkerProcess
-from tests.attack.simulation.device import Node, PlayedMachine
+from tests.attack.simulation.device import Node
+from tests.attack.simulation.gangs import GangMachine, Lead, Meetings, start_played
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.storage import Depot
 
@@ -16,10 +19,11 @@ _LOOK_S = 5.0  # between two looks of a parent at its worker, which are 0.5 s el
 
 
 def starter(
-    parent: Process, depot: Depot, node: Node
+    parent: Process, depot: Depot, node: Node, meetings: Meetings | None = None
 ) -> Callable[[Sequence[str], IO[bytes]], WorkerProcess]:
-    """What begins a worker on a node, for a parent there."""
-    return lambda command, err: PlayedWorker(parent, depot, node, command[4:])
+    """What begins a worker on a node, for a parent there; gangs meet in `meetings`."""
+    met = {} if meetings is None else meetings
+    return lambda command, err: PlayedWorker(parent, depot, node, command[4:], met)
 
 
 class PlayedWorker:
@@ -27,8 +31,16 @@ class PlayedWorker:
 
     stdin: IO[bytes] | None = None
 
-    def __init__(self, parent: Process, depot: Depot, node: Node, arguments: Sequence[str]):
+    def __init__(
+        self,
+        parent: Process,
+        depot: Depot,
+        node: Node,
+        arguments: Sequence[str],
+        meetings: Meetings,
+    ):
         self._depot, self._node, self._parent = depot, node, parent
+        self._meetings = meetings
         self._options = worker._parse(list(arguments))
         self._code: int | None = None
         name = f"{parent.name}/{self._options.attempt}"
@@ -38,14 +50,24 @@ class PlayedWorker:
     def _work(self) -> None:
         options, process = self._options, self.process
         (options.scratch / LOG).write_text("it works\n")
+        store = self._depot.reach(process, self._node.name)
+        machine = GangMachine(self._node, process)
+        if options.pods > 1:
+            key = keys.meeting(options.campaign, options.wave)
+
+            def publish(place: Place) -> None:
+                store.put(key, place.to_json())
+
+            machine.lead = Lead(process, options.pods, self._meetings, publish)
         self._code = worker.run(
-            self._depot.reach(process, self._node.name),
+            store,
             worker.assignment_of(options),
             options.scratch,
             options.patience_s,
             process.stop,
             options.progress_s,
-            PlayedMachine(self._node, process),
+            machine,
+            start_played,
         )
         process.world.say(f"{process.name}: exit {int(self._code)} on {self._node.name}")
 
