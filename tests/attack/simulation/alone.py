@@ -15,7 +15,7 @@ from jobs.campaign.run_options import RunOptions
 from jobs.executor.local_run import LocalRun
 from jobs.planning.situation import survey
 from jobs.planning.stored_plans import committed_shards, plan_numbers
-from jobs.publishing.due_merges import publish
+from jobs.publishing.due_merges import own_plans, publish
 from jobs.publishing.next_plan import advance
 from tests.attack.simulation.campaigns import Wanted
 from tests.attack.simulation.device import STACK, Node
@@ -81,13 +81,14 @@ class Machine:
         store.put(wanted.source_key, wanted.table)
         campaign = campaign_from_text(wanted.text, path="campaign.yaml", base=Path("/"))
         situation = survey(campaign, store, STACK)
-        plan = advance(situation, store, lambda: CREATE, options, process.world.say).plan
+        advanced = advance(situation, store, lambda: CREATE, options, process.world.say)
+        plan = advanced.plan
         done = committed_shards(store, wanted.name)
         missing = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
         if missing:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 self._measure(process, store, bare, plan, Path(scratch), missing)
-        publish(store, wanted.name, [plan.number], CREATE, options)
+        publish(store, wanted.name, own_plans(advanced.situation, plan), CREATE, options)
         return "0"
 
     def _measure(
