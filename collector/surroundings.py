@@ -50,8 +50,11 @@ class Surroundings:
         return random.uniform(low, high)
 
     def side_by_side(self, call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(call, items))
+        listed = list(items)
+        if len(listed) < 2:  # as most are: a thread costs more than many a call
+            return [call(item) for item in listed]
+        with ThreadPoolExecutor(min(threads, len(listed))) as pool:
+            return list(pool.map(call, listed))
 
     def begin(self, call: Callable[[], None], name: str) -> Running:
         thread = threading.Thread(target=call, name=name, daemon=True)

@@ -4,8 +4,11 @@ A folder is the strictest of them. It knows no empty parts, `..` leaves it, and 
 still being written have to be told from objects.
 """
 
+import re
+
 from collector.errors import StoreError
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 TEMPORARY = ".tmp"  # a part that starts so is a file still being written
 
 
@@ -43,7 +46,7 @@ def _check_part(part: str, key: str) -> None:
 
 
 def _check_characters(key: str) -> None:
-    if any(ord(character) < 32 or ord(character) == 127 for character in key):
+    if _CONTROL.search(key):
         raise StoreError(f"key {key!r}: a key holds no control characters")
     try:
         key.encode()

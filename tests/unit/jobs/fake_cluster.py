@@ -4,7 +4,6 @@ controller, and a kubelet whose workers commit to a real store.
 Nothing here decides for the controller: Jobs, pods and nodes only do what Kubernetes would.
 """
 
-import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -34,6 +33,15 @@ COMPONENT = "app.kubernetes.io/component"
 INDEX = "batch.kubernetes.io/job-completion-index"
 NO_FAULT = (45, 47, 75)
 RUNS = -1  # what a worker says that has not come to its end
+
+
+def copied(thing: Any) -> Any:
+    """Like `copy.deepcopy` of what JSON can say, in a fifth of the time."""
+    if isinstance(thing, dict):
+        return {key: copied(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(map(copied, thing))
+    return thing
 
 
 def _versioned(thing: Object) -> Object:
@@ -133,7 +141,7 @@ class FakeCluster:
                 return False
             if "create" in self.forbidden:
                 raise ClusterError("403: exceeded quota")
-            self.live[name] = copy.deepcopy(job)
+            self.live[name] = copied(job)
             self.kueue.webhook(self.live[name])
             self.live[name]["metadata"]["uid"] = f"uid-{next(self._uid)}"
             self.live[name]["status"] = {}
@@ -144,7 +152,7 @@ class FakeCluster:
 
     def dry_run(self, job: Object) -> Object:
         def answer() -> Object:
-            kept = copy.deepcopy(job)
+            kept = copied(job)
             self.kueue.webhook(kept)
             for field in self.drops:
                 kept["spec"].pop(field, None)
@@ -198,14 +206,14 @@ class FakeCluster:
         self._call("annotate_config_map", annotate)
 
     def lease(self, name: str) -> Object | None:
-        return self._call("lease", lambda: copy.deepcopy(self.leases.get(name)))
+        return self._call("lease", lambda: copied(self.leases.get(name)))
 
     def create_lease(self, lease: Object) -> Object:
         def create() -> Object:
             name = lease["metadata"]["name"]
             if name in self.leases:
                 raise ObjectConflict("409")
-            self.leases[name] = copy.deepcopy(lease)
+            self.leases[name] = copied(lease)
             self.leases[name]["metadata"]["resourceVersion"] = str(next(self._uid))
             return lease
 
@@ -217,7 +225,7 @@ class FakeCluster:
             held = self.leases[name]["metadata"]["resourceVersion"]
             if lease["metadata"]["resourceVersion"] != held:
                 raise ObjectConflict("409")
-            self.leases[name] = copy.deepcopy(lease)
+            self.leases[name] = copied(lease)
             self.leases[name]["metadata"]["resourceVersion"] = str(next(self._uid))
             return lease
 
@@ -231,7 +239,7 @@ class FakeCluster:
     def apply(self, config_map: Object) -> None:
         name = config_map["metadata"]["name"]
         old = self.maps.get(name, {"metadata": {"uid": f"uid-{next(self._uid)}"}})
-        kept = copy.deepcopy(config_map)
+        kept = copied(config_map)
         kept["metadata"]["uid"] = old["metadata"]["uid"]
         kept["metadata"]["annotations"] = dict(old["metadata"].get("annotations") or {})
         self.maps[name] = kept
@@ -295,7 +303,7 @@ class FakeCluster:
         self.before(number, name)
         result = effect()
         self.after(number, name)
-        return copy.deepcopy(result)
+        return copied(result)
 
     def _nodes(self) -> list[Object]:
         return [
