@@ -1,4 +1,5 @@
-"""Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary."""
+"""Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. What
+runs before a case is recorded as well, and counts as if it were one."""
 
 import time
 from pathlib import Path
@@ -26,7 +27,8 @@ class ProfilerWindow:
 
     @property
     def is_full(self) -> bool:
-        return len(self.filings) >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
+        launched = sum(1 + len(filing.before) for filing in self.filings.values())
+        return launched >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
 
     def close(self, path: Path, journal: JournalWriter) -> None:
         """Stop the profiler, write the slice, and only then say so in the journal."""

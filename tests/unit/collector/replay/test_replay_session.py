@@ -178,3 +178,12 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(ses
         "Add",
     ] * launches
     assert all(from_row(to_row(m)) == m for m in result.measurements)
+
+
+def test_what_runs_before_cases_fills_a_profilers_window_as_they_do(session_of, tmp_path):
+    cases = [replace(add_record(rows), before=(add_record(1),) * 40) for rows in (2, 3, 4)]
+    spec = session_of(*cases, measure=MeasureSettings(repeat_count=3, cache="context"))
+    report = run_session(spec, tmp_path)
+    assert all(m.is_good for m in collect(spec, tmp_path, report, PROVENANCE).measurements)
+    journal = read_journal(tmp_path / JOURNAL)
+    assert [len(window.ordinals) for window in journal.windows] == [2, 1]
