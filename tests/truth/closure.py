@@ -2,10 +2,13 @@
 
     python -m tests.truth.closure [--requests 1 8 32] [--steps 50] [--cache warm]
 
-A small decoder is profiled and timed, its kernels are measured apart by `opmeter run` in a store of
-its own, and `opmeter compare` rebuilds its step. One JSON line for each number of requests: the
-step as it was timed, its parts by cause, and `apart`, by how much of the step the isolated times
-and the host miss it. Exit 1 where that is over a tenth. The machine wants to be quiet.
+A small decoder is profiled and timed, its kernels are measured by `opmeter run` in a store of its
+own, apart and behind the launches that stand before them in the run, and `opmeter compare` rebuilds
+its step. One JSON line for each number of requests: the step as it was timed, its parts by cause,
+how far kernels lie from the run by kernel type, and by how much of the step the isolated times and
+the host miss it (`apart`), and those behind other launches and the host (`in_context`). Exit 1
+where the latter is over a tenth. Steps and repeats during which a thread waited for a core are left
+out; the machine wants to be quiet all the same.
 """
 
 import argparse
@@ -20,8 +23,9 @@ from collector.profiles.step_trace import FILE
 from tests.truth.small_decoder import SmallDecoder, profiled_steps
 
 _BAR = 0.10
+_PROFILED = 3
 _CAMPAIGN = """\
-campaign: closure
+campaign: closure-{cache}
 sources: [{{profile: run_ascend_pt}}]
 target: here
 backend: cpu
@@ -34,27 +38,40 @@ def closed(folder: Path, requests: int, steps: int, cache: str = "warm") -> dict
     """The sum of a decoder's step, in microseconds, and what its parts leave apart."""
     output = folder / "run_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
-    records, step_s = profiled_steps(SmallDecoder(requests), steps)
-    (output / "kernel_details.csv").write_bytes(kernel_details(records))
-    kernels_us = sum(one.profile.total_us for one in records if one.profile) / steps
-    step_us = step_s * 1e6
+    ran = profiled_steps(SmallDecoder(requests), steps)
+    # Of several steps each launch has those of the step before it in front of it.
+    (output / "kernel_details.csv").write_bytes(kernel_details(ran.launches * _PROFILED))
+    kernels_us = sum(one.profile.total_us for one in ran.launches if one.profile)
+    step_us = ran.step_s * 1e6
     # The watched kernels may take longer than the step that nobody watched.
     computing_us = min(step_us, kernels_us)
-    lines = [f"{n},{computing_us},0,{step_us - computing_us}" for n in range(steps)]
+    lines = [f"{n},{computing_us},0,{step_us - computing_us}" for n in range(_PROFILED)]
     header = "Step,Computing,Communication(Not Overlapped),Free"
     (output / FILE).write_text("\n".join((header, *lines)) + "\n")
-    (folder / "campaign.yaml").write_text(_CAMPAIGN.format(cache=cache))
-    _opmeter(folder, "run", "campaign.yaml", "--root", "data")
-    told = json.loads(_opmeter(folder, "compare", "run_ascend_pt", "--root", "data", "--json"))
-    parts = {name: value / steps for name, value in told["sum"].items()}
-    rebuilt_us = parts["isolated_us"] + parts["host_us"]
+    for state in (cache, "context"):
+        (folder / "campaign.yaml").write_text(_CAMPAIGN.format(cache=state))
+        _opmeter(folder, "run", "campaign.yaml", "--root", "data")
+    words = ("run_ascend_pt", "--root", "data", "--json", "--cache", cache)
+    told = json.loads(_opmeter(folder, "compare", *words))
+    parts = {name: value / _PROFILED for name, value in told["sum"].items()}
+    isolated_us = parts["isolated_us"] + parts["host_us"]
     return {
         "requests": requests,
         "cache": cache,
-        "steps": steps,
+        "steps": [ran.alone, ran.profiled],
         "unknown_cases": [one["case"] for one in told["cases"] if one["isolated"] is None],
+        "without_context": [one["case"] for one in told["cases"] if one["in_context"] is None],
+        "profiled_us": round(ran.profiled_s * 1e6, 1),
         **{name: round(value, 1) for name, value in parts.items()},
-        "apart": round(abs(rebuilt_us - step_us) / step_us, 4),
+        "ratios": {
+            row["kernel_type"]: [
+                round(ratios[1], 3) if ratios else None
+                for ratios in (row["ratios"], row["context_ratios"])
+            ]
+            for row in told["kernels"]
+        },
+        "apart": round((isolated_us - step_us) / step_us, 4),
+        "in_context": round((isolated_us + parts["neighbours_us"] - step_us) / step_us, 4),
     }
 
 
@@ -82,7 +99,7 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="opmeter-closure-") as folder:
             found = closed(Path(folder), requests, asked.steps, asked.cache)
         print(json.dumps(found))
-        is_closed &= float(str(found["apart"])) <= _BAR
+        is_closed &= abs(float(str(found["in_context"]))) <= _BAR
     return 0 if is_closed else 1
 
 

@@ -7,21 +7,25 @@ between them excluded, which is how the cpu backend measures.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
 from torch.autograd.profiler import profile, record_function
 
 from collector.case import Slot, slot_cells
+from collector.host.waits import ThreadWaits
 from collector.ops.registry import find
+from collector.quality.disturbed import Lap
 from collector.record import CaseRecord, ProfileStatistics
 from collector.replay.events import operator_events
 from collector.vocabulary import ACCELERATOR_CORE, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
 
 LAYERS, HIDDEN, HEADS, INTERMEDIATE, VOCABULARY, KEYS = 4, 512, 8, 1408, 8192, 256
 _LABEL = "kernel "
+_MOST_TIMES = 10  # as many steps as are wanted
+_FEWEST = 5  # undisturbed ones that tell more than all of them
 _DTYPES = {torch.float32: "FLOAT", torch.int64: "INT64", torch.int32: "INT32"}
 
 Run = Callable[[str, tuple[Any, ...], Sequence[Slot]], Any]
@@ -29,15 +33,28 @@ Run = Callable[[str, tuple[Any, ...], Sequence[Slot]], Any]
 
 @dataclass
 class Launches:
-    """The kernels of a step in their order, as records; `run` calls one."""
+    """Kernels in their order: `told` calls one and keeps its record, `watched` only labels it, so
+    that as little as possible runs between two of them. What a single thread waited for a core
+    meanwhile is known, and no part of a kernel's time."""
 
     records: list[CaseRecord] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    waited_us: list[float] = field(default_factory=list)
+    waits: ThreadWaits = field(default_factory=ThreadWaits)
 
-    def run(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
+    def told(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
         """What the kernel gives; `more` are inputs of its row that are no tensors of the call."""
-        with record_function(f"{_LABEL}{len(self.records)}"):
-            out = _call(kernel, args)
+        out = _call(kernel, args)
         self.records.append(_record(kernel, args, more, out))
+        return out
+
+    def watched(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
+        self.labels.append(f"{_LABEL}{len(self.labels)}")
+        before = self.waits.read()
+        with record_function(self.labels[-1]):
+            out = _call(kernel, args)
+        is_single = torch.get_num_threads() == 1
+        self.waited_us.append(_most_waited_us(before, self.waits.read()) if is_single else 0.0)
         return out
 
 
@@ -89,22 +106,74 @@ class SmallDecoder:
         return run("MatMulV2", (heads.view(len(x), -1), layer["o"]), ())
 
 
-def profiled_steps(decoder: SmallDecoder, steps: int) -> tuple[list[CaseRecord], float]:
-    """Each case of so many steps with how long its launches took in them, and the seconds of a step
-    that nobody watches, in the middle of as many."""
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The launches of a step, in order, each as long as it took in the middle of so many profiled
+    steps; and the seconds of a step, with a profiler and without, in the middle of as many."""
+
+    launches: tuple[CaseRecord, ...]
+    profiled: int
+    profiled_s: float
+    alone: int
+    step_s: float
+
+
+def profiled_steps(decoder: SmallDecoder, steps: int) -> Steps:
+    """Runs steps until so many were undisturbed, as repeats of a case are: no thread waited for a
+    core that something else held. A machine that is never quiet gives fewer."""
     with torch.inference_mode():
         for _ in range(3):
             decoder.step(_plain)
-        seconds = []
-        for _ in range(steps):
-            started = time.perf_counter()
-            decoder.step(_plain)
-            seconds.append(time.perf_counter() - started)
+        alone_s = _undisturbed(lambda: decoder.step(_plain), steps)
         launches = Launches()
-        with profile(use_device=None, use_kineto=True) as watched:
-            for _ in range(steps):
-                decoder.step(launches.run)
-    return _with_times(launches.records, watched.kineto_results.events()), median(seconds)
+        decoder.step(launches.told)
+        launches.waits.begin()
+        with profile(use_device=None, record_shapes=True, use_kineto=True) as watched:
+            profiled_s = _undisturbed(lambda: decoder.step(launches.watched), steps)
+    raw = watched.kineto_results.events()
+    timed = [
+        took_us - waited_us
+        for took_us, waited_us in zip(
+            _times_us(len(launches.labels), raw), launches.waited_us, strict=True
+        )
+    ]
+    of_step = len(launches.records)
+    middle_us = [
+        median(timed[step * of_step + place] for step in profiled_s) for place in range(of_step)
+    ]
+    return Steps(
+        tuple(map(_of_step, launches.records, middle_us)),
+        *(len(profiled_s), median(profiled_s.values())),
+        *(len(alone_s), median(alone_s.values())),
+    )
+
+
+def _of_step(record: CaseRecord, took_us: float) -> CaseRecord:
+    return replace(record, profile=ProfileStatistics(1, took_us, took_us, 0.0))
+
+
+def _undisturbed(step: Callable[[], object], wanted: int) -> dict[int, float]:
+    """The seconds of the steps that nothing disturbed, by their place among all; of all of them
+    where too few were to be had. What a single thread waited is known, and no part of its step."""
+    waits = ThreadWaits()
+    waits.begin()
+    taken: dict[int, float] = {}
+    clean: dict[int, float] = {}
+    while len(clean) < wanted and len(taken) < _MOST_TIMES * wanted:
+        before, started = waits.read(), time.perf_counter()
+        step()
+        seconds, after = time.perf_counter() - started, waits.read()
+        waited_us = _most_waited_us(before, after)
+        if torch.get_num_threads() == 1:
+            clean[len(taken)] = seconds - waited_us / 1e6
+        elif not Lap(1, seconds * 1e6, waited_us).is_disturbed:
+            clean[len(taken)] = seconds
+        taken[len(taken)] = seconds
+    return clean if len(clean) >= _FEWEST else taken
+
+
+def _most_waited_us(before: Sequence[float], after: Sequence[float]) -> float:
+    return max((b - a for a, b in zip(before, after, strict=True)), default=0.0)
 
 
 def _plain(kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
@@ -133,28 +202,21 @@ def _slot(tensor: Any) -> Slot:
     return Slot(tuple(tensor.shape), _DTYPES[tensor.dtype], "ND")
 
 
-def _with_times(records: Sequence[CaseRecord], raw: Sequence[Any]) -> list[CaseRecord]:
-    """Each case once, with the times of its launches: of the operators within each label."""
+def _times_us(count: int, raw: Sequence[Any]) -> list[float]:
+    """How long each of so many launches took: the operators within its label."""
     labels = {
         int(one.name().removeprefix(_LABEL)): (one.start_ns(), one.start_ns() + one.duration_ns())
         for one in raw
         if one.name().startswith(_LABEL)
     }
-    assert sorted(labels) == list(range(len(records)))
+    assert sorted(labels) == list(range(count))
     events, at = operator_events(raw), 0
-    times_us: dict[str, list[float]] = {}
-    kept: dict[str, CaseRecord] = {}
-    for number, record in enumerate(records):
+    timed = []
+    for number in range(count):
         start, end = labels[number]
         duration_ns = 0
         while at < len(events) and events[at].start_ns < end:
             duration_ns += events[at].duration_ns if events[at].start_ns >= start else 0
             at += 1
-        kept.setdefault(record.case_id, record)
-        times_us.setdefault(record.case_id, []).append(duration_ns / 1000)
-    return [_timed(record, times_us[case_id]) for case_id, record in kept.items()]
-
-
-def _timed(record: CaseRecord, times_us: Sequence[float]) -> CaseRecord:
-    told = ProfileStatistics(len(times_us), fmean(times_us), median(times_us), stdev(times_us))
-    return CaseRecord(record.kernel_type, record.cells, record.extra, told)
+        timed.append(duration_ns / 1000)
+    return timed
