@@ -99,7 +99,7 @@ def coverage_verb(
     from jobs.cli.curve_picture import curve_svg
     from jobs.cli.opening import open_campaign
     from jobs.planning.coverage import Standing, covered, user_metrics
-    from jobs.planning.coverage_sources import wanted_cases
+    from jobs.planning.coverage_sources import launched
     from jobs.planning.forecast import peaks_of
     from jobs.planning.worth import curve, gains, within
 
@@ -130,7 +130,7 @@ def coverage_verb(
     else:
         source = {"profile": str(profile)} if profile is not None else served.source()
         described = campaign_of(source, grid, shown.stack.device)
-    wanted = wanted_cases(described, shown.store, peaks)
+    wanted = launched(described, shown.store, peaks)
     answered = answers(state, place)
     cases = {
         case_id: record.case
@@ -138,12 +138,14 @@ def coverage_verb(
         if (answer := answered.get(case_id)) and answer.is_good
     }
     failed = {case_id for case_id, answer in answered.items() if not answer.is_good}
-    found = covered(wanted, cases, failed)
+    found = covered(wanted.cases, cases, failed)
     metrics = user_metrics(found, _free(state, place))
     if as_json:
         print_json(place, found, metrics)
     else:
-        for line in (*coverage_lines(place, found, metrics), *message_lines(found, campaign, grid)):
+        for line in coverage_lines(place, found, metrics, wanted.communication_us):
+            say(line)
+        for line in message_lines(found, campaign, grid):
             say(line)
     gaps = [
         one.wanted.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import fsum
 from typing import TYPE_CHECKING
 
 import typer
@@ -22,7 +23,11 @@ _BAR = 40
 _PARTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the time that measuring all takes
 
 
-def coverage_lines(place: str, found: Sequence[Covered], metrics: UserMetrics) -> Iterator[str]:
+def coverage_lines(
+    place: str, found: Sequence[Covered], metrics: UserMetrics, communication_us: float = 0.0
+) -> Iterator[str]:
+    """What a version has of the cases; of what time that is, where their devices communicated too
+    and those messages are no cases."""
     from jobs.planning.coverage import Standing, share
 
     yield f"version     {place}"
@@ -32,6 +37,7 @@ def coverage_lines(place: str, found: Sequence[Covered], metrics: UserMetrics) -
             f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of their "
             f"launches, {of.time:6.1%} of their time"
         )
+    yield from _time_lines(found, communication_us)
     told = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
     shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in told)
     whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
@@ -44,6 +50,20 @@ def message_lines(found: Sequence[Covered], campaign: str | None, grid: str) -> 
     """That messages were not looked up, where nobody said how ranks lie."""
     if campaign is None and not grid:
         yield "messages    not looked up: --grid says how ranks lie, as 48,8,2"
+
+
+def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[str]:
+    """What share of the device time the cases are."""
+    from collector.collective_case import is_collective
+
+    cases_us = fsum(one.wanted.time_us for one in found)
+    if communication_us <= 0 or any(is_collective(one.wanted.record.kernel_type) for one in found):
+        return
+    whole = cases_us + communication_us
+    yield (
+        f"device time {cases_us / whole:6.1%} of it are these cases, communication "
+        f"{communication_us / whole:.1%}: --grid, or opmeter comm"
+    )
 
 
 def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What a campaign's sources launch, how often, and how long that takes: what coverage is of."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import fsum
 
 from collector.case import Case
 from collector.collective_case import collective_case, is_collective
@@ -14,16 +15,27 @@ from collector.record import CaseRecord
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.model_source import ModelSource
+from jobs.campaign.source_kinds import Source
 from jobs.planning.coverage import Wanted
 from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
 from jobs.planning.model_sources import model_records
 from jobs.planning.sources import completed_records, load_sources
 
 
-def wanted_cases(campaign: Campaign, store: Store, peaks: Peaks) -> tuple[Wanted, ...]:
-    """Each case of the sources once, in the order of their first occurrence."""
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Each case of the sources once, in the order of their first occurrence, and how long their
+    devices communicated."""
+
+    cases: tuple[Wanted, ...]
+    communication_us: float
+
+
+def launched(campaign: Campaign, store: Store, peaks: Peaks) -> Launched:
+    """What a campaign's sources launch."""
+    sources = [_launches(source, campaign, store) for source in campaign.sources]
     found: dict[str, Wanted] = {}
-    for record, launches in _launches(campaign, store):
+    for record, launches in chain.from_iterable(source.records for source in sources):
         case_id = record.case_id
         time_us = record.profile.total_us if record.profile else 0.0
         if not time_us:
@@ -32,7 +44,7 @@ def wanted_cases(campaign: Campaign, store: Store, peaks: Peaks) -> tuple[Wanted
         found[case_id] = replace(
             known, launches=known.launches + launches, time_us=known.time_us + time_us
         )
-    return tuple(found.values())
+    return Launched(tuple(found.values()), fsum(source.communication_us for source in sources))
 
 
 def roofline_us(case: Case, peaks: Peaks) -> float:
@@ -56,12 +68,19 @@ def _roofline_s(case: Case, peaks: Peaks) -> float:
     return predict(case, op, peaks, settings, None).launch_s
 
 
-def _launches(campaign: Campaign, store: Store) -> Iterator[tuple[CaseRecord, int]]:
-    for source in campaign.sources:
-        if isinstance(source, ModelSource):
-            found = model_records(source, campaign.backend)
-            yield from zip(completed_records(found.records), found.launches, strict=True)
-            continue
-        (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
-        for record in loaded.records:
-            yield record, record.profile.count if record.profile else 1
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How often one source launches each of its records."""
+
+    records: tuple[tuple[CaseRecord, int], ...]
+    communication_us: float = 0.0
+
+
+def _launches(source: Source, campaign: Campaign, store: Store) -> _Source:
+    if isinstance(source, ModelSource):
+        found = model_records(source, campaign.backend)
+        records = completed_records(found.records)
+        return _Source(tuple(zip(records, found.launches, strict=True)))
+    (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
+    counts = ((r, r.profile.count if r.profile else 1) for r in loaded.records)
+    return _Source(tuple(counts), loaded.planned.communication_us)

@@ -13,6 +13,7 @@ from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import load_sources
+from tests.fixtures.profiles.variants import Told, collective, write_profile
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -69,6 +70,18 @@ def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
     (first,) = (at for at, line in enumerate(lines) if line.startswith("largest gaps"))
     gaps = lines[first + 1 :]
     assert sorted(line.split("Sort ")[1] for line in gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
+
+
+def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(folder):
+    start = 1764246877083
+    rows = [Told(duration="25.0", start=f"{start}000.000"), collective(f"{start}400.000", "75.0")]
+    write_profile(folder / "run", "K5", rows)
+    lines = coverage("--profile", "run").stdout.splitlines()
+    (told,) = (line for line in lines if line.startswith("device time"))
+    assert told.split(maxsplit=2)[2] == (
+        "25.0% of it are these cases, communication 75.0%: --grid, or opmeter comm"
+    )
+    assert "device time" not in coverage("campaign.yaml").stdout
 
 
 def test_the_options_of_a_model_are_those_of_a_source(folder):
