@@ -14,7 +14,9 @@ from collector.vocabulary import RUNTIME_PREFIX
 
 _COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 # What a reader of the database wants to see for these kernels before it interpolates.
-_COMPLETE = frozenset({"SparseFlashAttention", "LightningIndexer", "LightningIndexerVllm"})
+_COMPLETE = frozenset(
+    {"SparseFlashAttention", "LightningIndexer", "LightningIndexerVllm", "LightningIndexerQuant"}
+)
 _UNFILLED = frozenset({"", "profile_shapes_only"})
 
 

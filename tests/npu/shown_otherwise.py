@@ -16,7 +16,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("AsStrided", "BroadcastTo", "Transpose"), _VIEW),
         **dict.fromkeys(
             (
-                *("LightningIndexerVllm", "MoeInitRoutingCustom"),
+                *("LightningIndexerQuant", "LightningIndexerVllm", "MoeInitRoutingCustom"),
                 *("AddRmsNormBias", "ApplyTopKTopPCustom", "_triton_rope", "_triton_rope_siso"),
                 *("batch_matmul_transpose_0", "mla_preprocess_0_mix_aic", "muls_add_kernel"),
                 "split_qkv_rmsnorm_rope_kernel",

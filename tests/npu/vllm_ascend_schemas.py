@@ -68,6 +68,14 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
         ].new_empty(  # a default is not among what is named
             (len(named["query"]), 1, named.get("sparse_count", 2048)), dtype=torch.int32
         ),
+        "npu_lightning_indexer_quant(Tensor query, Tensor key, Tensor weights, "
+        "Tensor query_dequant_scale, Tensor key_dequant_scale, *, "
+        "Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None, "
+        "Tensor? block_table=None, int query_quant_mode=0, int key_quant_mode=0, "
+        "str layout_query='BSND', str layout_key='BSND', int sparse_count=2048, "
+        "int sparse_mode=3) -> Tensor": lambda torch, named: named["query"].new_empty(
+            (len(named["query"]), 1, named.get("sparse_count", 2048)), dtype=torch.int32
+        ),
         "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) "
         "-> Tensor": lambda torch, named: torch.empty_like(named["logits"]),
         "batch_matmul_transpose(Tensor tensor_a, Tensor tensor_b, Tensor tensor_c, "

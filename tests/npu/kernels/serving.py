@@ -35,6 +35,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "muls_add": "muls_add_kernel",
     "npu_apply_top_k_top_p": "ApplyTopKTopPCustom",
     "npu_lightning_indexer": "LightningIndexerVllm",
+    "npu_lightning_indexer_quant": "LightningIndexerQuant",
     "npu_moe_init_routing_custom": "MoeInitRoutingCustom",
     "mla_preprocess": "mla_preprocess_0_mix_aic",
 }

@@ -25,7 +25,9 @@ from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, TensorMaker
 
 QUERY, _KEY, WEIGHTS = range(3)
+QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys behind the weights
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
+_PLACES_BESIDE_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
 _USUAL_TOPK = 2048
 _TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
 _VALUES = 1
@@ -33,24 +35,33 @@ _VALUES = 1
 _STEP_BYTES = 64 << 20
 
 
+def _places(case: Case) -> Slots:
+    return _PLACES_BESIDE_SCALES if case.kernel_type == QUANTISED else _PLACES
+
+
 @lru_cache(maxsize=256)
-def _read(case: Case) -> SparseCall | Rule:
+def read(case: Case) -> SparseCall | Rule:
     found = output_shape(case)
     try:
         told = number(case, "topk")
     except NoNumber:
         return Rule.NUMBERS
-    return read_sparse(case, _PLACES, found[-1] if found else told or _USUAL_TOPK)
+    return read_sparse(case, _places(case), found[-1] if found else told or _USUAL_TOPK)
 
 
 def build(case: Case, make: TensorMaker) -> Call:
-    call: Any = _read(case)
+    call: Any = read(case)
     slots = case.inputs or ()
     tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
-    lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
     values = named_output(case, _VALUES)
     kept = make.full(values, (case.outputs or ())[_VALUES].dtype, 0) if values else None
-    return Call((*tensors, *lengths, make_table(make, call.pages), kept), {"call": call})
+    return Call((*tensors, *lengths_and_table(call, make), kept), {"call": call})
+
+
+def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
+    """Running sums of queries, lengths of keys, and which pages hold those."""
+    lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
+    return (*lengths, make_table(make, call.pages))
 
 
 def reference(
@@ -99,7 +110,7 @@ def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
 
 def untold(case: Case) -> str:
     """Which lengths a row does not say."""
-    return untold_lengths(case, _PLACES.table)
+    return untold_lengths(case, _places(case).table)
 
 
 def launch(
@@ -131,14 +142,14 @@ def launch(
 
 
 def columns(case: Case) -> Mapping[str, str]:
-    call = _read(case)
+    call = read(case)
     return {} if isinstance(call, Rule) else sparse_columns(case, call, {})
 
 
 def flops(case: Case) -> int:
     """For each pair of a query and a key it sees and each head, a product of D numbers and a
     weighted sum."""
-    call = _read(case)
+    call = read(case)
     if isinstance(call, Rule):
         return 0
     return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
@@ -146,11 +157,11 @@ def flops(case: Case) -> int:
 
 def traffic(case: Case) -> int:
     """Queries, weights, every key that a request holds, and the indices."""
-    call = _read(case)
+    call = read(case)
     if isinstance(call, Rule):
         return 0
-    read = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
-    return read + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
+    own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
+    return own + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
 
 
 def _outputs_fit(case: Case) -> bool:
@@ -171,6 +182,19 @@ SLOTS = (
     *("query", "key", "weights", "actual_seq_lengths_query", "actual_seq_lengths_key"),
     "block_table",
 )
+OF_SIZES = (
+    outputs_are(("INT32",), (0,)),
+    *sparse_rules(read),
+    Constraint("indices (T,1,topk) are wanted, and values like them or none", _outputs_fit),
+    sparse_limit(read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
+    sparse_limit(read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
+    sparse_limit(read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
+    sparse_limit(
+        read,
+        "topk wants 1 to 2048, or 3072, 4096 .. 8192",
+        lambda call: call.topk in _TOPKS,
+    ),
+)
 CONSTRAINTS = (
     inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
     one_dtype((QUERY, _KEY), (_VALUES,)),
@@ -180,15 +204,5 @@ CONSTRAINTS = (
         _weights_fit,
     ),
     inputs_are(("INT32",), (3, 4, 5)),
-    outputs_are(("INT32",), (0,)),
-    *sparse_rules(_read),
-    Constraint("indices (T,1,topk) are wanted, and values like them or none", _outputs_fit),
-    sparse_limit(_read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
-    sparse_limit(_read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
-    sparse_limit(_read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
-    sparse_limit(
-        _read,
-        "topk wants 1 to 2048, or 3072, 4096 .. 8192",
-        lambda call: call.topk in _TOPKS,
-    ),
+    *OF_SIZES,
 )

@@ -15,6 +15,7 @@ from tests.fixtures.op_rows import rows_of
 ATTENTION, INDEXER = find("SparseFlashAttention"), find("LightningIndexer")
 OURS = find("LightningIndexerVllm")
 ROWS = {op.kernel: rows_of(op.kernel) for op in (ATTENTION, INDEXER, OURS)}
+QUANTISED = rows_of("LightningIndexerQuant")
 ALL_ROWS = [row for rows in ROWS.values() for row in rows]
 
 
@@ -105,6 +106,27 @@ def test_the_indexer_finds_the_best_keys(torch, build, launch, monkeypatch, row)
         torch.testing.assert_close(scores[found[:count]], best, rtol=1e-4, atol=1e-4)
         if values is not None:
             torch.testing.assert_close(values[t, 0, :count].double(), best, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("row", QUANTISED, ids=lambda row: row.case.describe()[:40])
+def test_the_quantised_indexer_finds_the_best_keys_of_what_its_numbers_stand_for(
+    torch, build, launch, row
+):
+    call = build(row.case)
+    query, key, weights, of_queries, of_keys, *_, table = call.args
+    sizes = call.kwargs["call"]
+    (indices,) = launch(row.case, call)
+    for t, (request, seen) in enumerate(tokens(sizes)):
+        keys, by = (
+            torch.stack([token(pool, table, request, place) for place in range(seen)])
+            for pool in (key, of_keys.unsqueeze(-1))
+        )
+        products = (query[t].double() @ keys.t()).relu() * of_queries[t].double().unsqueeze(1)
+        scores = (weights[t].double().unsqueeze(1) * products).sum(0) * by.squeeze(-1)
+        found = indices[t, 0].tolist()[: min(seen, sizes.topk)]
+        best = scores.topk(len(found)).values
+        torch.testing.assert_close(scores[found], best, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.fast
