@@ -18,6 +18,8 @@ pytestmark = pytest.mark.fast
 
 BASE = Path("/campaigns")
 SMALL = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
+_SERVING = "{concurrency: [1], input: 8, output: 8}"
+_MODEL = f"{{model: qwen3-32b, layout: {{tp: 1}}, serving: {_SERVING}}}"
 PROFILED = SMALL.replace("bundled: quickstart", "profile: run")
 FULL = """\
 campaign: llama-a3-cann85
@@ -278,7 +280,7 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
             for source in (
                 "{bundled: quickstart}",
                 "{tree: v}",
-                "{model: qwen3-32b, layout: {tp: 1}}",
+                _MODEL,
             )
         ),
         (
