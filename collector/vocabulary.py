@@ -24,6 +24,8 @@ EP_SIZE = "EP Size"
 RUNTIME_PREFIX = "Runtime "
 # Whose kernel a case asks for, where CANN and vLLM-Ascend both have one of its type.
 LIBRARY = RUNTIME_PREFIX + "library"
+MASK = RUNTIME_PREFIX + "mask"  # what attention leaves out beside a mask of each query and key
+CAUSAL_MASK, FULL_MASK = "causal", "full"
 # Runtime columns that tell where a row came from; they do not change the kernel.
 RUNTIME_PROVENANCE = frozenset(
     {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}

@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
-UNTOLD = "lengths unknown"
 NO_RANKS = "it does not tell what its ranks are to do"
 NO_PLACE = "its ranks need as many devices at once, and warm caches"
 TOO_MANY_RANKS = "too many ranks for a cpu"
@@ -67,7 +66,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
         return None
     if complaint:
         return Refusal(Outcome.REJECTED, complaint, f"{complaint}: {case.describe()}")
-    return Refusal(Outcome.UNSUPPORTED, UNTOLD, untold) if untold else None
+    return Refusal(Outcome.UNSUPPORTED, untold.partition(":")[0], untold) if untold else None
 
 
 def refusal_of_place(case: Case, ranks: int) -> Refusal | None:

@@ -20,13 +20,13 @@ from collector.profiles.kernel_details import Profile, read_profile
 from collector.record import CaseRecord, read_table, write_table
 from collector.singlehost.tree_source import read_tree
 from collector.store.base import Store
-from collector.vocabulary import LIBRARY
+from collector.vocabulary import LIBRARY, MASK
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.collectives import CollectivesSource, StepCollectives
 from jobs.campaign.model_source import ModelSource
 from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
 from jobs.planning.asked_libraries import of_libraries
-from jobs.planning.assumed_lengths import assumed, completed_case
+from jobs.planning.assumed_values import assumed, completed_case
 from jobs.planning.collective_sources import (
     check_gangs,
     collective_records,
@@ -55,14 +55,17 @@ def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
     """A source with the cases that the campaign's word on a launch makes of it."""
     runtime, planned = campaign.runtime, loaded.planned
     asked = of_libraries(loaded.records, runtime.libraries)
-    added = assumed(asked, runtime.kv_lengths)
+    added = assumed(asked, runtime)
     told = []
     if asked != loaded.records:
         of_both = sum(one.case.attribute(LIBRARY) is not None for one in asked)
         told.append(f"{counted(of_both, 'case')} of {' or '.join(runtime.libraries)}")
-    if added:
+    masked = sum(MASK in one.extra for one in added)
+    if len(added) > masked:
         lengths = ", ".join(f"{length:,}" for length in runtime.kv_lengths)
-        told.append(f"{counted(len(added), 'case')} at assumed lengths of {lengths} keys")
+        told.append(f"{counted(len(added) - masked, 'case')} at assumed lengths of {lengths} keys")
+    if masked:
+        told.append(f"{counted(masked, 'case')} beside {' or '.join(runtime.masks)} masks")
     if not told:
         return loaded
     return _loaded(

@@ -16,6 +16,14 @@ def make_mask(make: TensorMaker, dtype: str = "BOOL") -> Any:
     return make.full((MASK_SIDE, MASK_SIDE), dtype, 1).triu_(1)
 
 
+def make_mask_of(make: TensorMaker, sizes: Attention) -> Any:
+    """The mask of a call that has one: compressed, or whole, true where keys are hidden."""
+    if not sizes.has_whole_mask:
+        return make_mask(make)
+    whole = make.full((sizes.queries, sizes.keys), "BOOL", int(sizes.causal))
+    return whole.triu_(1)
+
+
 def split(tensor: Any, sizes: Attention) -> Any:
     """A query or key tensor by heads of keys, group, sequence, head size."""
     if tensor.dim() == 3:

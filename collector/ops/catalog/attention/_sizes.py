@@ -2,19 +2,24 @@
 
 Shapes tell everything but the mask's meaning. A softmax maximum (B, N, S, 8) beside the query
 says which layout was used. A compressed mask (2048, 2048) means causal, aligned to the last
-key, whatever the lengths; no mask means that every query sees every key.
+key, whatever the lengths; no mask means that every query sees every key. Beside a whole one
+(S1, S2) the kernel leaves out what next_tokens says, as much as half of its work, and looks at the
+mask only within (CANN, aclnnFlashAttentionScore: sparseMode 0 computes the band that preTokens and
+nextTokens bound). A row does not hold them: `Runtime mask` does.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 from collector.case import Case, Slot
 from collector.ops.dtypes import spelling
 from collector.ops.slots import Shape, given, output_slot
 from collector.ops.spec import Constraint
+from collector.vocabulary import CAUSAL_MASK, FULL_MASK, MASK
 
 MASK_SIDE = 2048
+_EVERYTHING = 2**31 - 1  # the default of pre_tokens and next_tokens
 _STATISTICS_WIDTH = 8
 # Scores of one block in float32; about 4 times as much lives at once. On two cores the gradient
 # of 4096 tokens took 0.7 to 1 s with blocks of 8 to 128 MiB; but where other programs compete for
@@ -43,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The sizes of one call."""
+    """The sizes of one call. `has_whole_mask`: its mask has a place for each query and key."""
 
     layout: str
     batch: int
@@ -53,6 +58,7 @@ class Attention:
     keys: int
     head_size: int
     causal: bool
+    has_whole_mask: bool = False
 
     @property
     def to_heads(self) -> Shape:
@@ -66,8 +72,13 @@ class Attention:
 
     @property
     def sparse_mode(self) -> int:
-        """How torch_npu names it: aligned to the last key (3), or everything (0)."""
-        return 3 if self.causal else 0
+        """How torch_npu names it: aligned to the last key (3), or what the tokens say (0)."""
+        return 3 if self.causal and not self.has_whole_mask else 0
+
+    @property
+    def next_tokens(self) -> int:
+        """How many keys after its own place a query sees."""
+        return 0 if self.causal and self.has_whole_mask else _EVERYTHING
 
     @property
     def pairs(self) -> int:
@@ -94,20 +105,46 @@ def read_sizes(case: Case, statistics: Slot | None, mask: int) -> Attention | No
     if not (query and key and value and statistics) or key.shape != value.shape:
         return None
     shapes = (query.shape or (), key.shape or (), statistics.shape or ())
-    causal = given(case, mask) is not None
+    is_whole = _is_whole(given(case, mask))
+    causal = case.attribute(MASK) == CAUSAL_MASK if is_whole else given(case, mask) is not None
     fits = (_fit(layout, *shapes, causal) for layout in _TO_HEADS)
-    return next((sizes for sizes in fits if sizes is not None), None)
+    return next((replace(one, has_whole_mask=is_whole) for one in fits if one is not None), None)
 
 
-def mask_constraint(position: int) -> Constraint:
-    """Other masks come with what a profile does not tell."""
+def _is_whole(mask: Slot | None) -> bool:
+    return mask is not None and mask.shape != (MASK_SIDE, MASK_SIDE)
+
+
+def mask_constraint(position: int, sizes: Callable[[Case], Attention | None]) -> Constraint:
+    """What a mask may be; another rule speaks where there are no sizes."""
+
+    def holds(case: Case) -> bool:
+        mask, call, hidden = given(case, position), sizes(case), case.attribute(MASK)
+        if mask is None or not _is_whole(mask):
+            return hidden is None and (mask is None or spelling(mask) == "BOOL")
+        if spelling(mask) != "BOOL" or hidden not in (None, CAUSAL_MASK, FULL_MASK):
+            return False
+        if call is None:
+            return True
+        # A causal band begins at the first key here, and ends at the last one elsewhere.
+        is_aligned = call.queries == call.keys or hidden != CAUSAL_MASK
+        return mask.shape == (call.queries, call.keys) and is_aligned
+
     return Constraint(
-        "no mask, or the compressed causal one (2048,2048 BOOL): beside a full one (S1,S2) "
-        "pre_tokens and next_tokens say what is left out, and no row tells them",
-        lambda case: (
-            (mask := given(case, position)) is None
-            or (mask.shape == (MASK_SIDE, MASK_SIDE) and spelling(mask) == "BOOL")
-        ),
+        "no mask, the compressed causal one (2048,2048 BOOL), or a whole one (S1,S2 BOOL), of "
+        f"which `{MASK}` may say {FULL_MASK}, or where S1 is S2 {CAUSAL_MASK}",
+        holds,
+    )
+
+
+def untold_mask(case: Case, position: int) -> str:
+    """What a row with a whole mask leaves open; empty where a column says it."""
+    if not _is_whole(given(case, position)) or case.attribute(MASK) is not None:
+        return ""
+    return (
+        "mask unknown: beside a whole mask (S1,S2) pre_tokens and next_tokens say what is left "
+        "out, as much as half, and no row tells them; name it with "
+        f"`runtime: {{mask: [{CAUSAL_MASK}]}}` or `[{FULL_MASK}]` in the campaign"
     )
 
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.attention._blocks import forward, make_mask
+from collector.ops.catalog.attention._blocks import forward, make_mask_of
 from collector.ops.catalog.attention._sizes import (
     Attention,
     limits,
     mask_constraint,
     only_slots,
     read_sizes,
+    untold_mask,
 )
 from collector.ops.dtypes import floating, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
@@ -30,9 +31,10 @@ def _sizes(case: Case) -> Attention | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
+    sizes: Any = _sizes(case)
     tensors = [make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:3]]
-    mask = make_mask(make) if given(case, _MASK) else None
-    return Call((*tensors, mask), {"sizes": _sizes(case)})
+    mask = make_mask_of(make, sizes) if given(case, _MASK) else None
+    return Call((*tensors, mask), {"sizes": sizes})
 
 
 def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any) -> Any:
@@ -45,6 +47,7 @@ def _launch(api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Att
         *(query, key, value, sizes.heads, sizes.layout),
         atten_mask=mask,
         scale=sizes.scale,
+        next_tockens=sizes.next_tokens,
         sparse_mode=sizes.sparse_mode,
     )
     return maximum, total, None, attention
@@ -71,9 +74,10 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
     npu=NpuCall(run=_launch),
+    untold=lambda case: untold_mask(case, _MASK),
     constraints=(
         only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
-        mask_constraint(_MASK),
+        mask_constraint(_MASK, _sizes),
         floating((0,)),
         one_dtype((0, 1, 2), (3,)),
         outputs_are(("FLOAT",), (0, 1)),

@@ -10,7 +10,7 @@ from collector.ops.catalog.attention._blocks import (
     forward,
     join,
     keys_of,
-    make_mask,
+    make_mask_of,
     put_rows,
     rows_of,
     scores,
@@ -23,6 +23,7 @@ from collector.ops.catalog.attention._sizes import (
     mask_constraint,
     only_slots,
     read_sizes,
+    untold_mask,
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.slots import agrees, given, input_shape
@@ -46,7 +47,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     sizes: Any = _sizes(case)
     tensors = (make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
-    mask = make_mask(make) if given(case, _MASK) else None
+    mask = make_mask_of(make, sizes) if given(case, _MASK) else None
     kept = forward(make.torch, query, key, value, mask, sizes)
     return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
 
@@ -103,6 +104,7 @@ def _launch(
         softmax_sum=total,
         attention_in=attention,
         scale_value=sizes.scale,
+        next_tockens=sizes.next_tokens,
         sparse_mode=sizes.sparse_mode,
     )
     return dq, dk, dv, None, None, None
@@ -131,9 +133,10 @@ OP = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _OTHER_OUTPUTS),
     npu=NpuCall(run=_launch),
+    untold=lambda case: untold_mask(case, _MASK),
     constraints=(
         only_slots(frozenset({0, 1, 2, 3, _MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
-        mask_constraint(_MASK),
+        mask_constraint(_MASK, _sizes),
         floating((0,)),
         one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
         inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),

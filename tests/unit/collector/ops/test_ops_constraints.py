@@ -80,10 +80,10 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
         (("MatMulV3", "10,4;1,1,16,16", F2, "10,6", "FLOAT", "ND;FRACTAL_NZ"), "FRACTAL_NZ"),
         (
             (
-                *("FlashAttentionScore", "9,1,32;9,1,32;9,1,32;;;;9,9;;;;;;;;", ATTENTION),
+                *("FlashAttentionScore", "9,1,32;9,1,32;9,1,32;;;;9,8;;;;;;;;", ATTENTION),
                 *("1,4,9,8;1,4,9,8;;9,1,32", F4),
             ),
-            "beside a full one (S1,S2) pre_tokens and next_tokens",
+            "or a whole one (S1,S2 BOOL)",
         ),
         (
             (

@@ -75,6 +75,21 @@ def test_assumed_lengths_make_a_case_each_beside_the_row_that_does_not_tell():
     assert source.planned.name == "cases (with 2 cases at assumed lengths of 8, 16 keys)"
 
 
+@pytest.mark.parametrize("kernel", ["FlashAttentionScore", "FlashAttentionScoreGrad"])
+def test_masks_that_nobody_can_guess_are_what_the_campaign_says(kernel):
+    compressed, causal, full = rows_of(kernel)
+    untold = replace(causal, extra={})
+    refused = refusal(untold.case, find, "npu")
+    assert (refused.outcome, refused.why) == (Outcome.UNSUPPORTED, "mask unknown")
+    more = "runtime: {kv_length: [8], mask: [causal, full]}\n"
+    source = stored_source([compressed, untold], more, backend="npu")
+    assert source.records == (compressed, untold, causal, full)
+    assert source.planned.name == "cases (with 2 cases beside causal or full masks)"
+    assert not any(refusal(one.case, find, "npu") for one in (compressed, causal, full))
+    flops = [find(kernel).flops(one.case) for one in (causal, full)]
+    assert 2 * flops[0] == flops[1]
+
+
 def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
     parsed = stored_source([UNTOLD], LENGTHS)
     again = stored_source(read_table(parsed.table), LENGTHS)
@@ -86,6 +101,7 @@ def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
     "wrong",
     [
         *("{}", "{kv_length: []}", "{kv_length: [0]}", "{kv_length: [8, 8]}", "{length: [8]}"),
+        *("{mask: []}", "{mask: [band]}"),
         *("{library: []}", "{library: [atb]}", "{library: [cann, cann]}"),
     ],
 )

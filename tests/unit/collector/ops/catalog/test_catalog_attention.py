@@ -1,5 +1,7 @@
 """Attention and its gradient against torch's own, in every layout, grouped, causal or not."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.ops.catalog.attention import _sizes
@@ -116,6 +118,35 @@ def test_gradient(torch, build, launch, small_blocks, grad_case, layout, lengths
     for came, wanted in zip((dq, dk, dv), expected, strict=True):
         torch.testing.assert_close(came, wanted, rtol=1e-4, atol=1e-5)
     assert absent == [None] * 3
+
+
+@pytest.mark.parametrize("hidden", ["causal", "full"])
+@pytest.mark.parametrize(("layout", "lengths", "causal"), [("BSH", (11, 11), True)], indirect=True)
+def test_a_whole_mask_hides_what_the_row_says(
+    torch, build, launch, small_blocks, forward_case, grad_case, layout, lengths, hidden
+):
+    forward, grad = (_beside_whole_mask(case, hidden) for case in (forward_case, grad_case))
+    seen = visible(torch, *lengths, hidden == "causal")
+    call = build(forward)
+    query, key, value, mask = call.args
+    assert torch.equal(mask, ~seen)
+    out = sdpa(torch, query, key, value, layout, seen)
+    torch.testing.assert_close(to_heads(launch(forward, call)[3], layout), out)
+    call = build(grad)
+    *inputs, dy = call.args[:4]
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    out = sdpa(torch, *leaves, layout, seen)
+    expected = torch.autograd.grad(out, leaves, to_heads(dy, layout))
+    for came, wanted in zip(launch(grad, call)[:3], expected, strict=True):
+        torch.testing.assert_close(came, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _beside_whole_mask(case, hidden):
+    inputs = [
+        replace(slot, shape=(11, 11)) if slot.shape == (2048, 2048) else slot
+        for slot in case.inputs
+    ]
+    return replace(case, inputs=tuple(inputs), attributes=(("Runtime mask", hidden),))
 
 
 def test_blocks_cover_each_query_once_and_keep_to_the_budget():

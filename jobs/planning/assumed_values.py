@@ -1,10 +1,12 @@
-"""Cases of rows that do not say how long their sequences are, at the lengths that a campaign names.
+"""Cases of rows that do not say what their time depends on, at the values that a campaign names.
 
     FusedInferAttentionScore, a paged cache, no lengths     refused: lengths unknown
     with `runtime: {kv_length: [1024, 4096]}`               the same row, refused, and a case of
                                                             each length
+    FlashAttentionScore beside a whole mask                 refused: mask unknown
+    with `runtime: {mask: [causal]}`                        the same row, refused, and a case
 
-The row keeps what the profile spent on it: nobody knows at which of the lengths. So what a summary
+The row keeps what the profile spent on it: nobody knows at which of the values. So what a summary
 says can be measured of a profile's time stays true, and the new cases stand beside it.
 """
 
@@ -15,7 +17,8 @@ from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.record import CaseRecord
-from collector.vocabulary import RUNTIME_PREFIX
+from collector.vocabulary import MASK, RUNTIME_PREFIX
+from jobs.campaign.runtime_values import RuntimeValues
 
 _MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
@@ -31,13 +34,16 @@ def is_untold(record: CaseRecord) -> bool:
         return False
 
 
-def assumed(records: Sequence[CaseRecord], lengths: Sequence[int]) -> tuple[CaseRecord, ...]:
-    """What rows that do not tell their lengths are at each of these; without what is there already,
-    as of a table that was made with these lengths elsewhere."""
-    untold = [record for record in records if is_untold(record)] if lengths else []
-    found = [_of_length(record, length) for record in untold for length in lengths]
+def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[CaseRecord, ...]:
+    """What rows that do not tell it are at each of these values; without what is there already,
+    as of a table that was made with these values elsewhere."""
+    values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
+    values += [(MASK, mask) for mask in runtime.masks]
+    untold = [record for record in records if is_untold(record)] if values else []
+    tried = [_with(record, *value) for record in untold for value in values]
     kinds = {record.kernel_type for record in untold}
     there = {record.case_id for record in records if record.kernel_type in kinds}
+    found = (one for one in tried if not is_untold(one))
     return tuple(one for one in found if completed_case(one).case_id not in there)
 
 
@@ -53,6 +59,5 @@ def completed_case(record: CaseRecord) -> CaseRecord:
         return record
 
 
-def _of_length(record: CaseRecord, length: int) -> CaseRecord:
-    extra = {**record.extra, _MEAN_LENGTH: f"{length:.6f}"}
-    return replace(record, extra=extra, profile=None)
+def _with(record: CaseRecord, column: str, text: str) -> CaseRecord:
+    return replace(record, extra={**record.extra, column: text}, profile=None)
