@@ -8,7 +8,6 @@ told. What a number is filed under must be that, or the number is unverified, or
 
 from dataclasses import dataclass, replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +16,6 @@ from collector.quality.reconcile import attribute
 from collector.quality.sentinels import SENTINEL_TYPE, Mark, Sentinel
 from collector.quality.substitution import Expectation
 from collector.vocabulary import INPUT_CELLS, INPUT_SHAPES, OUTPUT_CELLS
-
-pytestmark = pytest.mark.fast
 
 _BLANK = ("", "DT_UNDEFINED", "NULL")
 _SHAPES = ["4,8", "8,4", "2,1,16,16", "16", "1", "0,8"]
