@@ -1,6 +1,7 @@
 """What must hold of a cluster after every step, seen from its objects."""
 
 import json
+from collections.abc import Sequence
 
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.jobcontroller import INDEX, has_ended
@@ -27,24 +28,21 @@ class Guards:
     def _check_cap(self) -> None:
         """No more pods of a campaign than it may have devices, but for those that end, or will as
         soon as the cluster has noticed that their Job is gone."""
-        held: dict[str, int] = {}
+        held: dict[str, list[Object]] = {}
         jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
         for pod in self._server.kinds["pods"].values():
             if _is_at_work(pod) and pod["metadata"]["job_uid"] in jobs:
-                name = pod["metadata"]["labels"][_CAMPAIGN]
-                held[name] = held.get(name, 0) + 1
-        for name, count in held.items():
+                held.setdefault(pod["metadata"]["labels"][_CAMPAIGN], []).append(pod)
+        for name, pods in held.items():
             most = self._stage.wanted[name].devices
-            if count > most and self._with_work(name) > most:
-                self._stage.world.broken(f"{name}: {count} pods, and {most} devices are wanted")
+            if len(pods) > most and self._with_work(name, pods) > most:
+                self._stage.world.broken(f"{name}: {len(pods)} pods, and {most} devices are wanted")
 
-    def _with_work(self, campaign: str) -> int:
+    def _with_work(self, campaign: str, pods: Sequence[Object]) -> int:
         """How many of its pods have a shard that nobody has committed: the others end at once."""
-        pods = [pod for pod in self._server.kinds["pods"].values() if _is_at_work(pod)]
-        mine = [pod for pod in pods if pod["metadata"]["labels"][_CAMPAIGN] == campaign]
         objects = self._stage.depot.objects
         count = 0
-        for pod in mine:
+        for pod in pods:
             labels = pod["metadata"]["labels"]
             wave = json.loads(objects[f"campaigns/{campaign}/waves/{labels[_WAVE]}.json"])
             shards = wave["indexes"][int(labels[INDEX])]
