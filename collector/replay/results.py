@@ -151,7 +151,9 @@ def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
 
 def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
     record = spec.cases[entry.ordinal].record
-    op = find(record.case.kernel_type)
+    # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
+    case = record.case if spec.backend == "npu" else None
+    op = find(case.kernel_type) if case else None
     return Expectation(
         entry.ordinal,
         record.kernel_type,
@@ -160,9 +162,8 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         family=frozenset(entry.family),
         op_state=record.case.op_state,
         core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
-        # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
-        case=record.case if spec.backend == "npu" else None,
-        placed=op.placed(record.case) if op else None,
+        case=case,
+        placed=op.placed(case) if op and case else None,
         before=entry.before,
     )
 
