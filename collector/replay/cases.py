@@ -18,7 +18,7 @@ from collector.quality.disturbed import Watch
 from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
 from collector.replay.context import Chain, Launch
-from collector.replay.devices import Device
+from collector.replay.devices import Device, emulated_by
 from collector.replay.marks import Marks, check_no_mark
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.neighbours import Before, Neighbours
@@ -101,7 +101,7 @@ class CaseReplay:
         opened = self._device.state()
         started = time.perf_counter()
         op = self._operator(case)
-        emulated = self._emulated(op)
+        emulated = emulated_by(self._device, op)
         context = None if before is None else self._neighbours.chosen(before)
         self._make_room(self._needed_bytes(case, op, context))
         launcher = self._device.calls.of(op, case)
@@ -139,14 +139,11 @@ class CaseReplay:
             before=ran_before,
         )
 
-    def _emulated(self, op: OpSpec) -> frozenset[str]:
-        return frozenset() if op.moves_data else self._device.emulated
-
     def _needed_bytes(self, case: Case, op: OpSpec, context: Context | None) -> int:
         """Of a case, and of what runs before it."""
-        neighbours = context.neighbours if context else ()
-        before = (needed_bytes(one.record.case, self._emulated(one.op)) for one in neighbours)
-        return needed_bytes(case, self._emulated(op)) + sum(before)
+        before = context.neighbours if context else ()
+        launched = ((case, op), *((one.record.case, one.op) for one in before))
+        return sum(needed_bytes(one, emulated_by(self._device, by)) for one, by in launched)
 
     def _operator(self, case: Case) -> OpSpec:
         # Not `ops.refusals`: there a mistake in a declaration refuses nothing, here it is raised.

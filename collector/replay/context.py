@@ -84,18 +84,17 @@ class Chain:
             del held[launch]
 
 
+def results_of(launch: Launch, is_real: bool) -> list[Any]:
+    """What a launch gives, run once on its own arguments; None for what feeds no other."""
+    results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
+    return [one if _may_feed(one, is_real) else None for one in results]
+
+
 def feeds_of(
-    launches: Sequence[Launch], own: Launch, is_real: bool
+    launches: Sequence[Launch], results: Sequence[Sequence[Any]], own: Launch
 ) -> tuple[tuple[Feed, ...], ...]:
-    """What feeds what: every launch is run once, on its own arguments, to see what it gives."""
-    given: list[list[Any]] = []
-    feeds = []
-    for launch in (*launches, own):
-        feeds.append(_feeds(launch, given))
-        if launch is not own:
-            results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
-            given.append([one if _may_feed(one, is_real) else None for one in results])
-    return tuple(feeds)
+    """What feeds what, by the results of each launch before the last one."""
+    return tuple(_feeds(one, results[:at]) for at, one in enumerate((*launches, own)))
 
 
 def told_context(context: Context) -> str:

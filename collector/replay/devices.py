@@ -16,6 +16,7 @@ from collector.host.memory import available_memory_bytes
 from collector.host.stack import gpu_device
 from collector.host.waits import ThreadWaits
 from collector.measurement import DeviceState
+from collector.ops.spec import OpSpec
 from collector.replay.calls import Calls, ReferenceCalls
 from collector.replay.events import Event, kernel_events, operator_events
 from collector.replay.repeats import Watcher
@@ -79,6 +80,11 @@ def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
         check_gpu(spec, torch.cuda.get_device_name(spec.device))
         return device
     raise BadInput(f"backend {spec.backend!r}: cpu, cuda or npu is wanted")
+
+
+def emulated_by(device: Device, op: OpSpec) -> frozenset[str]:
+    """The dtypes that an operator computes in float32 there: none where it only moves data."""
+    return frozenset() if op.moves_data else device.emulated
 
 
 def check_gpu(spec: SessionSpec, name: str) -> None:

@@ -16,8 +16,8 @@ from collector.ops.refusals import UNFORESEEN
 from collector.ops.spec import OpSpec
 from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
-from collector.replay.context import Chain, Launch, feeds_of, told_context
-from collector.replay.devices import Device
+from collector.replay.context import Chain, Launch, feeds_of, results_of, told_context
+from collector.replay.devices import Device, emulated_by
 from collector.replay.marks import Marks, check_no_mark
 from collector.replay.tensors import CaseTensors
 from collector.stack import Runtime
@@ -55,18 +55,23 @@ class Neighbours:
         """The launches of a context on tensors of their own, ready to run, and how they are told.
         Raises CaseRejected where none of them can be launched."""
         launches: list[Launch] = []
+        results = []
+        is_real = self._device.runtime is Runtime.REAL
         for number, one in enumerate(context.neighbours):
             try:
                 # Seeds of their own: two launches of one case have other weights.
-                launches.append(self._launch(one, seed + number + 1))
+                launch = self._launch(one, seed + number + 1)
+                results.append(results_of(launch, is_real))
             except torch.OutOfMemoryError:
                 raise
             except _NOT_LAUNCHED as error:
                 described = one.record.case.describe()
                 logger.info("%s is not run before another case: %s", described, error)
                 context = context.without(len(launches))
+            else:
+                launches.append(launch)
         whole = _whole(context)
-        feeds = feeds_of(launches, own, self._device.runtime is Runtime.REAL)
+        feeds = feeds_of(launches, results, own)
         chain = Chain(launches, own, feeds, self._marks.begin_context, self._marks.next_launch)
         return chain, _told(whole)
 
@@ -74,9 +79,8 @@ class Neighbours:
         case, device = one.record.case, self._device
         check_no_mark(case)
         launcher = device.calls.of(one.op, case)
-        emulated = frozenset() if one.op.moves_data else device.emulated
+        emulated = emulated_by(device, one.op)
         call = launcher.build(case, CaseTensors(device.name, seed, emulated, device.cast))
-        launcher.run(*call.args, **call.kwargs)
         return Launch(case, launcher.run, call)
 
 

@@ -9,7 +9,7 @@ import torch
 from collector.ops.context import OVER_CACHE, context_of
 from collector.ops.registry import find
 from collector.ops.spec import Call
-from collector.replay.context import Chain, Feed, Launch, feeds_of, told_context
+from collector.replay.context import Chain, Feed, Launch, feeds_of, results_of, told_context
 from tests.unit.collector.replay.replay_cases import add_record, case_record
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ def rows(*shape):
 
 def feeds(*launches, is_real=True):
     *before, own = launches
-    return feeds_of(before, own, is_real)
+    return feeds_of(before, [results_of(one, is_real) for one in before], own)
 
 
 def test_the_nearest_launches_are_run_until_they_fill_a_cache():
