@@ -76,7 +76,7 @@ def judge(
     shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is: 5 is more than 3,
     and more than a tenth of 40. The 5 are unproven, and are tried again.
     """
-    pods = _by_place(observed.pods)
+    pods = _by_place(pod for job in jobs for pod in observed.pods_of(job))
     failed_at: dict[str, list[Place]] = defaultdict(list)
     doubted: set[Place] = set()
     for failure in _failures(observed, jobs, avoid, pods):

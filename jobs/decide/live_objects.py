@@ -133,7 +133,14 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         shard=_said(ended, "shard"),
         words=_said(ended, "reason") or status.get("message") or "",
         refused=_is_refused(pod),
+        job_uid=_owner(metadata),
     )
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    """The uid of the Job that made a pod."""
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(one["uid"]) for one in owners if one.get("controller")), "")
 
 
 def _said(ended: Mapping[str, Any], key: str) -> str:

@@ -65,6 +65,7 @@ class PodView:
     words: str = ""  # why it failed, as it says itself
     refused: bool = False  # it failed, and no container of it ever began
     in_state_s: float = 0.0  # how long we see it like this, by our own clock
+    job_uid: str = ""  # of its Job; empty where it does not tell
 
     @property
     def has_ended(self) -> bool:
@@ -112,5 +113,7 @@ class Observed:
         object.__setattr__(self, "_pods_of", dict(pods_of))
 
     def pods_of(self, job: JobView) -> Sequence[PodView]:
-        """The pods of a Job, in the order of `pods`."""
-        return self._pods_of.get(job.name, ())
+        """The pods of a Job, in the order of `pods`. Those of an older Job of its name are none of
+        it: where a wave's Job was made anew, they may be left on a node that is lost."""
+        named = self._pods_of.get(job.name, ())
+        return [pod for pod in named if pod.job_uid in ("", job.uid)]

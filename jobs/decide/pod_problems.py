@@ -62,7 +62,12 @@ def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
     to report) it is still waited for; after 181 s it is lost, and its shards go elsewhere.
     """
     ready = _ready(observed)
-    return frozenset((p.job, p.index) for p in observed.pods if _is_lost(p, ready))
+    return frozenset(
+        (job.name, pod.index)
+        for job in observed.jobs
+        for pod in observed.pods_of(job)
+        if _is_lost(pod, ready)
+    )
 
 
 def _ready(observed: Observed) -> set[str] | None:

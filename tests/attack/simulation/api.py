@@ -111,7 +111,7 @@ class ApiServer:
 
     def _orphans(self, uid: str) -> None:
         for name, pod in list(self.kinds["pods"].items()):
-            if pod["metadata"]["job_uid"] == uid:
+            if made_by(pod) == uid:
                 self.delete_pod(name)
 
     def owned_by_nobody(self) -> None:
@@ -266,6 +266,12 @@ def _matches(thing: Object, selector: str) -> bool:
         elif key not in labels or (equals and labels[key] != value):
             return False
     return True
+
+
+def made_by(pod: Object) -> str:
+    """The uid of a pod's Job."""
+    (owner,) = pod["metadata"]["ownerReferences"]
+    return str(owner["uid"])
 
 
 def _fields_match(thing: Object, selector: str) -> bool:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from tests.attack.simulation.api import ApiServer, Object
+from tests.attack.simulation.api import ApiServer, Object, made_by
 from tests.attack.simulation.jobcontroller import INDEX, has_ended
 from tests.attack.simulation.stage import Stage
 
@@ -31,7 +31,7 @@ class Guards:
         held: dict[str, list[Object]] = {}
         jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
         for pod in self._server.kinds["pods"].values():
-            if _is_at_work(pod) and pod["metadata"]["job_uid"] in jobs:
+            if _is_at_work(pod) and made_by(pod) in jobs:
                 held.setdefault(pod["metadata"]["labels"][_CAMPAIGN], []).append(pod)
         for name, pods in held.items():
             most = self._stage.wanted[name].devices

@@ -5,7 +5,7 @@ have failed and of none that still end."""
 import math
 
 from jobs.objects.waves import parse_indexes
-from tests.attack.simulation.api import NAMESPACE, ApiServer, Object
+from tests.attack.simulation.api import NAMESPACE, ApiServer, Object, made_by
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -39,7 +39,7 @@ class JobController:
 
     def _sync_job(self, job: Object) -> None:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-        pods = [p for p in self._server.kinds["pods"].values() if p["metadata"]["job_uid"] == uid]
+        pods = [p for p in self._server.kinds["pods"].values() if made_by(p) == uid]
         done = set(parse_indexes(job["status"].get("completedIndexes", "")))
         failed = set(parse_indexes(job["status"].get("failedIndexes", "")))
         for pod in pods:
@@ -126,7 +126,7 @@ class JobController:
                 "name": f"{name}-{index}-{suffix}",
                 "namespace": NAMESPACE,
                 "labels": labels,
-                "job_uid": job["metadata"]["uid"],
+                "ownerReferences": [{"uid": job["metadata"]["uid"], "controller": True}],
             },
             "spec": dict(template["spec"]),
             "status": {"phase": "Pending"},
@@ -138,7 +138,7 @@ class JobController:
         jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
         for name, pod in list(self._server.kinds["pods"].items()):
             metadata = pod["metadata"]
-            is_free = metadata["job_uid"] not in jobs or metadata["uid"] in self._counted
+            is_free = made_by(pod) not in jobs or metadata["uid"] in self._counted
             never_began = "nodeName" not in pod["spec"]
             if "deletionTimestamp" in metadata and (never_began or (has_ended(pod) and is_free)):
                 self._server.remove("pods", name)

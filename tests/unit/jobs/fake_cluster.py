@@ -355,6 +355,7 @@ class FakeCluster:
                 "namespace": self.namespace,
                 "uid": f"uid-{number}",
                 "creationTimestamp": str(number),
+                "ownerReferences": [{"uid": job["metadata"]["uid"], "controller": True}],
                 "labels": {**labels, "batch.kubernetes.io/job-name": name, INDEX: str(index)},
             },
             "spec": {"nodeName": self._random.choice(nodes), "containers": spec["containers"]},

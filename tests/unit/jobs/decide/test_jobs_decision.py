@@ -589,6 +589,20 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
     assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
 
 
+def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew():
+    """It is left on a node that is lost: the Job of today has a pod for its index."""
+    cluster = PlayedCluster(desired(2, workers=3))
+    cluster.look()
+    (name,) = cluster.jobs
+    at_work = [PodView(f"p{i}", f"p{i}", name, i, "n2", "Running", job_uid="u") for i in (0, 1)]
+    left = PodView("l", "l", name, 0, "n1", "Running", deleting=True, in_state_s=500, job_uid="old")
+    cluster.pods = [*at_work, left]
+    cluster.nodes["n1"] = False
+    assert not [a for a in cluster.look() if isinstance(a, Launch | Scale)]
+    cluster.pods = [at_work[1], replace(left, job_uid="u")]
+    assert [a for a in cluster.look() if isinstance(a, Launch)]
+
+
 def test_jobs_of_an_older_plan_are_retired():
     cluster = PlayedCluster(desired(4))
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
