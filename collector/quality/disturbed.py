@@ -23,12 +23,17 @@ Launch = TypeVar("Launch")
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Repeats that ran in a row, the time they took, and the longest that one thread waited for a
-    core meanwhile."""
+    """Repeats that ran in a row, the time they took, the longest that one thread waited for a core
+    meanwhile, and the time that what ran before each of them took."""
 
     launches: int
     wall_us: float
     waited_us: float
+    aside_us: float = 0.0
+
+    @property
+    def spent_us(self) -> float:
+        return self.wall_us + self.aside_us
 
     @property
     def is_disturbed(self) -> bool:
@@ -52,7 +57,7 @@ class Watch:
     def clean(self) -> int:
         """How many repeats nothing disturbed. What the host takes it takes of all of them: nobody
         says when."""
-        if self.stolen_us >= max(_LEAST_STOLEN_US, _STOLEN_SHARE * self._wall_us):
+        if self.stolen_us >= max(_LEAST_STOLEN_US, _STOLEN_SHARE * self._spent_us):
             return 0
         return sum(lap.launches for lap in self.laps if not lap.is_disturbed)
 
@@ -62,18 +67,18 @@ class Watch:
         if not self.laps:
             return None
         waited_us = sum(lap.waited_us for lap in self.laps)
-        wall_us = self._wall_us or 1.0
+        wall_us = sum(lap.wall_us for lap in self.laps) or 1.0
         return Disturbance(
             watched=self.launches,
             clean=self.clean,
             waited_share=round(waited_us / wall_us, 4),
-            stolen_share=round(self.stolen_us / wall_us, 4),
+            stolen_share=round(self.stolen_us / (self._spent_us or 1.0), 4),
             switches=self.switches,
         )
 
     @property
-    def _wall_us(self) -> float:
-        return sum(lap.wall_us for lap in self.laps)
+    def _spent_us(self) -> float:
+        return sum(lap.spent_us for lap in self.laps)
 
 
 def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:

@@ -228,7 +228,7 @@ class _Launches:
         for _ in range(times):
             self.output = None  # so that the memory of the last one serves the next
             if chain is not None:
-                args = chain.arguments()
+                args = self._repeater.aside.run(chain.arguments)
             next_launch()
             self.output = run(*args, **kwargs)
         self._device.synchronize()

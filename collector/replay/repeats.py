@@ -6,10 +6,11 @@ Where a precision is asked for, the laps' own times tell when it is reached. The
 duration comes from them, and what a profiler recorded may be less precise.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from collector.measurement import ENOUGH_CLEAN
 from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
@@ -24,6 +25,8 @@ _FIRST_LENT_S = 2.0  # before a session has spent anything
 _MOST_REPEATS = 1000
 _MOST_TIMES = 20  # as many as are wanted
 _WAITING_S = 50e-6  # for a device, after a lap
+
+Given = TypeVar("Given")
 
 
 class Watcher(Protocol):
@@ -58,6 +61,37 @@ class Unwatched:
         return 0
 
 
+class Aside:
+    """Runs what stands between repeats and is no part of any: what fills the caches before each.
+    What threads wait there disturbs no repeat; its time is spent all the same. Where nobody tells,
+    a device may run it later, and nothing is set apart."""
+
+    def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
+        self._watcher = watcher
+        self._clock = clock
+        self._took_s = 0.0
+        self._waited_us: Sequence[float] = ()
+
+    def run(self, call: Callable[[], Given]) -> Given:
+        """What the call gives."""
+        if self._watcher is None:
+            return call()
+        before, started = self._watcher.read(), self._clock()
+        given = call()
+        self._took_s += self._clock() - started
+        after = self._watcher.read()
+        known = self._waited_us or (0.0,) * len(after)
+        self._waited_us = [w + a - b for w, a, b in zip(known, after, before, strict=True)]
+        return given
+
+    def taken(self) -> tuple[float, Sequence[float]]:
+        """The seconds since this was asked last, and what each thread waited meanwhile; of no
+        thread where nothing ran."""
+        took = self._took_s, self._waited_us
+        self._took_s, self._waited_us = 0.0, ()
+        return took
+
+
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """How many repeats were launched, and what was seen meanwhile."""
@@ -81,10 +115,12 @@ class Bounds:
 
 
 class Repeater:
-    """Launches the repeats of a session's cases. `watcher` is None where nobody tells."""
+    """Launches the repeats of a session's cases. `watcher` is None where nobody tells; what runs
+    between the repeats is run `aside`."""
 
-    def __init__(self, watcher: Watcher | None):
+    def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
         self._watcher = watcher
+        self.aside = Aside(watcher, clock)
         self._reserve_s = _FIRST_LENT_S
         self._patience = 1.0
 
@@ -108,10 +144,10 @@ class Repeater:
             measure.min_repeats,
             measure.precision,
         )
-        watch = _watched(self._watcher or Unwatched(), launch, launch_s, bounds)
+        watch = _watched(self._watcher or Unwatched(), self.aside, launch, launch_s, bounds)
         if self._watcher is None:
             return Repeats(watch.launches)
-        spent_s = sum(lap.wall_us for lap in watch.laps) / 1e6
+        spent_s = sum(lap.spent_us for lap in watch.laps) / 1e6
         own_share_s = MORE_REPEATS_SHARE * min(spent_s, own_s)
         self._reserve_s += own_share_s - max(0.0, spent_s - own_s)
         if spent_s > own_s:  # where time that was lent has helped nothing, less is lent
@@ -120,21 +156,37 @@ class Repeater:
 
 
 def _watched(
-    watcher: Watcher, launch: Callable[[int], float], launch_s: float, bounds: Bounds
+    watcher: Watcher,
+    aside: Aside,
+    launch: Callable[[int], float],
+    launch_s: float,
+    bounds: Bounds,
 ) -> Watch:
     size = launches_of_lap(watcher.begin(), launch_s)
     laps: list[Lap] = []
     stolen_us, switches = watcher.stolen_us(), watcher.switches()
+    aside.taken()  # of the warm-ups
     before = watcher.read()
     while goes_on(laps, bounds):
         left = bounds.wanted - sum(lap.launches for lap in laps)
         count = min(size, left) if left > 0 else size
-        wall_us = launch(count) * 1e6
+        took_s = launch(count)
         after = watcher.read()
-        waited_us = max((b - a for a, b in zip(before, after, strict=True)), default=0.0)
-        laps.append(Lap(count, round(wall_us, 1), round(max(0.0, waited_us), 1)))
+        aside_s, elsewhere = aside.taken()
+        waited_us = _most_waited_us(before, after, elsewhere)
+        own_us = max(0.0, took_s - aside_s) * 1e6
+        laps.append(Lap(count, round(own_us, 1), round(waited_us, 1), round(aside_s * 1e6, 1)))
         before = after
     return Watch(tuple(laps), watcher.stolen_us() - stolen_us, watcher.switches() - switches)
+
+
+def _most_waited_us(
+    before: Sequence[float], after: Sequence[float], elsewhere: Sequence[float]
+) -> float:
+    waited = [b - a for a, b in zip(before, after, strict=True)]
+    if elsewhere:
+        waited = [own - other for own, other in zip(waited, elsewhere, strict=True)]
+    return max([0.0, *waited])
 
 
 def launches_of_lap(reading_s: float, launch_s: float) -> int:
@@ -156,7 +208,7 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
     if bounds.precision is not None and _settles(laps, bounds.fewest, bounds.precision):
         return False
     clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
-    spent_s = sum(lap.wall_us for lap in laps) / 1e6
+    spent_s = sum(lap.spent_us for lap in laps) / 1e6
     if launched >= bounds.wanted and clean >= min(_GOOD_SERIES, bounds.wanted):
         return False
     enough = min(ENOUGH_CLEAN, bounds.wanted)

@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 
 import torch
 
-from collector.ops.context import OVER_CACHE, context_of
+from collector.ops.context import BEFORE_CACHE, context_of
 from collector.ops.registry import find
 from collector.ops.spec import Call
 from collector.replay.context import Chain, Feed, Launch, feeds_of, results_of, told_context
@@ -36,10 +36,10 @@ def test_the_nearest_launches_are_run_until_they_fill_a_cache():
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     size_bytes = 3 * 1024 * 64 * 4
     before = (unknown, large, small, unknown, large)
-    one = context_of(before, find, "cpu", int(size_bytes / OVER_CACHE))
+    one = context_of(before, find, "cpu", int(size_bytes / BEFORE_CACHE))
     assert [n.record for n in one.neighbours] == [large]
     assert (one.size_bytes, one.left_out) == (size_bytes, ())
-    more = context_of(before, find, "cpu", size_bytes)
+    more = context_of(before, find, "cpu", int(1.5 * size_bytes / BEFORE_CACHE))
     assert [n.record for n in more.neighbours] == [large, small, large]
     assert more.left_out == ("NoSuchKernel",)
     whole = context_of(before, find, "cpu", 1 << 40)

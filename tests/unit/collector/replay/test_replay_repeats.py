@@ -153,3 +153,22 @@ def test_short_launches_are_looked_at_in_laps():
     machine = Machine(launch_s=5e-6, noise=0.05)
     repeats = Repeater(None).repeat(machine.launch, 5e-6, replace(PRECISE, precision=0.02))
     assert repeats.count == 600  # six laps of a hundred
+
+
+def test_what_runs_before_each_repeat_disturbs_none_of_them_and_is_paid_for():
+    """Something holds a core whenever the caches are filled, and never in a repeat."""
+    machine, repeat_s = Machine(held=lambda _: True), 100e-6
+    repeater = Repeater(machine, clock=lambda: machine.now_s)
+
+    def launch(times):
+        for _ in range(times):
+            repeater.aside.run(lambda: machine.launch(1))
+            machine.now_s += repeat_s
+        return times * (QUANTUM_S + repeat_s)
+
+    repeater.aside.run(lambda: machine.launch(3))  # before a warm-up
+    watch = repeater.repeat(launch, QUANTUM_S + repeat_s, MEASURE).watch
+    count = MEASURE.repeats_of(QUANTUM_S + repeat_s)
+    assert watch.clean == watch.launches == count < MEASURE.max_repeats
+    assert {(lap.wall_us, lap.waited_us) for lap in watch.laps} == {(100.0, 0.0)}
+    assert sum(lap.spent_us for lap in watch.laps) == pytest.approx(count * 8038, abs=1)
