@@ -1,14 +1,16 @@
 """Whether numbers that were measured apart add up to the step of a run, on this CPU.
 
-    python -m tests.truth.closure [--requests 1 8 32] [--steps 50] [--cache warm]
+    python -m tests.truth.closure [--requests 1 8 32] [--rounds 5] [--steps 50] [--cache warm]
 
 A small decoder is profiled and timed, its kernels are measured by `opmeter run` in a store of its
 own, apart and behind the launches that stand before them in the run, and `opmeter compare` rebuilds
 its step. One JSON line for each number of requests: the step as it was timed, its parts by cause,
 how far kernels lie from the run by kernel type, and by how much of the step the isolated times and
-the host miss it (`apart`), and those behind other launches and the host (`in_context`). Exit 1
-where the latter is over a tenth. Steps and repeats during which a thread waited for a core are left
-out; the machine wants to be quiet all the same.
+the host miss it (`apart`), and those behind other launches and the host (`in_context`). Processes
+differ by where their memory lies, the decoder's and a session's: so each line is the round in the
+middle of several, and names what every round missed by (`rounds`). Exit 1 where the one in the
+middle is over a tenth. Steps and repeats during which a thread waited for a core are left out; the
+machine wants to be quiet all the same.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median_low
 
 from collector.profiles.bundled import kernel_details
 from collector.profiles.step_trace import FILE
@@ -91,15 +94,20 @@ def _opmeter(folder: Path, *words: str) -> str:
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
     asked = parser.parse_args(words)
     is_closed = True
     for requests in asked.requests:
-        with tempfile.TemporaryDirectory(prefix="opmeter-closure-") as folder:
-            found = closed(Path(folder), requests, asked.steps, asked.cache)
-        print(json.dumps(found))
-        is_closed &= abs(float(str(found["in_context"]))) <= _BAR
+        rounds = []
+        for _ in range(asked.rounds):
+            with tempfile.TemporaryDirectory(prefix="opmeter-closure-") as folder:
+                rounds.append(closed(Path(folder), requests, asked.steps, asked.cache))
+        missed = [float(str(one["in_context"])) for one in rounds]
+        middle = rounds[missed.index(median_low(missed))]
+        print(json.dumps(middle | {"rounds": missed}), flush=True)
+        is_closed &= abs(median_low(missed)) <= _BAR
     return 0 if is_closed else 1
 
 
