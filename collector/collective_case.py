@@ -67,7 +67,7 @@ def is_collective(kernel_type: str) -> bool:
     return kernel_type in BY_KERNEL_TYPE
 
 
-def collective_case(case: Case) -> CollectiveCase:
+def collective_case_of(case: Case) -> CollectiveCase:
     """The collective that a case of such a kernel type asks for. BadInput, with the column, for a
     row that does not say, or says two things."""
     operation = BY_KERNEL_TYPE[case.kernel_type]

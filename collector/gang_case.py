@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from collector.case import Case
-from collector.collective_case import collective_case, is_collective
+from collector.collective_case import collective_case_of, is_collective
 from collector.distribute_call import DISTRIBUTE_KERNELS, DistributeCall
 from collector.distribute_row import distribute_call, is_of_one_rank
 from collector.expert_call import KERNELS, ExpertCall, call_of, imbalance_of
@@ -24,7 +24,7 @@ def ranks_of(case: Case) -> int:
     """How many ranks such a case needs. BadInput for a row that does not say, or that contradicts
     itself."""
     if is_collective(case.kernel_type):
-        return collective_case(case).ranks
+        return collective_case_of(case).ranks
     imbalance_of(case)
     return routed_call(case).ep_size
 

@@ -43,7 +43,9 @@ class Profiled:
     is_derived: bool = False
 
 
-def profiled(transfers: Iterable[Transfer], grid: Grid, dtype: str) -> tuple[Profiled, ...]:
+def profiled_collectives(
+    transfers: Iterable[Transfer], grid: Grid, dtype: str
+) -> tuple[Profiled, ...]:
     """The rows by what they are, those that took longest first. `dtype` is of those of which the
     profile does not tell it."""
     gathered: dict[tuple[Collective | None, str, str], list[Transfer]] = {}

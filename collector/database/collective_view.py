@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.case import case_from_cells
-from collector.collective_case import CollectiveCase, collective_case, is_collective
+from collector.collective_case import CollectiveCase, collective_case_of, is_collective
 from collector.collective_row import (
     COLUMNS,
     OF_SESSIONS,
@@ -163,7 +163,7 @@ def told_by(kernel_type: str, cells: Cells) -> CollectiveCase | None:
     if not is_collective(kernel_type):
         return None
     try:
-        return collective_case(case_from_cells(kernel_type, cells))
+        return collective_case_of(case_from_cells(kernel_type, cells))
     except BadInput:
         return None
 

@@ -27,8 +27,8 @@ from collector.ops.floor import floor_us
 from collector.ops.peaks import described_peaks
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.quality.hidden_work import Floats, WorkCurve, hidden_work, may_hide
-from collector.quality.unit_mistake import may_be_mistaken, unit_mistake
+from collector.quality.hidden_work import Floats, WorkCurve, find_hidden_work, may_hide
+from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
 from collector.stack import Stack
 from collector.vocabulary import BASE_CELLS, INPUT_DTYPES
 
@@ -88,9 +88,9 @@ def _fault(cases: pa.Table, duration_us: Floats, stack: Stack) -> str:
     duration_us = duration_us[[found is not None for found in replayed]]
     if described_peaks(stack.device) is not None and may_be_mistaken(duration_us):
         least_us = np.array([floor_us(case, stack) for _, case in known], np.float64)
-        if fault := unit_mistake(duration_us, least_us):
+        if fault := find_unit_mistake(duration_us, least_us):
             return fault
-    hidden = hidden_work(
+    hidden = find_hidden_work(
         WorkCurve(
             operations=np.array([op.flops(case) for op, case in known], np.float64),
             traffic=np.array([op.traffic(case) for op, case in known], np.float64),

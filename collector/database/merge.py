@@ -72,7 +72,7 @@ class MergeResult:
     added_measurements: int
 
 
-def merge(
+def merge_plans(
     store: Store,
     plans: Sequence[tuple[str, int]],
     *,

@@ -26,7 +26,7 @@ class KnownInterval:
     sessions: int
 
 
-def published_intervals(published: Published, version_path: str) -> dict[str, KnownInterval | None]:
+def known_intervals(published: Published, version_path: str) -> dict[str, KnownInterval | None]:
     """What a version directory shows a duration of, by case id, without collectives: the interval
     of each, None where an earlier edition showed none. Raises DamagedObject for rows that say
     something else."""

@@ -44,7 +44,7 @@ class Pulled:
     without_mapping: tuple[str, ...]
 
 
-def pull(
+def pull_version(
     store: Store,
     commit: Commit,
     target: Path,

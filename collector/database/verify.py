@@ -43,7 +43,7 @@ class Problem:
         return self.text.partition(": ")[0]
 
 
-def verify(
+def find_problems(
     store: Store, commits: Iterable[Commit] | None = None, *, with_raw: bool = True
 ) -> list[Problem]:
     """Check these commits, or all of them and their chain; an empty list says that all is well.
@@ -60,7 +60,7 @@ def verify(
 
 def of_other_editions(store: Store, commits: Iterable[Commit] | None = None) -> int:
     """How many of these commits, or of all that can be read, were shown by another edition of the
-    view, so that `verify` does not render them."""
+    view, so that `find_problems` does not render them."""
     chosen = _chain(store)[0] if commits is None else commits
     return sum(commit.view_edition != EDITION for commit in chosen)
 

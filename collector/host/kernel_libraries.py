@@ -18,7 +18,7 @@ _ATB_LIBRARY = "lib/libatb.so"
 _DIGITS = 12
 
 
-def kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator[tuple[str, str]]:
+def find_kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator[tuple[str, str]]:
     """What a session of a stack that serves with `vllm` (a version) finds, by name."""
     if name := custom_opp_name(environment, vllm):
         yield "custom_opp", name

@@ -10,7 +10,7 @@ from collector.errors import BadInput, HostFault
 from collector.host.cann import cann_runtime, cann_version
 from collector.host.cpu import this_cpu
 from collector.host.gpus import Gpu, list_gpus
-from collector.host.kernel_libraries import installed_version, kernel_libraries
+from collector.host.kernel_libraries import find_kernel_libraries, installed_version
 from collector.host.npu_names import device_name
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
 from collector.stack import Stack, runtime_details
@@ -133,7 +133,7 @@ def npu_stack(
             "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
         )
     vllm = installed_vllm()
-    details = (*runtime_details(cann_runtime()), *kernel_libraries(os.environ, vllm))
+    details = (*runtime_details(cann_runtime()), *find_kernel_libraries(os.environ, vllm))
     return Stack(
         device=device_name(board.soc, found[0].memory_gb, cube_cores, wanted),
         torch=torch,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collector.case import Case
-from collector.collective_case import collective_case, is_collective
+from collector.collective_case import collective_case_of, is_collective
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of
@@ -83,7 +83,7 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
     """What runs over ranks has no declaration: what can be run is what the bench knows by name."""
     try:
         ranks = ranks_of(case)
-        mode = collective_case(case).mode if is_collective(case.kernel_type) else ""
+        mode = collective_case_of(case).mode if is_collective(case.kernel_type) else ""
     except BadInput as error:
         return Refusal(Outcome.REJECTED, NO_RANKS, str(error))
     if ranks < 2:

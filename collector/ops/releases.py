@@ -18,7 +18,7 @@ _TAKEN = (BOUND, OTHERWISE, UNTOLD)
 _OF_A_ROW = 2  # columns before those of releases
 
 
-def releases() -> tuple[str, ...]:
+def known_releases() -> tuple[str, ...]:
     """The releases that are known, as `torch_npu-2.9.0`, each library's oldest first."""
     return tuple(next(iter(_table().values())))
 

@@ -19,7 +19,7 @@ _HIGH, _LOW = 29, 131
 _MASK = (1 << 32) - 1
 
 
-def group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
+def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
     """The ranks of each group, ascending, by the group's number in `communication.json`. `folder`
     is that file's own. Nothing where the run does not tell; BadInput for a file of another kind."""
     path = folder.parent / METADATA

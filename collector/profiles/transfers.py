@@ -16,7 +16,7 @@ from pathlib import Path
 from collector.counting import counted
 from collector.decoding import json_object
 from collector.errors import BadInput
-from collector.profiles.group_ranks import group_ranks
+from collector.profiles.group_ranks import read_group_ranks
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.small_file import read_small_file
 from collector.profiles.trace_view import Asked, asked_of_collectives
@@ -75,7 +75,7 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
     sizes = _group_sizes(folder / _MATRIX)
     groups = {
         group: ranks
-        for group, ranks in group_ranks(folder).items()
+        for group, ranks in read_group_ranks(folder).items()
         if len(ranks) >= max(2, sizes.get(group, 0))  # else the links speak against them
     }
     asked = asked_of_collectives(folder)

@@ -83,7 +83,7 @@ def may_hide(duration_us: Floats) -> bool:
     )
 
 
-def hidden_work(curve: WorkCurve) -> HiddenWork | None:
+def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
     """The band of a curve that shows the least of its work; None where there are too few cases of
     next to no work, or of as much as could be hidden, to tell, or many are faster than those of
     next to no work."""

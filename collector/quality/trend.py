@@ -12,7 +12,7 @@ _LEAST_CHANGE = 0.05  # of the median, from the first third to the last
 _SURE = 4.0
 
 
-def trend(durations_us: Sequence[float]) -> str:
+def find_trend(durations_us: Sequence[float]) -> str:
     """What to warn of; empty where the repeats, in the order they were launched, show no trend, or
     are too few to tell."""
     third = len(durations_us) // 3

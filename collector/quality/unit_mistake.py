@@ -26,7 +26,7 @@ def may_be_mistaken(duration_us: Floats) -> bool:
     return len(duration_us) >= _LEAST_CASES and _fastest_us(duration_us) >= LONGEST_LAUNCH_US
 
 
-def unit_mistake(duration_us: Floats, least_us: Floats) -> str:
+def find_unit_mistake(duration_us: Floats, least_us: Floats) -> str:
     """Why these are no microseconds; empty where they may be. `least_us` is the floor of each case
     on its device: half of what its work takes at the published peaks."""
     small = int((least_us <= _NO_WORK_US).sum())

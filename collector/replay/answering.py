@@ -25,7 +25,7 @@ class Answering:
     refused: str = ""
 
 
-def answering(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answering:
+def who_answers(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answering:
     """What launches a case in a session of this environment."""
     if op.library == Library.VLLM_ASCEND:
         is_triton = Need.TRITON in op.npu.needs

@@ -21,7 +21,7 @@ from collector.host.custom_opp import custom_opp_problem
 from collector.measurement import Library
 from collector.ops.releases import refused_on
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
-from collector.replay.answering import Answering, answering
+from collector.replay.answering import Answering, who_answers
 from collector.replay.graphs import in_graph, with_static_kernel
 from collector.vocabulary import LIBRARY
 
@@ -93,7 +93,7 @@ class NpuCalls:
         """Whose function is called; refused, too, where this release takes it otherwise."""
         place = (op.kernel, case.attribute(LIBRARY))
         if place not in self._answering:
-            found = answering(op, case, self._environment)
+            found = who_answers(op, case, self._environment)
             refused = refused_on(op.kernel, installed_release(library_of(found.call)))
             self._answering[place] = replace(found, refused=found.refused or refused)
         return self._answering[place]

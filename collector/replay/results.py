@@ -25,7 +25,7 @@ from collector.quality.modes import two_modes
 from collector.quality.reconcile import Attribution, attribute
 from collector.quality.statistics import summarise
 from collector.quality.substitution import Expectation, Substitution
-from collector.quality.trend import trend
+from collector.quality.trend import find_trend
 from collector.record import as_ran
 from collector.replay.canaries import told_by_canaries
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
@@ -268,7 +268,7 @@ class _Answers:
         disturbance = entry.watch.disturbance
         kept_us = [launch.duration_us for launch in kept]
         summary, modes = summarise(kept_us, self.step_us), two_modes(kept_us)
-        drift = trend(kept_us)
+        drift = find_trend(kept_us)
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
         worked = (outworked(launch.duration_us, launch.counters) for launch in kept)

@@ -65,7 +65,7 @@ class Expression:
         return int(found)
 
 
-def expression(text: str) -> Expression:
+def parse_expression(text: str) -> Expression:
     """The expression of a text. BadInput for one that the language does not have."""
     _check(_parsed(text), text)
     return Expression(text)
@@ -80,7 +80,7 @@ def dims_of(text: str) -> tuple[Expression, ...]:
             parts.append("")
         else:
             parts[-1] += sign
-    return tuple(expression(part) for part in parts if part.strip())
+    return tuple(parse_expression(part) for part in parts if part.strip())
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from collector.errors import BadInput
-from collector.shapes.expression import Expression, dims_of, expression
+from collector.shapes.expression import Expression, dims_of, parse_expression
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models tell together: of weights, width and depth; of the experts of a
@@ -93,7 +93,7 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
         axes,
         {axis: of for axis, of in said["axes"].items() if isinstance(of, str) and axis in axes},
         source,
-        tuple(expression(text) for text in said.get("keep", ())),
+        tuple(parse_expression(text) for text in said.get("keep", ())),
         tuple(
             Way(*(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs")))
             for way in said["ways"]

@@ -22,7 +22,7 @@ import yaml
 
 from collector.collective import OPERATIONS
 from collector.errors import BadInput
-from collector.shapes.expression import Expression, dims_of, expression
+from collector.shapes.expression import Expression, dims_of, parse_expression
 from collector.shapes.habits import Habits
 from collector.vocabulary import FRACTAL_NZ, dtype_of
 
@@ -131,7 +131,7 @@ def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> 
     try:
         habits = Habits(*(_habit(told, name, other) for name in _HABITS))
         unknown = tuple(
-            Unknown(expression(str(one["when"])), str(one["what"]))
+            Unknown(parse_expression(str(one["when"])), str(one["what"]))
             for one in told.get("unknown", ())
         )
     except (BadInput, KeyError, TypeError, ValueError) as error:
@@ -183,8 +183,8 @@ def _changed(
 
 def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
     """The pattern, and the layer behind which it stands, if it says that."""
-    layer, times = str(line.pop("layer")), expression(str(line.pop("times")))
-    when, source = expression(str(line.pop("when", 1))), str(line.pop("source"))
+    layer, times = str(line.pop("layer")), parse_expression(str(line.pop("times")))
+    when, source = parse_expression(str(line.pop("when", 1))), str(line.pop("source"))
     behind = str(line.pop("behind", ""))
     if "product" in line:
         what: KernelPattern | ProductPattern | CollectivePattern = _product(line)
@@ -198,9 +198,9 @@ def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
 
 
 def _product(line: dict[str, Any]) -> ProductPattern:
-    rows, width, depth = (expression(str(part)) for part in line.pop("product"))
+    rows, width, depth = (parse_expression(str(part)) for part in line.pop("product"))
     scheme, weight = line.pop("scheme"), line.pop("weight", "NZ")
-    bias = expression(str(line.pop("bias", 0)))
+    bias = parse_expression(str(line.pop("bias", 0)))
     if scheme not in SCHEMES or weight not in ("NZ", "ND"):
         raise BadInput(f"scheme: {', '.join(SCHEMES)}, and weight: NZ or ND, are wanted")
     return ProductPattern(rows, width, depth, scheme, weight == "NZ", bias)
@@ -210,7 +210,7 @@ def _collective(line: dict[str, Any]) -> CollectivePattern:
     operation, group = line.pop("collective"), line.pop("over")
     if operation not in OPERATIONS or group not in ("tp", "ep"):
         raise BadInput("a collective of collector.collective over tp or ep is wanted")
-    return CollectivePattern(operation, expression(str(line.pop("bytes"))), group)
+    return CollectivePattern(operation, parse_expression(str(line.pop("bytes"))), group)
 
 
 def _kernel(line: dict[str, Any]) -> KernelPattern:

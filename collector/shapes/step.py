@@ -12,7 +12,7 @@ from collector.record import CaseRecord
 from collector.shapes.batch import Batch, check_batch
 from collector.shapes.blocks import in_blocks
 from collector.shapes.decoder import Decoder
-from collector.shapes.expression import expression
+from collector.shapes.expression import parse_expression
 from collector.shapes.kernel_set import (
     CollectivePattern,
     KernelPattern,
@@ -202,4 +202,4 @@ def _told(text: str, names: Numbers, lists: Lists) -> str:
         return text.strip("'")
     if text in lists:
         return ",".join(map(str, lists[text]))
-    return str(expression(text).value(names))
+    return str(parse_expression(text).value(names))

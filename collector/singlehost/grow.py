@@ -59,7 +59,7 @@ class GridOptions:
     standard: str = ""
 
 
-def grow(folder: Path, options: GridOptions, *, write: bool = True) -> Iterator[Grown]:
+def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iterator[Grown]:
     """Add rows to the files of a version folder, one kernel after the other, each as it comes; a
     file is written whole, or not at all. What was done is found there another time, so that the
     same options over again add what is left. Only one kernel's rows are in memory at once.

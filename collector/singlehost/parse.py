@@ -61,7 +61,7 @@ class ParseResult:
     report: ProfileReport
 
 
-def parse(
+def parse_profile(
     profiling_paths: Sequence[Path],
     version_dir: Path,
     *,

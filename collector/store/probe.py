@@ -84,7 +84,7 @@ class _Race:
         return 1 / (_SPARSE * max(self.spacing_s, _CLOSEST_S))
 
 
-def probe(
+def probe_store(
     store: Store,
     writers: int = 16,
     *,

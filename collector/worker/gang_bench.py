@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.case import Case
-from collector.collective_case import CollectiveCase, collective_case, is_collective
+from collector.collective_case import CollectiveCase, collective_case_of, is_collective
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import RANK, GangWork, StartRanks, Tick
 from collector.comm.moe.benching import MOE_RANK
@@ -91,7 +91,7 @@ def start_of(case: Case) -> tuple[object, ...]:
     """What cases of one start share."""
     if not is_collective(case.kernel_type):
         return ("distributed" if case.kernel_type in DISTRIBUTE_KERNELS else "fused",)
-    told = collective_case(case)
+    told = collective_case_of(case)
     return (told.grid, told.mode, told.environment)
 
 
@@ -100,7 +100,7 @@ def bench_of(
 ) -> GangBench:
     """The bench of cases that share a start."""
     if is_collective(cases[0].kernel_type):
-        told = [collective_case(case) for case in cases]
+        told = [collective_case_of(case) for case in cases]
         return _of_collectives(told, backend, ranks, measure)
     routed = tuple(map(_routed, cases))
     budget_s, calls, mode = measure.budget_s / ROUNDS, calls_a_round(measure), modes_of(backend)[0]

@@ -141,11 +141,11 @@ def comm_verb(
 
 def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
     """What collectives the runs at or below a path tell of."""
-    from collector.comm.profiled import profiled
+    from collector.comm.profiled import profiled_collectives
     from collector.profiles.transfers import find_transfers, read_transfers
 
     transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
-    return profiled(transfers, grid, dtype)
+    return profiled_collectives(transfers, grid, dtype)
 
 
 def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:

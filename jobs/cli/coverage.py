@@ -12,7 +12,7 @@ from collector.counting import counted
 from collector.errors import BadInput
 from jobs.cli.coverage_lines import (
     budget_lines,
-    coverage_lines,
+    covered_lines,
     message_lines,
     print_json,
 )
@@ -143,7 +143,7 @@ def coverage_verb(
     if as_json:
         print_json(place, found, metrics)
     else:
-        for line in coverage_lines(place, found, metrics, wanted.communication_us):
+        for line in covered_lines(place, found, metrics, wanted.communication_us):
             say(line)
         for line in message_lines(found, campaign, grid):
             say(line)

@@ -23,7 +23,7 @@ _BAR = 40
 _PARTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the time that measuring all takes
 
 
-def coverage_lines(
+def covered_lines(
     place: str, found: Sequence[Covered], metrics: UserMetrics, communication_us: float = 0.0
 ) -> Iterator[str]:
     """What a version has of the cases; of what time that is, where their devices communicated too

@@ -60,13 +60,13 @@ def verify_verb(
 ) -> int:
     """Check every hash and every file of one version, or of all of them."""
     from collector.database.strays import find_strays
-    from collector.database.verify import of_other_editions, verify
+    from collector.database.verify import find_problems, of_other_editions
     from jobs.cli.opening import open_root
 
     # A stray harms nobody: 1 is for what is broken.
     store = open_root(root)
     commits = None if version is None else [chosen_commit(store, root, version)]
-    problems = verify(store, commits, with_raw=not skip_raw)
+    problems = find_problems(store, commits, with_raw=not skip_raw)
     told = {problem.key for problem in problems}
     found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
     count = 1 if version else _versions(store, {stray.key for stray in found})
@@ -131,11 +131,11 @@ def quality_verb(
     from collector.database.snapshot import load_state
     from collector.database.version_quality import version_qualities
     from jobs.cli.opening import open_root
-    from jobs.status.quality_lines import quality_lines
+    from jobs.status.quality_lines import version_quality_lines
 
     store = open_root(root)
     for quality in version_qualities(load_state(store, chosen_commit(store, root, version))):
-        for line in quality_lines(quality):
+        for line in version_quality_lines(quality):
             say(line)
 
 

@@ -61,7 +61,7 @@ def grid_verb(
     from collector.shapes.density import find_standard
     from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.models import find_decoder
-    from collector.singlehost.grow import GridOptions, grow
+    from collector.singlehost.grow import GridOptions, grow_tree
 
     folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     names = [name.strip() for name in (target_models or "").split(",") if name.strip()]
@@ -80,7 +80,7 @@ def grid_verb(
         standard=standard or "",
     )
     added, is_any = 0, False
-    for one in grow(folder, options, write=not dry_run):
+    for one in grow_tree(folder, options, write=not dry_run):
         say(_line(one))
         added += len(one.chosen.records) if one.chosen else 0
         is_any = is_any or (one.chosen is not None and _is_anything(one.chosen))

@@ -42,7 +42,7 @@ def merge_verb(
     ] = False,
 ) -> int:
     """Publish what a campaign's plans have committed as the next version of the database."""
-    from collector.database.merge import merge
+    from collector.database.merge import merge_plans
     from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root
     from jobs.planning.damage import Told
     from jobs.publishing.due_merges import author
@@ -58,7 +58,7 @@ def merge_verb(
     def publish(store: Store, guard: Callable[[], Guard]) -> int:
         chosen = _chosen(store, name, plan or [])
         plans = [(name, number) for number in chosen]
-        result = merge(
+        result = merge_plans(
             store,
             plans,
             guard=guard(),

@@ -12,7 +12,7 @@ from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.patient import PatientStore
-from collector.store.probe import probe
+from collector.store.probe import probe_store
 from collector.store.single_writer import SingleWriterStore
 from jobs.campaign.campaign_file import (
     Campaign,
@@ -78,7 +78,7 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
     apart and nobody vouches for there being one."""
     if single_writer:
         return SINGLE_WRITER
-    result = probe(store)
+    result = probe_store(store)
     if not result.create_only:
         raise OpmeterError(
             f"{store.url} does not honour create-only writes (probe: {result.message}); "

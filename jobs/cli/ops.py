@@ -56,10 +56,10 @@ def ops_verb(
 def _proved(root: str) -> dict[str, list[str]]:
     """The devices on which self-tests of a store proved a kernel's launches, by kernel type."""
     from collector.store import open_store
-    from jobs.selftest.kept import kept
+    from jobs.selftest.kept import read_kept
 
     proved: dict[str, list[str]] = {}
-    for one in kept(open_store(root)):
+    for one in read_kept(open_store(root)):
         for name in one.kernels:
             proved.setdefault(name, []).append(one.stack.device)
     return proved
@@ -75,11 +75,11 @@ def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
 def _rows_of_releases() -> Iterator[Mapping[str, str]]:
     """A column a release. What calls torch's own functions has no row: every release has those."""
     from collector.ops.registry import all_ops
-    from collector.ops.releases import answers_of, releases
+    from collector.ops.releases import answers_of, known_releases
 
     for op in all_ops():
         if answers := answers_of(op.kernel):
-            told = {release: answers.get(release, "") for release in releases()}
+            told = {release: answers.get(release, "") for release in known_releases()}
             yield {"kernel": op.kernel, "API": op.call, **told}
 
 

@@ -50,7 +50,7 @@ def parse_verb(
 ) -> int:
     """Turn profiles into a tree of CSVs, one per kernel type."""
     from collector.profiles.kernel_details import GroupBy
-    from collector.singlehost.parse import parse
+    from collector.singlehost.parse import parse_profile
 
     # 1 where nothing was kept.
     if group_by not in ("identity", "shapes"):
@@ -62,7 +62,9 @@ def parse_verb(
     named = [Path(path) for path in profiling_path or []]
     target = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     with _profiles(named, bundled) as paths:
-        result = parse(paths, target, group_by=cast(GroupBy, group_by), skip_bad_rows=skip_bad_rows)
+        result = parse_profile(
+            paths, target, group_by=cast(GroupBy, group_by), skip_bad_rows=skip_bad_rows
+        )
     for line in _describe(result):
         say(line)
     if result.kernels or result.communication is not None:

@@ -90,7 +90,7 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
     `why`."""
     from collector.ops.registry import find
     from jobs.planning.candidates import distinct_cases, only_operators
-    from jobs.planning.gaps import gaps, refused_cases, share_line, shares
+    from jobs.planning.gaps import find_gaps, refused_cases, share_line, shares
 
     campaign, sources = situation.campaign, situation.sources
     records = ((source.planned, source.records) for source in sources)
@@ -100,7 +100,7 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
     told = share_line(shares(candidates, refused, (source.planned for source in sources)))
     if told:
         yield f"share      {told}"
-    found = gaps(refused)
+    found = find_gaps(refused)
     for gap in found if why else found[:_LISTED]:
         yield (
             f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "

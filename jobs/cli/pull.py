@@ -23,13 +23,13 @@ def pull_verb(
     cache: CacheOption = None,
 ) -> None:
     """Write a version of the database as a tree of CSVs, every hash checked."""
-    from collector.database.pull import pull
+    from collector.database.pull import pull_version
     from jobs.cli.opening import open_root
 
     check_cache(cache)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
-    pulled = pull(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)
+    pulled = pull_version(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)
     written = f"{counted(pulled.files, 'file')}, {counted(pulled.rows, 'row')}"
     say(f"version {commit.number}: {written} in {target}")
     if commit.runtime != "real":

@@ -13,7 +13,7 @@ from pathlib import Path
 from collector import surroundings
 from collector.errors import BadInput, DamagedObject, OpmeterError
 from collector.store.base import Store
-from collector.store.probe import Probe, probe
+from collector.store.probe import Probe, probe_store
 from jobs.controller.current_plan import PlanFinder
 from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.metrics import Metrics
@@ -55,7 +55,7 @@ class Controller:
         open_store: OpenStore,
         metrics: Metrics | None = None,
         may_act: Callable[[], bool] = lambda: True,
-        ask_store: Callable[[Store], Probe] = probe,
+        ask_store: Callable[[Store], Probe] = probe_store,
         clock: Callable[[], float] = surroundings.monotonic,
         folders: Sequence[Path] = (),
     ):

@@ -14,7 +14,7 @@ from collector.host.cpu import this_cpu
 from collector.host.memory import available_memory_bytes
 from collector.host.stack import installed_torch, local_stack
 from collector.store import open_store
-from collector.store.probe import probe
+from collector.store.probe import probe_store
 
 _GIB = 1 << 30
 _LEAST_MEMORY_BYTES = 4 * _GIB
@@ -49,7 +49,7 @@ def check_machine() -> Iterator[Check]:
 def check_store(url: str) -> Iterator[Check]:
     """Whether a store answers, and whether it honours create-only writes."""
     try:
-        result = probe(open_store(url))
+        result = probe_store(open_store(url))
     except BadInput as error:  # it says what to write instead
         yield Check("store", False, str(error))
         return

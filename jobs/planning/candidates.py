@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from sys import intern
 
 from collector.case import Case
-from collector.collective_case import collective_case, is_collective
+from collector.collective_case import collective_case_of, is_collective
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.published_intervals import KnownInterval
@@ -176,7 +176,7 @@ def _of_gang(
     """Those that share ranks, their places and their environment share a start of the ranks."""
     case = candidate.record.case
     if is_collective(case.kernel_type):
-        told = collective_case(case)
+        told = collective_case_of(case)
         forecast = predict_collective(told.collective, peaks, measure, last_us)
         mode, group = told.mode, f"{told.grid}|{told.mode}|{told.environment}"
     else:

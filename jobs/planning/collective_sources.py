@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
 from collector.comm.bench_plan import LeftOut, collectives_of, default_mode
-from collector.comm.profiled import Profiled, profiled
+from collector.comm.profiled import Profiled, profiled_collectives
 from collector.comm.sizes import chosen_sizes
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.distribute_row import tells_ranks
@@ -68,7 +68,7 @@ def step_records(
     """The collectives that the ranks of a profile have sent, each once, and all of its rows.
     What a profile says of their durations holds the waiting for other ranks: it stays there."""
     transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
-    found = profiled(transfers, step.grid, step.dtype)
+    found = profiled_collectives(transfers, step.grid, step.dtype)
     records = tuple(
         collective_record(one.collective, step, step.grid.size, backend)
         for one in found

@@ -5,7 +5,7 @@ from itertools import chain
 from math import fsum
 
 from collector.case import Case
-from collector.collective_case import collective_case, is_collective
+from collector.collective_case import collective_case_of, is_collective
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, routed_call
 from collector.ops.refusals import UNFORESEEN
@@ -58,7 +58,7 @@ def roofline_us(case: Case, peaks: Peaks) -> float:
 def _roofline_s(case: Case, peaks: Peaks) -> float:
     settings = MeasureSettings()
     if is_collective(case.kernel_type):
-        told = collective_case(case)
+        told = collective_case_of(case)
         return predict_collective(told.collective, peaks, settings, None).launch_s
     if is_of_gangs(case):
         return predict_routed(routed_call(case), peaks, settings, None).launch_s

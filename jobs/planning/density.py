@@ -10,7 +10,7 @@ from collector.ops.refusals import FindOperator
 from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
 from jobs.campaign.density import DensitySettings
 from jobs.planning.candidates import Candidate, HeadAnswer
-from jobs.planning.surfaces import Surface, surfaces
+from jobs.planning.surfaces import Surface, find_surfaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def spared(
     return _together(
         [
             _spared_of(surface, answered, settings)
-            for surface in surfaces(cases, find, backend, least)
+            for surface in find_surfaces(cases, find, backend, least)
         ]
     )
 

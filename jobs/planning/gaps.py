@@ -86,7 +86,7 @@ def refused_cases(
     return found
 
 
-def gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
+def find_gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
     """The refused cases by kernel type and rule; what took longest comes first."""
     alike: dict[tuple[str, str], list[RefusedCase]] = defaultdict(list)
     for case in refused:

@@ -39,7 +39,7 @@ def sizes(case: Case) -> list[int]:
     return [size for slot in slots for size in slot.shape or ()]
 
 
-def surfaces(
+def find_surfaces(
     cases: Iterable[tuple[str, Case]], find: FindOperator, backend: str, least: int
 ) -> list[Surface]:
     """The surfaces of at least so many points among cases, by id. What runs over ranks, what no

@@ -4,7 +4,7 @@ import getpass
 import platform
 from collections.abc import Callable, Collection, Sequence
 
-from collector.database.merge import Guard, MergeResult, merge
+from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.plan import Plan
 from collector.store.base import Store
 from jobs.campaign.run_options import RunOptions
@@ -54,7 +54,7 @@ def publish(
     options: RunOptions,
 ) -> MergeResult:
     """Merge what these plans of a campaign have committed, in the name of whoever runs this."""
-    return merge(
+    return merge_plans(
         store,
         [(campaign, number) for number in numbers],
         guard=guard,

@@ -8,7 +8,7 @@ from collector.ops.references import reference_record
 from collector.record import CaseRecord
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Wanted
-from jobs.selftest.decoding import decoding
+from jobs.selftest.decoding import decoding_case
 from jobs.selftest.recording import adding, unmeasured
 
 _CATALOG = "jobs.selftest.troubles"
@@ -29,7 +29,7 @@ def check_attribution(bench: Bench) -> Check:
     stream is busy."""
     sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
     beside = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
-    records = (*sums, decoding(128), beside)
+    records = (*sums, decoding_case(128), beside)
     session = bench.session(Wanted("interleaved", records, catalog=_CATALOG))
     fault = unmeasured(session, len(records))
     if not fault:

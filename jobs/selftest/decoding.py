@@ -9,7 +9,7 @@ _SLOTS = 31  # of FusedInferAttentionScore, as CANN 8.5 records them
 _TABLE = 14
 
 
-def decoding(keys: int) -> CaseRecord:
+def decoding_case(keys: int) -> CaseRecord:
     """FusedInferAttentionScore of four requests, each with so many keys in the cache and one new
     query. The shapes are the same at every length, up to 8,192."""
     pages = _REQUESTS * (_LONGEST // _PAGE)

@@ -15,7 +15,7 @@ def keep(store: Store, verified: Verified) -> str:
     return key
 
 
-def kept(store: Store) -> Iterator[Verified]:
+def read_kept(store: Store) -> Iterator[Verified]:
     """Everything that was proved on real devices. Raises BadInput, naming the key, for what is
     none; objects whose names no hash makes are somebody's copies, and are passed over."""
     for info in store.list(keys.VERIFIED):

@@ -9,7 +9,7 @@ from collector.ops.references import REFERENCES, reference_record
 from collector.record import CaseRecord
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, Wanted
-from jobs.selftest.decoding import decoding
+from jobs.selftest.decoding import decoding_case
 from jobs.selftest.recording import unmeasured
 
 _GIB = 1 << 30
@@ -63,7 +63,7 @@ def check_cache(bench: Bench) -> Check:
 
 def check_lengths(bench: Bench) -> Check:
     """A decode step of attention takes longer, the more keys it reads; its shapes are the same."""
-    records = tuple(decoding(keys) for keys in _KEYS)
+    records = tuple(decoding_case(keys) for keys in _KEYS)
     session = bench.session(Wanted("lengths", records))
     if fault := unmeasured(session, len(records)):
         return Check("lengths", False, fault, _FIX)

@@ -9,7 +9,7 @@ from collector.quality.canary_history import DeviceFactor
 from collector.quality.repeatability import Apart
 
 
-def quality_lines(quality: VersionQuality) -> Iterator[str]:
+def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     """All that is known of a version directory, a line a fact."""
     yield f"version     {quality.version_path}"
     if not quality.durations:

@@ -13,7 +13,7 @@ from pathlib import Path
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.collective import Collective
-from collector.collective_case import CollectiveCase, collective_case, is_collective
+from collector.collective_case import CollectiveCase, collective_case_of, is_collective
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.hccl_test import read_hccl_test
@@ -33,7 +33,7 @@ from collector.plan import plan_from_json
 from collector.profiles.attention import read_operator_rows
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
-from collector.profiles.group_ranks import group_ranks
+from collector.profiles.group_ranks import read_group_ranks
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
 from collector.profiles.step_trace import read_steps
@@ -117,7 +117,9 @@ def _collectives(data: bytes) -> object:
     """Cases of several ranks, as a worker and a merge read them in a shard."""
     try:
         records = read_table(data, path="a/key")
-        return [collective_case(one.case) for one in records if is_collective(one.case.kernel_type)]
+        return [
+            collective_case_of(one.case) for one in records if is_collective(one.case.kernel_type)
+        ]
     except BadInput as error:
         raise BadInput(str(error), path="a/key") from error
 
@@ -182,7 +184,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
         lambda path: read_transfers(path.parent)
     )
     yield in_file("run_ascend_pt/profiler_metadata.json", _GROUPS)(
-        lambda path: group_ranks(path.parent / "ASCEND_PROFILER_OUTPUT")
+        lambda path: read_group_ranks(path.parent / "ASCEND_PROFILER_OUTPUT")
     )
     yield in_file("run_ascend_pt/trace_view.json", _TRACE)(
         lambda path: asked_of_collectives(path.parent)

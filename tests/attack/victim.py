@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from collector.database.commits import find_head
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import read_file, read_manifest
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.errors import OpmeterError
 from collector.manifest import Usage
 from collector.measurement import Measurement, Outcome, Provenance, Timing
@@ -178,7 +178,7 @@ def aftermath(scene: Scene, store: Store) -> Aftermath:
         for campaign in (scene.alpha, scene.beta):
             _finish(scene, store, campaign, seen)
         seen.told(lambda: _look(store))
-        seen.told(lambda: seen.said.extend(problem.text for problem in verify(store)))
+        seen.told(lambda: seen.said.extend(problem.text for problem in find_problems(store)))
         seen.shown = seen.told(lambda: shown_by(store)) or {}
     return seen
 
@@ -217,7 +217,7 @@ def _advanced(campaign: Campaign, store: Store, options: RunOptions, say: Say) -
 
 
 def _merge(store: Store, campaign: Campaign, say: Say) -> None:
-    result = merge(
+    result = merge_plans(
         store,
         [(campaign.name, number) for number in plan_numbers(store, campaign.name)],
         guard=CREATE,

@@ -16,7 +16,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by the tests' own maker
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.record import CaseRecord
 from collector.row import to_row
 from collector.store.memory import MemoryStore
@@ -71,11 +71,11 @@ def main(measurements: int) -> None:
     later = made_plan(2, range(measurements // 2, measurements // 2 + measurements))
     for made in (first, later):
         write_campaign(store, made)
-    merge(store, [first.name], guard=CREATE, author="bench")
+    merge_plans(store, [first.name], guard=CREATE, author="bench")
     gc.collect()
     gc.freeze()  # what this script holds to make the campaigns is no work of the merge
     start = time.perf_counter()
-    result = merge(store, [later.name], guard=CREATE, author="bench")
+    result = merge_plans(store, [later.name], guard=CREATE, author="bench")
     merge_s = time.perf_counter() - start
     assert result.added_measurements == measurements
     baseline_s = to_csv_s(later)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from collector.canonical import sha256_hex
 from collector.database.commits import Commit, read_commit
-from collector.database.merge import CREATE, merge
-from collector.database.verify import verify
+from collector.database.merge import CREATE, merge_plans
+from collector.database.verify import find_problems
 from collector.store.file import FileStore
 from tests.bench.bench_merge import made_plan
 from tests.unit.collector.database.campaign_maker import write_campaign
@@ -51,7 +51,7 @@ def _once_s(store: FileStore) -> tuple[float, int]:
 
 def _verify_s(store: FileStore, commits: list[Commit] | None) -> float:
     start = time.process_time()
-    problems = verify(store, commits)
+    problems = find_problems(store, commits)
     assert not problems, problems[:3]
     return time.process_time() - start
 
@@ -66,7 +66,7 @@ def main(measurements: int) -> None:
             made = made_plan(number, cases)
             write_campaign(store, made)
             before = _on_disk(Path(folder) / "db") if number > 1 else 0
-            merge(store, [made.name], guard=CREATE, author="bench")
+            merge_plans(store, [made.name], guard=CREATE, author="bench")
             added.append(_on_disk(Path(folder) / "db") - before)
         os.sync()
         once_s, once_bytes = _once_s(store)

@@ -12,7 +12,7 @@ from typing import Any
 from collector import keys
 from collector.database.commits import find_head
 from collector.database.snapshot import load_state
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.plan import Plan
 from collector.shard import read_shard
 from collector.store import open_store
@@ -294,7 +294,7 @@ class Drill:
 
     def check(self) -> dict[str, str]:
         """The database is whole and verified, and answers each case of the plan once."""
-        assert verify(self.store) == []
+        assert find_problems(self.store) == []
         outcomes = self.outcomes()
         assert set(outcomes) == set(self.cases())
         assert self.committed() == len(self.plan().shards)

@@ -8,7 +8,7 @@ import pytest
 
 from collector.errors import AlreadyExists, NotFound, StoreError
 from collector.store.base import create_once
-from collector.store.probe import probe
+from collector.store.probe import probe_store
 
 ODD_KEYS = [
     "d=Ascend 910B3/v+1/a&b.csv",
@@ -257,7 +257,7 @@ def test_many_threads_share_a_store(store):
 
 @pytest.mark.slow
 def test_an_honest_store_passes_the_probe(store):
-    answer = probe(store)
+    answer = probe_store(store)
     assert answer.create_only
     assert len(answer.winners) >= 3 and set(answer.winners) == {1}
     assert store.url in answer.message

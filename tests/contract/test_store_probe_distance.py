@@ -8,7 +8,7 @@ import pytest
 from collector import surroundings
 from collector.errors import AlreadyExists
 from collector.store.memory import MemoryStore
-from collector.store.probe import Probe, RaceResult, Together, Write, probe
+from collector.store.probe import Probe, RaceResult, Together, Write, probe_store
 from collector.surroundings import Surroundings
 
 Chance = random.Random
@@ -95,7 +95,7 @@ def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Pro
     clock = Played()
     with surroundings.within(clock):
         store = Far(clock, window_s, way, seed)
-        return probe(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
+        return probe_store(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.memory import MemoryStore
-from collector.store.probe import probe
+from collector.store.probe import probe_store
 
 pytestmark = pytest.mark.fast
 
@@ -86,7 +86,7 @@ class Away(MemoryStore):
 
 
 def test_an_ignored_condition_is_noticed():
-    answer = probe(IgnoresTheCondition(), writers=6)
+    answer = probe_store(IgnoresTheCondition(), writers=6)
     assert not answer.create_only
     assert answer.winners == (6,)  # and no further race
     assert "6 of 6 racing writers won" in answer.message
@@ -97,24 +97,24 @@ def test_racers_that_win_together_are_noticed():
     store.create("k", b"1")
     with pytest.raises(AlreadyExists):  # a polite question gets a polite answer
         store.create("k", b"2")
-    answer = probe(store)
+    answer = probe_store(store)
     assert not answer.create_only
     assert max(answer.winners) > 1
 
 
 @pytest.mark.parametrize("writers", [1, 8])
 def test_a_refused_write_that_is_kept_is_noticed(writers):
-    assert not probe(RefusesButWrites(), writers=writers).create_only
+    assert not probe_store(RefusesButWrites(), writers=writers).create_only
 
 
 def test_a_winner_whose_bytes_are_not_there_is_noticed():
-    answer = probe(KeepsALosersBytes())
+    answer = probe_store(KeepsALosersBytes())
     assert not answer.create_only
     assert set(answer.winners) == {2}
 
 
 def test_a_winner_that_is_not_there_is_noticed():
-    answer = probe(LosesEverything(), least=1, most=1)
+    answer = probe_store(LosesEverything(), least=1, most=1)
     assert not answer.create_only
     assert answer.winners == (0,)
 
@@ -122,19 +122,19 @@ def test_a_winner_that_is_not_there_is_noticed():
 def test_the_probe_leaves_nothing():
     for store in (MemoryStore(), IgnoresTheCondition(), RefusesOnlyTheSecond()):
         store.put("mine", b"1")
-        probe(store, least=1, most=1)
+        probe_store(store, least=1, most=1)
         assert [info.key for info in store.list("")] == ["mine"]
 
 
 def test_an_honest_store_that_lets_nobody_delete_passes(caplog):
-    answer = probe(Keeps(), least=1, most=1)
+    answer = probe_store(Keeps(), least=1, most=1)
     assert answer.create_only
     assert "stays" in caplog.text
 
 
 def test_a_store_that_is_away_is_not_called_dishonest():
     with pytest.raises(StoreUnavailable):
-        probe(Away())
+        probe_store(Away())
 
 
 def test_the_probe_is_an_error_only_where_it_cannot_ask():
@@ -142,6 +142,6 @@ def test_the_probe_is_an_error_only_where_it_cannot_ask():
         def create(self, key, data):
             raise StoreError(f"{key}: 501 NotImplemented")
 
-    answer = probe(KnowsNoCondition(), least=1, most=1)
+    answer = probe_store(KnowsNoCondition(), least=1, most=1)
     assert not answer.create_only
     assert "501" in answer.message

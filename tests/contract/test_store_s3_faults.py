@@ -16,7 +16,7 @@ from collector.errors import (
 )
 from collector.store import open_store
 from collector.store.base import create_once
-from collector.store.probe import probe
+from collector.store.probe import probe_store
 from collector.store.s3 import S3Store
 from collector.store.single_writer import SingleWriterStore
 from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
@@ -305,7 +305,7 @@ def test_a_server_that_does_not_know_the_condition_fails_the_probe_and_can_be_lo
     with pytest.raises(StoreError) as raised:
         store.create("k", b"1")
     assert type(raised.value) is StoreError
-    result = probe(store, writers=2, least=1, most=1)
+    result = probe_store(store, writers=2, least=1, most=1)
     assert not result.create_only
     assert "501" in result.message
     looking = SingleWriterStore(store)
@@ -318,14 +318,14 @@ def test_a_server_that_does_not_know_the_condition_fails_the_probe_and_can_be_lo
 
 def test_the_probe_is_not_fooled_by_lost_replies(store, proxy):
     proxy.add(Rule(LoseReply(), method="PUT", times=1))
-    assert probe(store, writers=4, least=2, most=2).create_only
+    assert probe_store(store, writers=4, least=2, most=2).create_only
     assert proxy.requests[0].fault == LoseReply()
 
 
 def test_the_probe_says_when_it_cannot_ask(store, proxy):
     proxy.add(Rule(answer(403, "AccessDenied")))
     with pytest.raises(StoreRefused):
-        probe(store, writers=2, least=1, most=1)
+        probe_store(store, writers=2, least=1, most=1)
 
 
 def test_a_folder_that_a_browser_made_is_no_object(s3):

@@ -21,7 +21,7 @@ from collector.canonical import sha256_hex
 from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.measurement import Library
 from collector.ops.launched import launched_by
 from collector.ops.registry import all_ops
@@ -203,7 +203,7 @@ def state(fake, cases, custom_opp, tmp_path_factory):
     print(done.stdout)
     assert "proved by the recorded shapes, dtypes and formats; " in done.stdout
     assert len(struck(faults)) > 0
-    assert not verify(store)
+    assert not find_problems(store)
     return load_state(store, find_head(store))
 
 

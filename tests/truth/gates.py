@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work
+from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work
 
 _DTYPE, _KERNEL = "gemm_dtype", "kernel_source"
 
@@ -37,9 +37,9 @@ def verdict(rows: pd.DataFrame) -> dict[str, object]:
     of its cases. Where most are of kernels that it cannot tell, they are judged as one. Figures are
     those of the largest kernel that decided; none where it cannot tell."""
     kernels = rows.groupby(_KERNEL, dropna=False) if _KERNEL in rows else []
-    found = [(len(part), str(name), hidden_work(curve_of(part))) for name, part in kernels]
+    found = [(len(part), str(name), find_hidden_work(curve_of(part))) for name, part in kernels]
     if 2 * sum(count for count, _, one in found if one) < len(rows):
-        found = [(len(rows), "", hidden_work(curve_of(rows)))]
+        found = [(len(rows), "", find_hidden_work(curve_of(rows)))]
     faulty = [one for one in found if one[2] and one[2].fault]
     is_stopped = 2 * sum(count for count, _, _ in faulty) > len(rows)
     judged = faulty if is_stopped else [one for one in found if one[2] and not one[2].fault]

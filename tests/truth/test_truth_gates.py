@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work
+from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work
 from tests.truth import gates
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,9 @@ def test_host_time_planted_in_any_clean_kernel_is_found(truth):
                 continue
             curve = gates.curve_of(rows)
             longer = np.maximum(curve.duration_us, 50)
-            found = hidden_work(WorkCurve(curve.operations, curve.traffic, longer))
+            found = find_hidden_work(WorkCurve(curve.operations, curve.traffic, longer))
             assert found is not None and found.fault, (path.stem, dtype)
-            later = hidden_work(WorkCurve(curve.operations, curve.traffic, curve.duration_us + 50))
+            later = find_hidden_work(
+                WorkCurve(curve.operations, curve.traffic, curve.duration_us + 50)
+            )
             assert later is not None and not later.fault, (path.stem, dtype)

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput, OpmeterError
 from collector.plan import Plan
 from collector.store.base import Store
@@ -117,5 +117,7 @@ class Machine:
         plans = [(wanted.name, number) for number in plan_numbers(store, wanted.name)]
         if not plans:
             return "2: nothing was planned"
-        found = merge(store, plans, guard=CREATE, author="somebody", allow_missing=allow_missing)
+        found = merge_plans(
+            store, plans, guard=CREATE, author="somebody", allow_missing=allow_missing
+        )
         return "3" if found.missing and not allow_missing else "0"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from collector.canonical import canonical_json
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput, OpmeterError
 from collector.plan import Plan
 from collector.store.base import Store
@@ -88,7 +88,7 @@ class Containers:
         store = PatientStore(self._stage.depot.reach(process, node.name), _PATIENCE_S)
         try:
             plans = [(campaign, number) for number in _plans(command)]
-            found = merge(store, plans, guard=CREATE, author="merge", allow_missing=partial)
+            found = merge_plans(store, plans, guard=CREATE, author="merge", allow_missing=partial)
         except BadInput as error:
             process.world.broken(f"{process.name}: {error}")
         except (OpmeterError, OSError) as error:

@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from collector.database.commits import find_head
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plans import read_plan
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.database.state import State
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.view import content_hash
 from collector.store.base import Store
 from collector.surroundings import Surroundings, within
@@ -41,7 +41,7 @@ def check_end(stage: Stage) -> None:
 def _check(stage: Stage) -> None:
     store = stored(stage.depot.objects)
     rotten = stage.promises.rotten
-    problems = [p for p in verify(store) if not any(key in str(p) for key in rotten)]
+    problems = [p for p in find_problems(store) if not any(key in str(p) for key in rotten)]
     if problems:
         raise Violation(f"db verify: {problems[0]}")
     head = find_head(store)
@@ -91,12 +91,15 @@ def _check_order(stage: Stage, state: State) -> None:
     `state`, that of the newest version."""
     again = stored(stage.depot.objects)
     plans = [plan for name in stage.wanted for plan in _due(again, name, state)]
-    if merge(again, plans, guard=CREATE, author="again", allow_missing=True).commit is not None:
+    if (
+        merge_plans(again, plans, guard=CREATE, author="again", allow_missing=True).commit
+        is not None
+    ):
         raise Violation("what was committed had not all been published")
     fresh = stored(stage.depot.objects, "campaigns/")
     stage.chance.shuffle(plans)
     middle = stage.chance.randrange(len(plans))
     for portion in filter(None, (plans[:middle], plans[middle:])):
-        merge(fresh, portion, guard=CREATE, author="anew", allow_missing=True)
+        merge_plans(fresh, portion, guard=CREATE, author="anew", allow_missing=True)
     if content_hash(load_state(fresh, find_head(fresh))) != content_hash(state):
         raise Violation(f"merged in the order {plans} the content is another")

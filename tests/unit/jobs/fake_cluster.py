@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from collector.canonical import canonical_json, sha256_hex
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput, NotFound
 from collector.measurement import Outcome
 from collector.stack import Stack
@@ -444,7 +444,7 @@ class FakeCluster:
             if "--lease" in command:
                 guard = turn.enter_context(MergeLease(self, "merge").held())
                 store = SingleWriterStore(store, guard.still_holds)
-            result = merge(
+            result = merge_plans(
                 store,
                 [(campaign, number) for number in plans],
                 guard=guard,

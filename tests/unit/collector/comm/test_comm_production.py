@@ -11,7 +11,7 @@ from collector.collective import Collective
 from collector.comm.check import Point, verdict
 from collector.comm.comm_table import read_comm_table, write_offsets
 from collector.comm.production import InNetwork, held, in_network, offsets_by_key, trimmed_median
-from collector.comm.profiled import profiled
+from collector.comm.profiled import profiled_collectives
 from collector.errors import BadInput
 from collector.profiles.transfers import Transfer
 from collector.topology import Grid
@@ -42,7 +42,7 @@ def test_the_middle_lies_among_the_times(times):
 def test_a_profiles_rows_become_messages_with_their_middle():
     sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (10.0, 12.0, 900.0)]
     lost = Transfer("hcom_allReduce_", "g", None, 0, 5.0)
-    (one,) = in_network(profiled([*sent, lost], GRID, "bfloat16"))
+    (one,) = in_network(profiled_collectives([*sent, lost], GRID, "bfloat16"))
     assert one == InNetwork(Collective("all_gather", 1024, "bfloat16", 16, 1), 3, 12.0, True)
 
 
@@ -124,7 +124,7 @@ def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
 
 def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
     sent = Transfer("hcom_allReduce_", "g", 8, 28_647_232, 45.0, (), 4_097_000, "FP32")
-    (message,) = in_network(profiled([sent], GRID, "bfloat16"))
+    (message,) = in_network(profiled_collectives([sent], GRID, "bfloat16"))
     of = ("all_reduce", 8)
     rows = [row(16_369_846, 39.0, *of), row(16_388_000, 40.0, *of, dtype="DT_FLOAT")]
     one = held(message, rows)
@@ -134,6 +134,6 @@ def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
 
 def test_times_of_nothing_are_no_messages():
     sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (0.0, 10.0)]
-    (one,) = in_network(profiled(sent, GRID, "bfloat16"))
+    (one,) = in_network(profiled_collectives(sent, GRID, "bfloat16"))
     assert one.duration_us == 10.0
-    assert in_network(profiled(sent[:1], GRID, "bfloat16")) == []
+    assert in_network(profiled_collectives(sent[:1], GRID, "bfloat16")) == []

@@ -7,7 +7,7 @@ import pytest
 from collector.collective import Collective
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.production import in_network
-from collector.comm.profiled import profiled, share
+from collector.comm.profiled import profiled_collectives, share
 from collector.errors import BadInput
 from collector.profiles.group_ranks import group_number
 from collector.profiles.transfers import Transfer, find_transfers, read_transfers
@@ -72,7 +72,7 @@ def test_a_run_is_found_and_its_sum_is_no_collective(run, tmp_path):
 
 
 def test_what_was_sent_tells_the_message(run):
-    found = profiled(read_transfers(run), GRID, "bfloat16")
+    found = profiled_collectives(read_transfers(run), GRID, "bfloat16")
     cases = {one.collective: (one.count, one.total_us) for one in found if one.collective}
     assert cases == {
         Collective("send_recv", 8_000_000, "bfloat16", 2, 2): (1, 5000.0),
@@ -97,7 +97,7 @@ def of_two(run, ranks, name="group_name_19"):
     (run / "communication_matrix.json").write_text(json.dumps(matrix))
     groups = {"group_name_19": {"group_name": "pp", "global_ranks": ranks}}
     (run.parent / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups}))
-    (found,) = profiled(read_transfers(run), GRID, "bfloat16")
+    (found,) = profiled_collectives(read_transfers(run), GRID, "bfloat16")
     return found
 
 
@@ -126,7 +126,9 @@ def test_ranks_that_are_not_told_or_too_few_are_assumed_to_be_near(run, ranks, n
     ("size", "grid", "tier"), [(17, GRID, 0), (2, Grid((1, 2)), 1), (4, Grid((8,)), 0)]
 )
 def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
-    (found,) = profiled([Transfer("hcom_allReduce_", "g", size, 1 << 20, 5.0)], grid, "bfloat16")
+    (found,) = profiled_collectives(
+        [Transfer("hcom_allReduce_", "g", size, 1 << 20, 5.0)], grid, "bfloat16"
+    )
     assert found.collective.tier == tier
     assert not found.tier_assumed
 
@@ -134,7 +136,7 @@ def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
 def test_ranks_for_which_the_grid_has_no_group_are_no_case(run):
     assert "rank 768, and the grid 48 8 2 has 768" in of_two(run, [0, 768]).reason
     uneven = Transfer("hcom_allReduce_", "g", 4, 1 << 20, 5.0, (0, 1, 8, 9))
-    (found,) = profiled([uneven], Grid((2, 8)), "bfloat16")
+    (found,) = profiled_collectives([uneven], Grid((2, 8)), "bfloat16")
     assert found.collective is None
     assert "4 ranks of tier 0 lie unevenly in the grid 2 8" in found.reason
 
@@ -148,7 +150,7 @@ def test_ranks_that_cannot_be_are_refused(run, ranks):
 def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20):
     """The row of a collective that HCCL was called with."""
     one = Transfer(kernel, "g", size, sent, 5.0, (), elements, dtype)
-    (found,) = profiled([one], GRID, "bfloat16")
+    (found,) = profiled_collectives([one], GRID, "bfloat16")
     return found
 
 
@@ -199,7 +201,7 @@ def test_a_dtype_that_cannot_be_measured_is_no_case():
 def test_a_size_that_was_told_once_is_not_derived():
     told = Transfer("hcom_allReduce_", "g", 4, 7 << 20, 5.0, (), 1 << 20, "BFP16")
     derived = Transfer("hcom_allReduce_", "g", 4, 3 << 20, 6.0)
-    (found,) = profiled([derived, told], GRID, "bfloat16")
+    (found,) = profiled_collectives([derived, told], GRID, "bfloat16")
     assert (found.count, found.is_derived) == (2, False)
 
 
@@ -220,7 +222,7 @@ def test_a_runs_trace_tells_what_its_collectives_were_called_with(run):
 def test_a_profiles_cases_are_a_plan(run):
     cases = tuple(
         one.collective
-        for one in profiled(read_transfers(run), GRID, "bfloat16")
+        for one in profiled_collectives(read_transfers(run), GRID, "bfloat16")
         if one.collective is not None
     )
     plan = BenchPlan("cpu", GRID, 4, Mode.EVENT, 1, 0.1, (5, 9), cases)
@@ -288,7 +290,7 @@ def test_real_profiles_that_hold_no_collectives_say_so(real_profiles):
 
 def test_real_profiles_become_cases(real_profiles):
     by_run = {
-        folder.parent.name: profiled(read_transfers(folder), Grid((8,)), "bfloat16")
+        folder.parent.name: profiled_collectives(read_transfers(folder), Grid((8,)), "bfloat16")
         for folder in find_transfers(real_profiles)
     }
     assert len(by_run) == 2
@@ -317,6 +319,10 @@ def test_groups_of_a_real_profile_are_of_the_ranks_it_names(real_profiles):
     (train,) = (one for one in find_transfers(real_profiles) if one.parent.name.startswith("train"))
     transfers = read_transfers(train)
     assert {one.ranks for one in transfers} == {(0, 1), (0, 2), (0, 1, 2, 3)}
-    cases = [one for one in profiled(transfers, GRID, "bfloat16") if one.collective is not None]
+    cases = [
+        one
+        for one in profiled_collectives(transfers, GRID, "bfloat16")
+        if one.collective is not None
+    ]
     assert {one.collective.tier for one in cases if one.collective.group_size == 2} == {1, 2}
     assert not any(one.tier_assumed for one in cases)

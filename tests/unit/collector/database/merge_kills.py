@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from collector.database.commits import find_head, history
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
@@ -50,7 +50,7 @@ def prepare() -> Store:
     """One commit, and two plans that nobody has merged yet."""
     store = MemoryStore()
     write_campaign(store, MadePlan([MadeShard("one", RECORDS, [answered(RECORDS, 5.0)])]))
-    merge(store, [("made", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     failed = {RECORDS[0].case_id: Tried()}
     later = [MadeShard("two", RECORDS, [answered(RECORDS, 4.0), failed])]
     write_campaign(store, MadePlan(later, number=2, head_commit=1, op_mapping="a: 1\n"))
@@ -61,7 +61,7 @@ def prepare() -> Store:
 def undisturbed() -> tuple[str, list[tuple[str, str]]]:
     """The content that the merge leads to, and the calls of the store that it takes."""
     store = CountingStore(prepare())
-    head = merge(store, PLANS, guard=CREATE, author="test").head
+    head = merge_plans(store, PLANS, guard=CREATE, author="test").head
     assert head is not None
     return head.content_hash, store.calls
 
@@ -76,10 +76,10 @@ def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixt
             url, store = place.filled(f"{at}-{after}", prepared)
             [status] = merges.run([MergeOrder(url, PLANS, kill_at=at, after=after)])
             assert status == -signal.SIGKILL
-            merge(store, PLANS, guard=CREATE, author="again")
+            merge_plans(store, PLANS, guard=CREATE, author="again")
             head = find_head(store)
             assert head is not None and (head.number, head.content_hash) == (2, wanted)
-            assert verify(store) == []
+            assert find_problems(store) == []
 
 
 def check_two_at_once(place: Place, merges: MergeProcesses) -> None:
@@ -90,4 +90,4 @@ def check_two_at_once(place: Place, merges: MergeProcesses) -> None:
     head = find_head(store)
     assert head is not None and head.content_hash == wanted
     assert {plan.number for plan in load_state(store, head).plans} == {1, 2, 3}
-    assert verify(store) == []
+    assert find_problems(store) == []

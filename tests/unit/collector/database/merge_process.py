@@ -19,7 +19,7 @@ from typing import Self
 import pandas  # noqa: F401  (pyarrow imports it at its first table, and so each child would)
 
 import collector.store.s3  # noqa: F401
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.store import open_store
 from tests.unit.collector.database.wrapped_stores import CountingStore
 
@@ -68,7 +68,7 @@ class MergeProcesses:
 def _merge(order: MergeOrder) -> None:
     store = CountingStore(open_store(order.url), kill_at=order.kill_at, after=order.after)
     plans = [(campaign, number) for campaign, number in order.plans]
-    merge(store, plans, guard=CREATE, author="process")
+    merge_plans(store, plans, guard=CREATE, author="process")
 
 
 def _forked(order: MergeOrder) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.query import answers
 from collector.database.snapshot import load_state
@@ -117,16 +117,16 @@ def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
         for plan in made:
             write_campaign(store, plan)
     for number in [*order, *again]:
-        last = merge(one_by_one, [("made", number)], guard=CREATE, author="test").head
+        last = merge_plans(one_by_one, [("made", number)], guard=CREATE, author="test").head
     all_plans = [("made", number) for number in (1, 2, 3)]
-    whole = merge(at_once, all_plans, guard=CREATE, author="test").head
+    whole = merge_plans(at_once, all_plans, guard=CREATE, author="test").head
     if whole is None:  # no shard measured anything at all
         assert last is None
         return
     assert last is not None
     assert last.content_hash == whole.content_hash
     assert render(load_state(one_by_one, last)) == render(load_state(at_once, whole))
-    assert merge(one_by_one, all_plans, guard=CREATE, author="test").commit is None
+    assert merge_plans(one_by_one, all_plans, guard=CREATE, author="test").commit is None
 
 
 @given(plans())

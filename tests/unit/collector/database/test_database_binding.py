@@ -14,7 +14,7 @@ from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import find_head
 from collector.database.measurement_rows import rows_of_part
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_measurements
 from collector.database.view import content_hash_of
 from collector.errors import BadInput
@@ -63,7 +63,7 @@ def store():
 
 
 def publish(store, *plans):
-    result = merge(store, plans or (("made", 1),), guard=CREATE, author="test")
+    result = merge_plans(store, plans or (("made", 1),), guard=CREATE, author="test")
     assert not result.damaged
     return result.commit
 
@@ -113,7 +113,7 @@ def forge(store, **changes):
 
 def refused(store, key, words=""):
     """A merge does not publish the shard, and says so in a line that names the key."""
-    result = merge(store, [("made", 1)], guard=CREATE, author="test")
+    result = merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     [reason] = [damage.reason for damage in result.damaged if damage.shard == "s1"]
     assert re.match(f"{re.escape(key)}.*{words}", reason) and "\n" not in reason
     assert "s1" not in set(load_state(store, result.head).measurements["shard"].to_pylist())

@@ -11,13 +11,13 @@ from collector.canonical import sha256_hex
 from collector.database.canaries import session_canaries
 from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.published import Published
 from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.measurement import CanaryReading
@@ -25,7 +25,7 @@ from collector.plan import CANARY_PLACES
 from collector.row import LATER_COLUMNS
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
-from jobs.status.quality_lines import quality_lines
+from jobs.status.quality_lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -111,8 +111,8 @@ def test_no_order_of_merging_decides_and_every_version_verifies():
         for one in PLANS:
             write_campaign(store, one)
         for number in order:
-            merge(store, [("made", number)], guard=CREATE, author="test")
-        assert verify(store) == []
+            merge_plans(store, [("made", number)], guard=CREATE, author="test")
+        assert find_problems(store) == []
         head = [*history(store)][0]
         trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
     assert trees[0] == trees[1]
@@ -124,7 +124,7 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed():
     store, plans = MemoryStore(), [*PLANS[:-1], alone]
     for one in plans:
         write_campaign(store, one)
-        merge(store, [one.name], guard=CREATE, author="test")
+        merge_plans(store, [one.name], guard=CREATE, author="test")
     head = find_head(store)
     known = answers(load_state(store, head), NPU.version_path)
     assert {case: found.is_doubted for case, found in known.items()} == {
@@ -137,7 +137,7 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed():
 def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none():
     store = MemoryStore()
     write_campaign(store, PLANS[0])
-    merge(store, [PLANS[0].name], guard=CREATE, author="test")
+    merge_plans(store, [PLANS[0].name], guard=CREATE, author="test")
     head = find_head(store)
     published = Published.of(store, head)
     (key,) = published.manifest.measurements
@@ -154,13 +154,15 @@ def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none(
 def test_the_quality_of_a_version_tells_its_devices():
     quality = quality_of(shown_version(state_of(*PLANS), NPU.version_path))
     assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
-    lines = [*quality_lines(quality)]
+    lines = [*version_quality_lines(quality)]
     assert "canaries    9 sessions on 9 devices, 1 unlike the others" in lines
     (told,) = [line.strip() for line in lines if "node-" in line]
     assert told.startswith("node-9 device 0: 1.0") and told.endswith("1 unlike the others")
     state = state_of(replace(PLANS[0], shards=[_bare(PLANS[0])]))
     bare = quality_of(shown_version(state, NPU.version_path))
-    assert bare.canaries == () and not any("canaries" in line for line in quality_lines(bare))
+    assert bare.canaries == () and not any(
+        "canaries" in line for line in version_quality_lines(bare)
+    )
 
 
 def _bare(made: MadePlan) -> MadeShard:

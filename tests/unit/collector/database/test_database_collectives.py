@@ -14,11 +14,11 @@ from collector.collective_case import CollectiveCase
 from collector.database.commits import find_head
 from collector.database.intervals import intervals_of
 from collector.database.layout import collective_folder, is_collective_file
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
-from collector.database.pull import pull
+from collector.database.pull import pull_version
 from collector.database.state import State
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.measurement import Outcome
 from collector.record import CaseRecord
@@ -61,8 +61,8 @@ def made(
 
 def merged(store: MemoryStore, plan: MadePlan) -> None:
     write_campaign(store, plan)
-    merge(store, [plan.name], guard=CREATE, author="test")
-    assert verify(store) == []  # which renders only what a commit touched
+    merge_plans(store, [plan.name], guard=CREATE, author="test")
+    assert find_problems(store) == []  # which renders only what a commit touched
 
 
 def rows_of(store: MemoryStore, tmp_path: Path, name: str = "hcom_allReduce_.csv") -> list[Row]:
@@ -70,7 +70,7 @@ def rows_of(store: MemoryStore, tmp_path: Path, name: str = "hcom_allReduce_.csv
     assert commit is not None
     target = tmp_path / f"tree-{commit.number}"
     if not target.exists():
-        pull(store, commit, target)
+        pull_version(store, commit, target)
     path = target / FOLDER / name
     return list(csv.DictReader(io.StringIO(path.read_text()))) if path.exists() else []
 

@@ -13,19 +13,19 @@ import pytest
 from collector.database.columns import AVERAGE_DURATION
 from collector.database.commits import history
 from collector.database.intervals import intervals_of
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.query import answers, best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.measurement import Outcome
 from collector.record import CaseRecord
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
-from jobs.status.quality_lines import quality_lines
+from jobs.status.quality_lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -103,10 +103,10 @@ def test_the_quality_of_a_version_counts_cases_by_the_gate_that_holds_them_back(
     state = state_of(plan(1, hosted), plan(2, hosted))
     quality = quality_of(shown_version(state, NPU.version_path))
     assert quality.refused == {"host time": 2 * _HALF}
-    assert "refused     280 cases by host time" in [*quality_lines(quality)]
+    assert "refused     280 cases by host time" in [*version_quality_lines(quality)]
     clean = quality_of(shown_version(state_of(plan(1, device), plan(2, device)), NPU.version_path))
     assert clean.refused == {}
-    assert not any(line.startswith("refused") for line in quality_lines(clean))
+    assert not any(line.startswith("refused") for line in version_quality_lines(clean))
 
 
 def test_kernels_that_show_their_work_are_shown():
@@ -162,8 +162,8 @@ def test_no_order_of_merging_decides_and_every_version_verifies():
         for number in (1, 2):
             write_campaign(store, plan(number, hosted))
         for number in order:
-            merge(store, [("made", number)], guard=CREATE, author="test")
-        assert verify(store) == []
+            merge_plans(store, [("made", number)], guard=CREATE, author="test")
+        assert find_problems(store) == []
         head = [*history(store)][0]
         trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
     assert trees[0] == trees[1]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import find_head
-from collector.database.merge import CREATE, MergeResult, merge
+from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.plans import Damage
 from collector.database.query import held_shards
 from collector.database.snapshot import load_state
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.view import render
 from collector.errors import BadInput
 from collector.store.base import Store
@@ -42,7 +42,7 @@ def shard(name: str, *records: int, is_committed: bool = True) -> MadeShard:
 
 def publish(store: Store, *numbers: int, **options: object) -> MergeResult:
     names = [("made", number) for number in numbers]
-    return merge(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
+    return merge_plans(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
 
 
 def published(store: Store) -> frozenset[str]:
@@ -68,7 +68,7 @@ def test_a_damaged_shard_is_named_and_all_others_are_published(key: str, harm: s
     assert (damage.campaign, damage.plan, damage.shard) == ("made", 1, "bad")
     assert "campaigns/made/" in damage.reason and "\n" not in str(damage)
     assert result.missing == ()
-    assert verify(store) == []
+    assert find_problems(store) == []
     rows = render(load_state(store, result.commit))[f"{PATH}/Add.csv"].rows
     assert rows == (2 if key == TABLE else 4)  # the cases of a table that can be read have a row
 

@@ -15,9 +15,9 @@ from collector.database.commits import (
     hint_head,
     read_commit,
 )
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_manifest
-from collector.database.verify import of_other_editions, verify
+from collector.database.verify import find_problems, of_other_editions
 from collector.database.view import EDITION, content_hash_of, render
 from collector.store import open_store
 from collector.store.base import Store
@@ -41,7 +41,7 @@ def publish(store: Store, number: int) -> None:
     shard = MadeShard(f"shard-{number}", records, [answered(records, 10.0 * number)])
     plan = MadePlan([shard], number=number, head_commit=number - 1)
     write_campaign(store, plan)
-    merge(store, [plan.name], guard=CREATE, author="test")
+    merge_plans(store, [plan.name], guard=CREATE, author="test")
 
 
 def shown_by_an_older_program(store: Store, *, edition: int | None = None) -> None:
@@ -91,23 +91,23 @@ def store() -> MemoryStore:
 
 def test_what_an_older_edition_showed_is_no_problem(store: MemoryStore) -> None:
     assert [read_commit(store, n).view_edition for n in (1, 2, 3)] == [1, 1, EDITION]
-    assert verify(store) == [] and of_other_editions(store) == 2
+    assert find_problems(store) == [] and of_other_editions(store) == 2
     newest = [read_commit(store, 3)]
-    assert verify(store, newest) == [] and of_other_editions(store, newest) == 0
+    assert find_problems(store, newest) == [] and of_other_editions(store, newest) == 0
 
 
 def test_what_a_later_edition_showed_is_none_either() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store, edition=EDITION + 1)
-    assert verify(store) == [] and of_other_editions(store) == 1
+    assert find_problems(store) == [] and of_other_editions(store) == 1
 
 
 def test_other_bytes_of_this_edition_do_not_follow_from_the_state() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store, edition=EDITION)
-    texts = [problem.text for problem in verify(store)]
+    texts = [problem.text for problem in find_problems(store)]
     assert any(text.endswith("Add.csv: it does not follow from the state") for text in texts)
     assert of_other_editions(store) == 0
 
@@ -116,7 +116,7 @@ def test_other_bytes_of_this_edition_do_not_follow_from_the_state() -> None:
 def test_a_damaged_csv_is_found_whoever_showed_it(store: MemoryStore, number: int) -> None:
     key = keys.snapshot(read_commit(store, number).snapshot) + CSV
     store.put(key, store.get(key)[:-1])
-    [problem] = verify(store)
+    [problem] = find_problems(store)
     assert (problem.commit, problem.key) == (number, key)
 
 
@@ -127,7 +127,7 @@ def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> Non
     where = keys.snapshot_manifest(commit.snapshot)
     store.put(where, readable_json(json.loads(store.get(where)) | {"content_hash": "0" * 64}))
     seal(store, commit, "0" * 64, None)
-    [problem] = verify(store)
+    [problem] = find_problems(store)
     assert problem.text.startswith(f"{keys.commit(1)}: it claims content 0000")
 
 
@@ -135,7 +135,7 @@ def test_a_new_edition_makes_no_version_and_the_next_merge_shows_all_of_it_anew(
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store)
-    assert merge(store, [("made", 1)], guard=CREATE, author="test").commit is None
+    assert merge_plans(store, [("made", 1)], guard=CREATE, author="test").commit is None
     publish(store, 2)
     head = find_head(store)
     assert head is not None and (head.number, head.view_edition) == (2, EDITION)

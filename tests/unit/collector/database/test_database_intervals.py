@@ -22,10 +22,10 @@ from collector.database.columns import (
 )
 from collector.database.commits import history
 from collector.database.intervals import intervals_of
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.state import State, join_all
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.view import render
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
@@ -133,8 +133,8 @@ def test_intervals_are_the_same_whatever_was_merged_first() -> None:
         for plan in plans:
             write_campaign(store, plan)
         for plan in order:
-            head = merge(store, [plan.name], guard=CREATE, author="test").head
-        assert head is not None and verify(store) == []
+            head = merge_plans(store, [plan.name], guard=CREATE, author="test").head
+        assert head is not None and find_problems(store) == []
     first, second = (next(iter(history(store))) for store in stores)
     assert first.content_hash == second.content_hash
 
@@ -145,7 +145,7 @@ def test_a_diff_says_how_many_cases_are_known_better(
     store = open_store(str(tmp_path))
     for plan in (measured(1, sigma=0.01), measured(2, sigma=0.01, count=20)):
         write_campaign(store, plan)
-        merge(store, [plan.name], guard=CREATE, author="test")
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
     diff_verb(1, 2, root=str(tmp_path))
     told = capsys.readouterr().out.splitlines()
     assert told[-2].startswith(f"interval {PATH}: 0 cases wider, 30 narrower; half of those")
@@ -157,7 +157,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     store = open_store(str(tmp_path))
     for plan in (measured(1, sigma=0.02), measured(2, sigma=0.02, count=20)):
         write_campaign(store, plan)
-        merge(store, [plan.name], guard=CREATE, author="test")
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
     quality_verb(1, root=str(tmp_path))
     alone = capsys.readouterr().out.splitlines()
     assert alone[0] == f"version     {PATH}"

@@ -20,9 +20,9 @@ from collector.database.commits import (
     read_commit,
     read_log,
 )
-from collector.database.merge import CREATE, MergeResult, merge
+from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.snapshot import load_state, read_manifest
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.errors import BadInput
 from collector.stack import Runtime
 from collector.store.base import Store
@@ -50,7 +50,7 @@ def plan(number: int) -> MadePlan:
 
 def publish(store: Store, number: int) -> MergeResult:
     write_campaign(store, plan(number))
-    return merge(store, [("made", number)], guard=CREATE, author="test")
+    return merge_plans(store, [("made", number)], guard=CREATE, author="test")
 
 
 def database(commits: int) -> MemoryStore:
@@ -132,7 +132,7 @@ def test_what_was_measured_comes_back_with_the_next_merge() -> None:
     lag(store, 2)
     wanted = read_commit(store, 3).content_hash
     store.delete(keys.commit(3))
-    again = merge(store, [("made", 3)], guard=CREATE, author="test")
+    again = merge_plans(store, [("made", 3)], guard=CREATE, author="test")
     assert again.commit is not None and again.commit.content_hash == wanted
 
 
@@ -255,7 +255,7 @@ def test_a_hint_that_is_nonsense_says_nothing_and_is_written_anew(hint: bytes) -
     wanted = store.get(keys.HEAD)
     store.put(keys.HEAD, hint)
     assert read_log(store).fault is None and find_head(store) == read_commit(store, 2)
-    assert merge(store, [("made", 2)], guard=CREATE, author="test").commit is None
+    assert merge_plans(store, [("made", 2)], guard=CREATE, author="test").commit is None
     assert store.get(keys.HEAD) == wanted
 
 
@@ -348,7 +348,7 @@ def test_a_damaged_leftover_of_a_killed_merge_is_written_anew() -> None:
     store = MemoryStore()
     store.put(left, b"PAR1 and no more")
     assert publish(store, 1).commit is not None
-    assert verify(store) == []
+    assert find_problems(store) == []
 
 
 def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
@@ -358,6 +358,6 @@ def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
     mul = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
     made = MadePlan([MadeShard("mul", mul, [answered(mul, 3.0)])], number=2, head_commit=1)
     write_campaign(store, made)
-    second = merge(store, [made.name], guard=CREATE, author="test").commit
-    assert second is not None and verify(store, [second]) == []
-    assert {problem.commit for problem in verify(store)} == {1}
+    second = merge_plans(store, [made.name], guard=CREATE, author="test").commit
+    assert second is not None and find_problems(store, [second]) == []
+    assert {problem.commit for problem in find_problems(store)} == {1}

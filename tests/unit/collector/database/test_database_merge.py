@@ -10,10 +10,10 @@ import pytest
 
 from collector import keys
 from collector.database.commits import find_head, history, read_commit
-from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge
+from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge_plans
 from collector.database.query import answers
 from collector.database.snapshot import load_state, read_manifest
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.view import EDITION, render
 from collector.errors import BadInput, NotFound, OpmeterError
 from collector.measurement import Outcome
@@ -59,7 +59,7 @@ def publish(store: Store, *plans: MadePlan, **options: object) -> MergeResult:
     for plan in plans:
         write_campaign(store, plan)
     names = [plan.name for plan in plans]
-    return merge(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
+    return merge_plans(store, names, guard=CREATE, author="test", **options)  # type: ignore[arg-type]
 
 
 def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
@@ -75,13 +75,13 @@ def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
     counts = {"cases": 4, "measurements": 4, "added_measurements": 4, "files": 1}
     assert commit.counts == {**counts, "view_edition": EDITION}
     assert [plan.number for plan in commit.plans] == [1]
-    assert verify(store) == []
+    assert find_problems(store) == []
 
 
 def test_a_merge_of_what_is_known_makes_no_commit() -> None:
     store = MemoryStore()
     first = publish(store, made())
-    again = merge(store, [("made", 1)], guard=CREATE, author="test")
+    again = merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     assert again.commit is None and again.added_measurements == 0
     assert again.head == first.commit
     assert len(list(store.list(keys.COMMITS))) == 1
@@ -100,7 +100,7 @@ def test_a_later_merge_writes_only_new_measurements_and_copies_unchanged_files()
     manifest = read_manifest(store, read_commit(store, 2))
     assert len(manifest.measurements) == 2
     assert set(manifest.tree) == {f"{PATH}/Add.csv", f"{PATH}/Mul.csv"}
-    assert verify(store) == []
+    assert find_problems(store) == []
 
 
 def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
@@ -110,7 +110,7 @@ def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
     held = publish(store, plan)
     assert held.commit is None and held.head is None
     assert held.missing == (("made", 1, "late"),)
-    allowed = merge(store, [plan.name], guard=CREATE, author="test", allow_missing=True)
+    allowed = merge_plans(store, [plan.name], guard=CREATE, author="test", allow_missing=True)
     assert allowed.commit is not None and allowed.missing == held.missing
     rows = {p: entry.rows for p, entry in read_manifest(store, allowed.commit).tree.items()}
     assert rows == {f"{PATH}/Add.csv": 4, f"{PATH}/Mul.csv": 1}  # an unmeasured case has a row
@@ -129,14 +129,14 @@ def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
     newer = made(2, mean_us=99.0, head_commit=1, stack=other)
     with pytest.raises(BadInput, match="they differ in details.*--supersede-stack"):
         publish(store, newer)
-    result = merge(store, [newer.name], guard=CREATE, author="test", supersede_stack=True)
+    result = merge_plans(store, [newer.name], guard=CREATE, author="test", supersede_stack=True)
     assert result.commit is not None
     version = load_state(store, result.commit).versions[PATH]
     assert version.shown_stack == other
     csv = store.get(keys.snapshot(result.commit.snapshot) + f"{PATH}/Add.csv").decode()
     assert "99.000000" in csv and "10.000000" not in csv
-    assert merge(store, [("made", 1)], guard=CREATE, author="test").commit is None
-    assert verify(store) == []
+    assert merge_plans(store, [("made", 1)], guard=CREATE, author="test").commit is None
+    assert find_problems(store) == []
 
 
 def test_a_stack_that_was_superseded_does_not_stand_in_the_way_of_later_plans() -> None:
@@ -169,7 +169,7 @@ def test_measurements_of_another_runtime_are_refused(first: Runtime, then: Runti
 
 def test_a_plan_that_is_not_there_is_named() -> None:
     with pytest.raises(BadInput, match="campaign 'made' has no plan 7 at memory:"):
-        merge(MemoryStore(), [("made", 7)], guard=CREATE, author="test")
+        merge_plans(MemoryStore(), [("made", 7)], guard=CREATE, author="test")
 
 
 def test_a_failed_measurement_never_displaces_a_good_one() -> None:
@@ -202,7 +202,7 @@ def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> No
     results: list[MergeResult] = []
 
     def publish_plan(number: int) -> None:
-        results.append(merge(store, [("made", number)], guard=CREATE, author="test"))
+        results.append(merge_plans(store, [("made", number)], guard=CREATE, author="test"))
 
     threads = [threading.Thread(target=publish_plan, args=(n,)) for n in (2, 3)]
     for thread in threads:
@@ -214,16 +214,16 @@ def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> No
     head = find_head(plain)
     assert head is not None and head.counts["measurements"] == 4 + 1 + 4
     assert {plan.number for plan in load_state(plain, head).plans} == {1, 2, 3}
-    assert verify(plain) == []
+    assert find_problems(plain) == []
 
 
 def test_a_lease_is_asked_for_before_the_commit_and_recorded() -> None:
     store = MemoryStore()
     write_campaign(store, made())
     with pytest.raises(OpmeterError, match="the lease was lost before commit 1"):
-        merge(store, [("made", 1)], guard=Guard("lease", lambda: False), author="test")
+        merge_plans(store, [("made", 1)], guard=Guard("lease", lambda: False), author="test")
     assert find_head(store) is None
-    result = merge(store, [("made", 1)], guard=Guard("lease", lambda: True), author="test")
+    result = merge_plans(store, [("made", 1)], guard=Guard("lease", lambda: True), author="test")
     assert result.commit is not None and result.commit.guard == "lease"
 
 
@@ -239,7 +239,7 @@ def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
             super().put(key, data)
             if self.others_turn and key.endswith("manifest.json"):
                 self.others_turn = False
-                merge(self.store, [("made", 1)], guard=CREATE, author="other")
+                merge_plans(self.store, [("made", 1)], guard=CREATE, author="other")
 
         def create(self, key: str, data: bytes) -> None:
             self.store.put(key, data)
@@ -248,7 +248,9 @@ def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
     write_campaign(plain, made(1))
     write_campaign(plain, made(2))
     store = Overwriting(plain)
-    result = merge(store, [("made", 2)], guard=SINGLE_WRITER, author="test", sleep=lambda _: None)
+    result = merge_plans(
+        store, [("made", 2)], guard=SINGLE_WRITER, author="test", sleep=lambda _: None
+    )
     assert result.commit is not None and result.commit.number == 2
     assert [c.author for c in history(plain)] == ["test", "other"]
     assert result.commit.counts["measurements"] == 8
@@ -375,7 +377,7 @@ def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
             write_campaign(store, plan)
         for numbers in portions:
             plans = [("made", number) for number in numbers]
-            head = merge(store, plans, guard=CREATE, author="test").head
+            head = merge_plans(store, plans, guard=CREATE, author="test").head
         assert head is not None
         contents.add(head.content_hash)
     assert len(contents) == 1
@@ -388,10 +390,10 @@ def test_a_plan_whose_shards_all_came_with_a_later_one_makes_no_version() -> Non
     store = MemoryStore()
     for plan in (older, later):
         write_campaign(store, plan)
-    first = merge(store, [later.name], guard=CREATE, author="test").commit
+    first = merge_plans(store, [later.name], guard=CREATE, author="test").commit
     assert first is not None and [plan.number for plan in first.plans] == [2]
     for plans in ([older.name], [older.name, later.name]):
-        again = merge(store, plans, guard=CREATE, author="test")
+        again = merge_plans(store, plans, guard=CREATE, author="test")
         assert again.commit is None and again.head == first
     more = publish(store, made(3))
     assert more.commit is not None and more.added_measurements == len(RECORDS)
@@ -410,7 +412,7 @@ def substituting(number: int = 1, **tried: object) -> MadePlan:
 def test_what_ran_in_place_of_a_case_is_a_case_of_its_own() -> None:
     store = MemoryStore()
     result = publish(store, substituting())
-    assert result.commit is not None and verify(store) == []
+    assert result.commit is not None and find_problems(store) == []
     assert result.commit.counts["cases"] == 3 and result.commit.counts["measurements"] == 3
     state = load_state(store, result.commit)
     shown = answers(state, PATH)
@@ -429,7 +431,7 @@ def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
     session = {RECORDS[0].case_id: Tried(7.5, ran="Add", state="static")}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
     shown = answers(load_state(store, result.commit), PATH)
-    assert len(shown) == 2 and verify(store) == []
+    assert len(shown) == 2 and find_problems(store) == []
     ran = as_ran(RECORDS[0], "Add", "static", "AI_VECTOR_CORE")
     assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
 
@@ -438,7 +440,7 @@ def test_the_tensors_that_were_recorded_are_those_of_its_case() -> None:
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(7.5, ran="Add", recorded=OF_SEVEN)}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
-    assert verify(store) == []
+    assert find_problems(store) == []
     state = load_state(store, result.commit)
     ran = replace(RECORDS[0], cells={**RECORDS[0].cells, **dict(OF_SEVEN)})
     shown = answers(state, PATH)
@@ -455,7 +457,7 @@ def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:
     ran = as_ran(RECORDS[0], "Add", "dynamic", "AI_CPU")
     shown = answers(state, PATH)
     assert shown[ran.case_id].mean_us == 750.0 and not shown[RECORDS[0].case_id].is_good
-    assert render(state)[f"{PATH}/Add.csv"].rows == 2 and verify(store) == []
+    assert render(state)[f"{PATH}/Add.csv"].rows == 2 and find_problems(store) == []
 
 
 def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows() -> None:

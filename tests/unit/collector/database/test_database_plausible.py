@@ -6,7 +6,7 @@ import pytest
 
 from collector import keys
 from collector.database.measurement_rows import rows_of_part
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.view import render
@@ -40,7 +40,7 @@ def plan_of(product: Tried, number: int = 1) -> MadePlan:
 def publish(store: MemoryStore, *plans: MadePlan):
     for plan in plans:
         write_campaign(store, plan)
-    commit = merge(store, [p.name for p in plans], guard=CREATE, author="test").commit
+    commit = merge_plans(store, [p.name for p in plans], guard=CREATE, author="test").commit
     assert commit is not None
     return load_state(store, commit)
 
@@ -75,7 +75,7 @@ def test_it_displaces_nothing_good_whatever_its_rank():
 def test_a_merge_of_it_again_makes_no_commit():
     store = MemoryStore()
     publish(store, plan_of(Tried(0.001)))
-    again = merge(store, [("made", 1)], guard=CREATE, author="test")
+    again = merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     assert again.commit is None
 
 

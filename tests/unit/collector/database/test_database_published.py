@@ -9,9 +9,9 @@ from collector import keys
 from collector.database.columns import STACK_INTERVAL
 from collector.database.commits import Commit, find_head
 from collector.database.intervals import intervals_of
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.published import HeldShards, Published
-from collector.database.published_intervals import published_intervals
+from collector.database.published_intervals import known_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.errors import BadInput, DamagedObject
@@ -37,7 +37,7 @@ RECORDS = [add_record(rows) for rows in range(1, 9)]
 
 def merged(store: Store, made: MadePlan) -> Commit:
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
+    merge_plans(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
     head = find_head(store)
     assert head is not None
     return head
@@ -126,15 +126,15 @@ def test_the_intervals_that_rows_show_are_read_without_the_database():
     merged(store, MadePlan([MadeShard("s1", records, [answered(records, 7.0)])]))
     head = merged(store, MadePlan([MadeShard("s2", twice, [answered(twice, 7.1)])], number=2))
     published = Published.of(store, head)
-    found = published_intervals(published, PATH)
+    found = known_intervals(published, PATH)
     assert {case: one.sessions for case, one in found.items()} == {
         record.case_id: 2 if record in twice else 1 for record in records
     }
     known = intervals_of(load_state(store, head))[PATH].of.values()
     told = {(round(one.reach, 6), one.sessions) for one in known}
     assert {(round(one.reach, 6), one.sessions) for one in found.values()} <= told
-    assert published_intervals(published, "elsewhere") == {}
-    assert published_intervals(Published.of(store, None), PATH) == {}
+    assert known_intervals(published, "elsewhere") == {}
+    assert known_intervals(Published.of(store, None), PATH) == {}
 
 
 def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(monkeypatch):
@@ -147,7 +147,7 @@ def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(m
         head = merged(store, MadePlan([MadeShard("s1", RECORDS[:1], [answered(RECORDS[:1], 7.0)])]))
         return Published.of(store, head)
 
-    [known] = published_intervals(shown(), PATH).values()
+    [known] = known_intervals(shown(), PATH).values()
     assert known is not None and known.sessions == 1
     with pytest.raises(DamagedObject, match="rows with intervals are wanted"):
-        published_intervals(shown(**{STACK_INTERVAL[0]: "0"}), PATH)
+        known_intervals(shown(**{STACK_INTERVAL[0]: "0"}), PATH)

@@ -10,8 +10,8 @@ import pytest
 from collector import keys
 from collector.database.commits import Commit, find_head
 from collector.database.layout import UNKNOWN_INPUTS
-from collector.database.merge import CREATE, merge
-from collector.database.pull import MARKER, check_is_real, pull
+from collector.database.merge import CREATE, merge_plans
+from collector.database.pull import MARKER, check_is_real, pull_version
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.measurement import Library
@@ -46,7 +46,7 @@ def database(op_mapping: str | None = "a: 1\n") -> tuple[MemoryStore, Commit]:
     write_campaign(store, MadePlan([MadeShard("s", RECORDS, [tried])], op_mapping=op_mapping))
     cold = MadeShard("cold", RECORDS[:1], [answered(RECORDS[:1], 77.0)])
     write_campaign(store, MadePlan([cold], number=2, head_commit=1, cache="cold"))
-    merge(store, [("made", 1), ("made", 2)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1), ("made", 2)], guard=CREATE, author="test")
     head = find_head(store)
     assert head is not None
     return store, head
@@ -58,7 +58,7 @@ def read(target: Path, kernel: str) -> pd.DataFrame:
 
 def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: Path) -> None:
     store, head = database()
-    pulled = pull(store, head, tmp_path / "tree")
+    pulled = pull_version(store, head, tmp_path / "tree")
     assert (pulled.files, pulled.rows, pulled.without_mapping) == (3, 4, ())
     add = read(tmp_path / "tree", "Add")
     assert list(add["Input Shapes"]) == ['"1,64;1,64"', '"16"', '"2,64;2,64"']
@@ -77,10 +77,10 @@ def test_a_row_says_whose_kernel_answered_and_what_was_assumed(tmp_path: Path) -
     tried = dict(zip((r.case_id for r in records), (told, Tried(6.0)), strict=True))
     store = MemoryStore()
     write_campaign(store, MadePlan([MadeShard("s", records, [tried])]))
-    merge(store, [("made", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     head = find_head(store)
     assert head is not None
-    pull(store, head, tmp_path)
+    pull_version(store, head, tmp_path)
     add = read(tmp_path, "Add")
     assert add["MicroBench Library"].fillna("").tolist() == ["vllm-ascend", ""]
     assert add["MicroBench Assumes"].fillna("").tolist() == ["rows all over the table", ""]
@@ -89,7 +89,7 @@ def test_a_row_says_whose_kernel_answered_and_what_was_assumed(tmp_path: Path) -
 
 def test_a_case_of_unknown_inputs_has_a_row_where_consumers_do_not_look(tmp_path: Path) -> None:
     store, head = database()
-    pull(store, head, tmp_path)
+    pull_version(store, head, tmp_path)
     assert not (tmp_path / PATH / "Gelu.csv").exists()
     text = (tmp_path / PATH / UNKNOWN_INPUTS / "Gelu.csv").read_text()
     assert text.splitlines()[1].startswith("dynamic,AI_VECTOR_CORE,N/A,DT_BF16")
@@ -111,10 +111,10 @@ def test_a_consumer_reads_the_rows_beside_one_whose_inputs_are_unknown(
     store = MemoryStore()
     shard = MadeShard("s", records, [answered(records, 5.0)])
     write_campaign(store, MadePlan([shard]))
-    merge(store, [("made", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     head = find_head(store)
     assert head is not None
-    pulled = pull(store, head, tmp_path / "tree", **kept)
+    pulled = pull_version(store, head, tmp_path / "tree", **kept)
     seen = Consumer(tmp_path / "tree" / PATH).everything()
     assert seen == {"Add": {((1, 64), (1, 64)): 5.0, ((2, 64), (2, 64)): 5.0 + len(UNREADABLE) + 1}}
     assert pulled.rows == len({r.case_id for r in records})
@@ -128,10 +128,10 @@ def test_cells_of_any_text_come_through_a_campaign_as_its_source_wrote_them(tmp_
     store = MemoryStore()
     shard = MadeShard("s", [record], [{record.case_id: Tried(5.0)}])
     write_campaign(store, MadePlan([shard]))
-    merge(store, [("made", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     head = find_head(store)
     assert head is not None
-    pull(store, head, tmp_path / "tree")
+    pull_version(store, head, tmp_path / "tree")
     path = tmp_path / "tree" / PATH / "Add.csv"
     (row,) = read_kernel_file(path).rows
     (seen,) = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
@@ -140,19 +140,19 @@ def test_cells_of_any_text_come_through_a_campaign_as_its_source_wrote_them(tmp_
 
 def test_a_missing_op_mapping_is_told(tmp_path: Path) -> None:
     store, head = database(op_mapping=None)
-    assert pull(store, head, tmp_path).without_mapping == (PATH,)
+    assert pull_version(store, head, tmp_path).without_mapping == (PATH,)
 
 
 def test_empty_durations_can_be_left_out(tmp_path: Path) -> None:
     store, head = database()
-    pulled = pull(store, head, tmp_path, prune_empty=True)
+    pulled = pull_version(store, head, tmp_path, prune_empty=True)
     assert pulled.rows == 2
     assert read(tmp_path, "Add")["Average Duration(us)"].tolist() == [5.0, 6.0]
 
 
 def test_the_other_cache_state_can_be_shown(tmp_path: Path) -> None:
     store, head = database()
-    pull(store, head, tmp_path, cache="cold")
+    pull_version(store, head, tmp_path, cache="cold")
     durations = read(tmp_path, "Add")["Average Duration(us)"]
     assert durations[0] == 77.0 and durations.isna().tolist() == [False, True, True]
 
@@ -160,8 +160,8 @@ def test_the_other_cache_state_can_be_shown(tmp_path: Path) -> None:
 def test_a_pull_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     store, head = database()
     target = tmp_path / "tree"
-    pull(store, head, target, prune_empty=True)
-    pull(store, head, target)
+    pull_version(store, head, target, prune_empty=True)
+    pull_version(store, head, target)
     assert len(read(target, "Add")) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
 
@@ -169,10 +169,10 @@ def test_a_pull_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mine.txt", f"{PATH}/Mul.csv", f"{PATH}/Add.csv"])
 def test_what_somebody_put_into_a_pulled_folder_is_kept(tmp_path: Path, name: str) -> None:
     store, head = database()
-    pull(store, head, tmp_path)
+    pull_version(store, head, tmp_path)
     (tmp_path / name).write_text("mine")
     with pytest.raises(BadInput, match=f"{name}: it was added or changed after the last pull"):
-        pull(store, head, tmp_path)
+        pull_version(store, head, tmp_path)
     assert (tmp_path / name).read_text() == "mine"
 
 
@@ -180,19 +180,19 @@ def test_a_folder_that_no_pull_made_is_refused(tmp_path: Path) -> None:
     store, head = database()
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(BadInput, match="no earlier pull made it"):
-        pull(store, head, tmp_path)
+        pull_version(store, head, tmp_path)
     with pytest.raises(BadInput, match="a folder is wanted"):
-        pull(store, head, tmp_path / "notes")
+        pull_version(store, head, tmp_path / "notes")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_a_damaged_snapshot_leaves_the_earlier_pull_untouched(tmp_path: Path) -> None:
     store, head = database()
-    pull(store, head, tmp_path)
+    pull_version(store, head, tmp_path)
     key = keys.snapshot(head.snapshot) + f"{PATH}/Add.csv"
     store.put(key, store.get(key).replace(b"5.0", b"4.0"))
     with pytest.raises(BadInput, match="changed after it was written"):
-        pull(store, head, tmp_path)
+        pull_version(store, head, tmp_path)
     assert read(tmp_path, "Add")["Average Duration(us)"][0] == 5.0
     assert (tmp_path / MARKER).exists()
 
@@ -208,4 +208,4 @@ def test_a_marker_that_cannot_be_read_is_not_taken_for_that_of_a_real_runtime(
     with pytest.raises(BadInput, match=MARKER):
         check_is_real(version)
     with pytest.raises(BadInput, match=MARKER):
-        pull(*database(), tmp_path)
+        pull_version(*database(), tmp_path)

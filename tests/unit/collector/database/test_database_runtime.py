@@ -8,7 +8,7 @@ import pytest
 from collector import keys
 from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
 from collector.database.measurement_rows import rows_of_part
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import manifest_from_json
 from collector.errors import BadInput
 from collector.plan import plan_from_json
@@ -38,7 +38,7 @@ def store() -> MemoryStore:
 
 
 def published(store: MemoryStore) -> Commit:
-    merge(store, [("made", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     return read_commit(store, 1)
 
 

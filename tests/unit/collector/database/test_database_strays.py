@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from collector import keys
 from collector.database.commits import find_head, read_commit
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.strays import find_strays
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.store.base import Store
 from collector.store.memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -28,7 +28,7 @@ def publish(store: Store, number: int) -> None:
     shard = MadeShard(f"shard-{number}", RECORDS, [answered(RECORDS, 10.0)])
     made = MadePlan([shard], number=number, head_commit=number - 1, op_mapping="a: 1\n")
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test")
+    merge_plans(store, [made.name], guard=CREATE, author="test")
 
 
 @pytest.fixture
@@ -76,10 +76,10 @@ def test_strays_are_listed_and_harm_nothing(store: MemoryStore) -> None:
     for key in STRAYS:
         store.put(key, b"mine")
     assert {stray.key for stray in find_strays(store)} == set(STRAYS)
-    assert verify(store) == []
+    assert find_problems(store) == []
     publish(store, 2)
     assert find_head(store) == read_commit(store, 2)
-    assert verify(store) == [] and {stray.key for stray in find_strays(store)} == set(STRAYS)
+    assert find_problems(store) == [] and {stray.key for stray in find_strays(store)} == set(STRAYS)
 
 
 def test_what_no_version_names_is_listed(store: MemoryStore) -> None:
@@ -126,6 +126,6 @@ def test_a_hint_that_is_damaged_is_listed_until_it_is_written_anew(
     turned = whole.replace(b'"number":', b'"numbes":')
     store.put(keys.HEAD, turned if damage is None else damage)
     assert [stray.key for stray in find_strays(store)] == [keys.HEAD]
-    assert verify(store) == []
+    assert find_problems(store) == []
     store.put(keys.HEAD, whole)
     assert find_strays(store) == []

@@ -13,10 +13,10 @@ import pytest
 from collector import keys
 from collector.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, history, read_commit
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.shown import Shown, shown_after
 from collector.database.snapshot import load_state, read_manifest, read_measurements
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.database.view import content_hash, content_hash_of, render
 from collector.manifest import (
     StoredObject,
@@ -64,14 +64,14 @@ def database(second_us: float = 20.0) -> MemoryStore:
         shard = MadeShard(f"shard-{number}", records, sessions[2 - number :])
         plan = MadePlan([shard], number=number, head_commit=number - 1, op_mapping="a: 1\n")
         write_campaign(store, plan)
-        merge(store, [plan.name], guard=CREATE, author="test")
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
     return store
 
 
 def test_an_undamaged_database_has_no_problems(store: MemoryStore) -> None:
-    assert verify(store) == []
-    assert verify(store, [read_commit(store, 1)]) == []
-    assert verify(MemoryStore()) == []
+    assert find_problems(store) == []
+    assert find_problems(store, [read_commit(store, 1)]) == []
+    assert find_problems(MemoryStore()) == []
 
 
 def flip_a_byte_in_a_csv(store: MemoryStore, commit: Commit) -> None:
@@ -268,19 +268,19 @@ def forget_measurements(store: MemoryStore, commit: Commit) -> None:
 )
 def test_damage_is_found_where_it_is(store: MemoryStore, damage: Damage, told: str) -> None:
     damage(store, read_commit(store, 2))
-    problems = verify(store)
+    problems = find_problems(store)
     assert any(told in problem.text for problem in problems), problems
     assert {problem.commit for problem in problems} == {2}
 
 
 def test_a_plan_that_was_changed_is_told_once_whatever_shards_it_has(store: MemoryStore) -> None:
     edit_a_plan(store, read_commit(store, 2))
-    assert [problem.key for problem in verify(store)] == [keys.plan("made", 2)]
+    assert [problem.key for problem in find_problems(store)] == [keys.plan("made", 2)]
 
 
 def test_a_commit_missing_in_the_middle_is_found(store: MemoryStore) -> None:
     store.delete(keys.commit(1))
-    [problem] = verify(store)
+    [problem] = find_problems(store)
     assert (problem.commit, problem.text) == (1, "db/commits/00000001.json: it is missing")
 
 
@@ -311,7 +311,7 @@ def test_of_two_commits_that_do_not_follow_the_one_that_was_changed_is_named(
     harm(store, number)
     if hint == "gone":
         store.delete(keys.HEAD)
-    [problem] = verify(store)
+    [problem] = find_problems(store)
     assert (problem.commit, problem.key) == (number, keys.commit(number))
     assert told in problem.text and problem.text.endswith("was changed after it was written")
 
@@ -324,7 +324,7 @@ def recorded() -> MemoryStore:
         shard = MadeShard(f"shard-{number}", records, [answered(records, 5.0)])
         made = MadePlan([shard], number=number, head_commit=number - 1, raw=b"recorded")
         write_campaign(store, made)
-        merge(store, [made.name], guard=CREATE, author="test")
+        merge_plans(store, [made.name], guard=CREATE, author="test")
     return store
 
 
@@ -340,12 +340,12 @@ def test_what_the_profiler_recorded_is_read_unless_it_is_left_out(
     harm: Callable[[MemoryStore, str], None], told: str, spell: Callable[..., str]
 ) -> None:
     store = recorded()
-    assert verify(store) == []
+    assert find_problems(store) == []
     key = spell("made", "shard-2", "attempt-1", 0)
     harm(store, key)
-    [problem] = verify(store)
+    [problem] = find_problems(store)
     assert (problem.commit, problem.key) == (2, key) and told in problem.text
-    assert verify(store, with_raw=False) == []
+    assert find_problems(store, with_raw=False) == []
 
 
 def test_a_record_of_a_shard_that_is_not_published_is_nobodys_promise() -> None:
@@ -356,7 +356,7 @@ def test_a_record_of_a_shard_that_is_not_published_is_nobodys_promise() -> None:
     )
     write_campaign(store, made)
     store.put(keys.raw_summary("made", "shard-9", "attempt-1", 0), b"other")
-    assert verify(store) == []
+    assert find_problems(store) == []
 
 
 def test_every_object_is_read_once_however_many_commits_name_it(store: MemoryStore) -> None:
@@ -368,9 +368,9 @@ def test_every_object_is_read_once_however_many_commits_name_it(store: MemorySto
             head_commit=number - 1,
         )
         write_campaign(store, made)
-        merge(store, [made.name], guard=CREATE, author="test")
+        merge_plans(store, [made.name], guard=CREATE, author="test")
     counting = CountingStore(store)
-    assert verify(counting) == []
+    assert find_problems(counting) == []
     read = [key for verb, key in counting.calls if verb == "get"]
     again = {key for key in read if read.count(key) > 1}
     assert again <= {keys.HEAD, keys.commit(5)}  # the end of the log is found before it is walked
@@ -384,7 +384,7 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
     for number in range(1, 6):
         made = replace(random_plan(chance, number), op_mapping=f"a: {chance.randint(1, 2)}\n")
         write_campaign(store, made)
-        merge(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
+        merge_plans(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
     shown: Shown | None = None
     for commit in reversed(list(history(store))):
         manifest = read_manifest(store, commit)
@@ -397,4 +397,4 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
         }
         hashes = {path: file.sha256 for path, file in shown.files.items()}
         assert content_hash_of(state, hashes) == content_hash(state) == commit.content_hash
-    assert verify(store) == []
+    assert find_problems(store) == []

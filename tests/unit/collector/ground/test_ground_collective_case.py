@@ -7,7 +7,7 @@ from collector.collective import DTYPES, OPERATIONS, Collective
 from collector.collective_case import (
     CollectiveCase,
     checked_environment,
-    collective_case,
+    collective_case_of,
     is_collective,
 )
 from collector.errors import BadInput
@@ -43,7 +43,7 @@ def asked(draw: st.DrawFn) -> CollectiveCase:
 def test_a_collective_is_the_same_after_a_table(case: CollectiveCase) -> None:
     (read,) = read_table(write_table([case.record()]))
     assert is_collective(read.case.kernel_type)
-    assert collective_case(read.case) == case
+    assert collective_case_of(read.case) == case
 
 
 @given(asked(), asked())
@@ -81,13 +81,13 @@ def test_a_row_that_cannot_be_meant_is_refused_by_its_column(
     cells: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(BadInput, match=reason):
-        collective_case(changed(**cells).case)
+        collective_case_of(changed(**cells).case)
 
 
 def test_a_row_of_a_profile_says_what_it_lacks() -> None:
     case = case_from_cells("hcom_allReduce_", {"Input Shapes": "2048", "Input Data Types": "FLOAT"})
     with pytest.raises(BadInput, match="Runtime message_bytes is wanted"):
-        collective_case(case)
+        collective_case_of(case)
 
 
 def test_an_environment_has_its_names_in_order() -> None:

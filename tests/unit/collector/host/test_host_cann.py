@@ -8,7 +8,7 @@ import pytest
 
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY, cann_runtime, cann_version
 from collector.host.custom_opp import custom_opp_problem, with_custom_opp
-from collector.host.kernel_libraries import kernel_libraries
+from collector.host.kernel_libraries import find_kernel_libraries
 from collector.stack import Runtime
 
 pytestmark = pytest.mark.fast
@@ -87,12 +87,14 @@ def test_a_session_of_a_serving_stack_finds_the_operators_that_it_serves_with(in
     }
     assert custom_opp_problem(added) == ""
     assert with_custom_opp(added, "0.23.0") == {}
-    assert dict(kernel_libraries({}, "0.23.0"))["custom_opp"] == "custom_transformer-31f109ab3834"
+    assert (
+        dict(find_kernel_libraries({}, "0.23.0"))["custom_opp"] == "custom_transformer-31f109ab3834"
+    )
 
 
 def test_a_stack_that_does_not_serve_keeps_cann_s_own_operators(installed):
     assert with_custom_opp({}, "") == {}
-    assert "custom_opp" not in dict(kernel_libraries({}, ""))
+    assert "custom_opp" not in dict(find_kernel_libraries({}, ""))
 
 
 def test_what_the_user_named_comes_first_and_a_wrong_path_is_left_to_be_told(installed, tmp_path):
@@ -100,9 +102,9 @@ def test_what_the_user_named_comes_first_and_a_wrong_path_is_left_to_be_told(ins
     mine.mkdir()
     named = {"ASCEND_CUSTOM_OPP_PATH": f"{mine}:"}
     assert with_custom_opp(named, "0.23.0") == {"LD_LIBRARY_PATH": f"{mine}/op_api/lib"}
-    assert dict(kernel_libraries(named, "0.23.0"))["custom_opp"] == "mine-unread"
+    assert dict(find_kernel_libraries(named, "0.23.0"))["custom_opp"] == "mine-unread"
     both = {"ASCEND_CUSTOM_OPP_PATH": f"{mine}:{installed}"}
-    found = dict(kernel_libraries(both, "0.23.0"))["custom_opp"]
+    found = dict(find_kernel_libraries(both, "0.23.0"))["custom_opp"]
     assert found == "mine-unread,custom_transformer-31f109ab3834"
     wrong = {"ASCEND_CUSTOM_OPP_PATH": "/nowhere"}
     assert with_custom_opp(wrong, "0.23.0") == {}
@@ -116,7 +118,7 @@ def test_what_lacks_is_told_with_where_an_installed_release_has_it(installed):
 def test_an_extension_of_the_same_version_built_otherwise_is_another_stack_s(installed):
     package = installed.parents[2]
     (package / "vllm_ascend_C.cpython-311-x86_64-linux-gnu.so").write_bytes(b"built here")
-    assert dict(kernel_libraries({}, "0.23.0"))["vllm_ascend"] == "af79a631e4af"
+    assert dict(find_kernel_libraries({}, "0.23.0"))["vllm_ascend"] == "af79a631e4af"
 
 
 @pytest.mark.parametrize(
@@ -137,12 +139,15 @@ def test_atb_is_told_by_its_version_and_its_library(tmp_path, info, name):
     (home / "lib" / "libatb.so").write_bytes(b"a library")
     if info is not None:
         (tmp_path / "latest" / "version.info").write_text(info)
-    assert dict(kernel_libraries({"ATB_HOME_PATH": f"{home}/"}, ""))["atb"] == f"{name}31f109ab3834"
+    assert (
+        dict(find_kernel_libraries({"ATB_HOME_PATH": f"{home}/"}, ""))["atb"]
+        == f"{name}31f109ab3834"
+    )
 
 
 def test_no_atb_is_told_where_none_is_set_up():
-    assert "atb" not in dict(kernel_libraries({"ATB_HOME_PATH": " "}, ""))
-    assert dict(kernel_libraries({"ATB_HOME_PATH": "/"}, ""))["atb"] == "unread"
+    assert "atb" not in dict(find_kernel_libraries({"ATB_HOME_PATH": " "}, ""))
+    assert dict(find_kernel_libraries({"ATB_HOME_PATH": "/"}, ""))["atb"] == "unread"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")

@@ -10,8 +10,8 @@ from collector.quality.gate_names import OTHER, doubt_of, gate_of
 from collector.quality.gates import doubts, implausible, outworked
 from collector.quality.hidden_work import HiddenWork
 from collector.quality.modes import two_modes
-from collector.quality.trend import trend
-from collector.quality.unit_mistake import unit_mistake
+from collector.quality.trend import find_trend
+from collector.quality.unit_mistake import find_unit_mistake
 
 pytestmark = pytest.mark.fast
 
@@ -28,7 +28,7 @@ def _ok(mean_us: float) -> str:
         (_ok(float("nan")), "no duration"),
         (outworked(5, {"aiv_time(us)": 50}), "cores at work"),
         (HiddenWork(40, 60, 60, 0.0).fault, "host time"),
-        (unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
+        (find_unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
         ("a release to come says so", OTHER),
     ],
 )
@@ -52,7 +52,7 @@ def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
         (doubt(Disturbance(9, 0, 0.3, 0.1, 4)), ["disturbed"]),
         (doubt(Disturbance(9, 1, 0.3, 0, 4)), ["disturbed"]),
         ([str(two_modes([10.0, 10.1, 10.2, 15.0, 15.1, 15.3] * 8))], ["two modes"]),
-        ([trend([10.0] * 20 + [20.0] * 20)], ["trend"]),
+        ([find_trend([10.0] * 20 + [20.0] * 20)], ["trend"]),
         ([f"{DRIFTED}: its canaries took"], ["drift"]),
         (["canaries: Add took 1.06 times as long"], ["canaries"]),
     ],

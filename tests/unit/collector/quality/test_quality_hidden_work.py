@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, hidden_work, may_hide
+from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work, may_hide
 
 _FLOPS_PER_US = 400e6
 _BYTES_PER_US = 2e6
@@ -24,7 +24,7 @@ def _timed(curve: WorkCurve, duration_us) -> WorkCurve:
 
 
 def test_a_kernel_shows_its_work():
-    found = hidden_work(_products())
+    found = find_hidden_work(_products())
     assert found is not None
     assert found.shown_share > 1 and found.fault == ""
 
@@ -33,7 +33,7 @@ def test_a_kernel_shows_its_work():
 def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us):
     curve = _products()
     noise = np.random.default_rng(1).normal(1, 0.05, len(curve.duration_us))
-    found = hidden_work(_timed(curve, np.maximum(curve.duration_us, host_us * noise)))
+    found = find_hidden_work(_timed(curve, np.maximum(curve.duration_us, host_us * noise)))
     assert found is not None
     assert found.shown_share < LEAST_SHARE / 2
     assert found.fault.startswith("host time: ") and found.base_us == pytest.approx(host_us, 0.1)
@@ -42,7 +42,7 @@ def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us
 @pytest.mark.parametrize("constant_us", [60, 150])
 def test_what_a_device_does_first_hides_nothing_however_long_it_is(constant_us):
     curve = _products()
-    found = hidden_work(_timed(curve, curve.duration_us + constant_us))
+    found = find_hidden_work(_timed(curve, curve.duration_us + constant_us))
     assert found is not None
     assert found.fault == ""
 
@@ -52,7 +52,7 @@ def test_cores_that_fill_side_by_side_are_no_host():
     cores = np.repeat(np.arange(1.0, 101), 30)
     waves = np.tile(np.arange(1.0, 31), 100)
     tiles = np.where(waves == 1, cores, cores + 100 * (waves - 1))
-    found = hidden_work(WorkCurve(tiles, tiles, 60 * np.ceil(tiles / 100)))
+    found = find_hidden_work(WorkCurve(tiles, tiles, 60 * np.ceil(tiles / 100)))
     assert found is None or found.fault == ""
 
 
@@ -61,16 +61,16 @@ def test_a_slow_path_of_the_smallest_cases_is_no_host():
     curve = _products()
     is_small = curve.operations < 1e8
     slow_us = np.where(is_small, np.maximum(curve.duration_us, 60), curve.duration_us)
-    found = hidden_work(_timed(curve, slow_us))
+    found = find_hidden_work(_timed(curve, slow_us))
     assert found is None or found.fault == ""
 
 
 def test_units_of_work_do_not_count():
     curve = _products()
     slow = np.maximum(curve.duration_us, 60)
-    found = hidden_work(_timed(curve, slow))
+    found = find_hidden_work(_timed(curve, slow))
     assert found is not None
-    other = hidden_work(WorkCurve(curve.operations * 1e-12, curve.traffic * 8, slow))
+    other = find_hidden_work(WorkCurve(curve.operations * 1e-12, curve.traffic * 8, slow))
     assert other is not None and other.shown_share == pytest.approx(found.shown_share)
 
 
@@ -78,15 +78,15 @@ def test_an_operator_without_arithmetic_is_judged_by_its_bytes():
     traffic = 2.0 ** np.random.default_rng(5).uniform(4, 36, 3000)
     work_us = traffic / _BYTES_PER_US
     moved = WorkCurve(np.zeros_like(traffic), traffic, 3 + work_us)
-    assert (found := hidden_work(moved)) is not None and found.fault == ""
-    hosted = hidden_work(_timed(moved, np.maximum(moved.duration_us, 60)))
+    assert (found := find_hidden_work(moved)) is not None and found.fault == ""
+    hosted = find_hidden_work(_timed(moved, np.maximum(moved.duration_us, 60)))
     assert hosted is not None and hosted.fault
 
 
 @pytest.mark.parametrize("count", [0, 1, 30])
 def test_few_cases_tell_nothing(count):
     curve = _products(count)
-    assert hidden_work(_timed(curve, np.full(count, 60.0))) is None
+    assert find_hidden_work(_timed(curve, np.full(count, 60.0))) is None
 
 
 def test_small_launches_alone_tell_nothing():
@@ -94,7 +94,7 @@ def test_small_launches_alone_tell_nothing():
     curve = _products()
     small = curve.operations < 1e6
     flat = WorkCurve(curve.operations[small], curve.traffic[small], np.full(small.sum(), 3.0))
-    found = hidden_work(flat)
+    found = find_hidden_work(flat)
     assert found is None or found.fault == ""
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from collector.quality.trend import trend
+from collector.quality.trend import find_trend
 
 pytestmark = pytest.mark.fast
 
@@ -17,26 +17,26 @@ def wobbling(number, count, share=0.02, drift=0.0):
 
 @pytest.mark.parametrize("count", [24, 30, 100, 300])
 def test_noise_alone_is_no_trend(count):
-    assert not any(trend(wobbling(number, count, share=0.3)) for number in range(300))
+    assert not any(find_trend(wobbling(number, count, share=0.3)) for number in range(300))
 
 
 @pytest.mark.parametrize(("count", "drift"), [(30, 0.3), (100, 0.12), (300, -0.12)])
 def test_a_clock_that_changes_is_told(count, drift):
-    told = [trend(wobbling(number, count, drift=drift)) for number in range(100)]
+    told = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
     assert all(told)
     assert told[0].startswith("trend: the last third of the repeats takes ")
 
 
 def test_a_cache_that_has_not_settled_is_told():
-    assert "takes 0.5 x as long" in trend([200.0] * 40 + [100.0] * 60)
+    assert "takes 0.5 x as long" in find_trend([200.0] * 40 + [100.0] * 60)
 
 
 def test_little_and_few_are_no_trend():
-    assert trend(wobbling(1, 1000, share=0.001, drift=0.04)) == ""  # sure, and too little
-    assert trend([100.0] * 11 + [200.0] * 12) == ""
-    assert trend([]) == ""
+    assert find_trend(wobbling(1, 1000, share=0.001, drift=0.04)) == ""  # sure, and too little
+    assert find_trend([100.0] * 11 + [200.0] * 12) == ""
+    assert find_trend([]) == ""
 
 
 def test_steps_of_a_clock_are_no_trend():
     draw = random.Random(3)
-    assert trend([draw.choice((1.04, 1.06, 1.08)) for _ in range(300)]) == ""
+    assert find_trend([draw.choice((1.04, 1.06, 1.08)) for _ in range(300)]) == ""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.quality.unit_mistake import may_be_mistaken, unit_mistake
+from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
 
 # A floor is half of the time at the peaks; kernels take a launch and, at best, twice that time.
 LEAST_US = np.geomspace(0.1, 1000, 80)
@@ -11,9 +11,9 @@ REAL_US = 5 + 4 * LEAST_US
 
 
 def test_a_curve_a_thousand_times_too_long_is_found():
-    fault = unit_mistake(REAL_US * 1e3, LEAST_US)
+    fault = find_unit_mistake(REAL_US * 1e3, LEAST_US)
     assert fault.startswith("another unit than us: none of ") and "0.05%" in fault
-    assert unit_mistake(REAL_US, LEAST_US) == ""
+    assert find_unit_mistake(REAL_US, LEAST_US) == ""
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_a_curve_a_thousand_times_too_long_is_found():
     ],
 )
 def test_what_is_slow_and_in_microseconds_is_not(honest_us):
-    assert unit_mistake(honest_us, LEAST_US) == ""
+    assert find_unit_mistake(honest_us, LEAST_US) == ""
 
 
 def test_large_cases_alone_tell_nothing():
-    assert unit_mistake(np.full(50, 1e7), np.full(50, 100.0)) == ""
+    assert find_unit_mistake(np.full(50, 1e7), np.full(50, 100.0)) == ""
 
 
 def test_durations_alone_clear_most_curves():

@@ -12,7 +12,7 @@ from collector.measurement import Library
 from collector.measuring.batches import Batches
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import NpuCall, library_of
-from collector.replay.answering import answering
+from collector.replay.answering import who_answers
 from collector.replay.foreign_functions import read_header
 from collector.shard import ShardCase
 from collector.vocabulary import LIBRARY
@@ -53,15 +53,15 @@ def custom_opp(tmp_path):
 
 @pytest.mark.fast
 def test_cann_answers_where_no_custom_opp_has_the_kernel(custom_opp):
-    found = answering(SPARSE, ROW.case, {})
+    found = who_answers(SPARSE, ROW.case, {})
     assert (found.call, found.library, found.refused) == (SPARSE.call, Library.CANN, "")
     add = find("Add")
-    assert answering(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
+    assert who_answers(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
 
 
 @pytest.mark.fast
 def test_what_serves_is_called_where_the_custom_opp_has_the_kernel(custom_opp):
-    found = answering(SPARSE, ROW.case, custom_opp)
+    found = who_answers(SPARSE, ROW.case, custom_opp)
     assert (found.call, found.library, found.refused) == (OWN, Library.VLLM_ASCEND, "")
 
 
@@ -72,24 +72,24 @@ def test_a_library_without_headers_is_asked_for_its_names(tmp_path):
     library.write_bytes(b"\x7fELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00")
     environment = {"ASCEND_CUSTOM_OPP_PATH": str(tmp_path)}
     gating = find("MoeGatingTopK")
-    found = answering(gating, rows_of("MoeGatingTopK")[0].case, environment)
+    found = who_answers(gating, rows_of("MoeGatingTopK")[0].case, environment)
     assert found.call == gating.npu.served and found.library is Library.VLLM_ASCEND
 
 
 @pytest.mark.fast
 def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
     unserved = replace(SPARSE, npu=NpuCall(run=SPARSE.npu.run))
-    found = answering(unserved, ROW.case, custom_opp)
+    found = who_answers(unserved, ROW.case, custom_opp)
     assert found.library is Library.VLLM_ASCEND and "it is another function" in found.refused
 
 
 @pytest.mark.fast
 def test_a_case_gets_the_library_that_it_asks_for_or_none(custom_opp):
-    assert answering(SPARSE, asking("cann").case, {}).refused == ""
-    assert answering(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
-    refused = answering(SPARSE, asking("vllm-ascend").case, {}).refused
+    assert who_answers(SPARSE, asking("cann").case, {}).refused == ""
+    assert who_answers(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
+    refused = who_answers(SPARSE, asking("vllm-ascend").case, {}).refused
     assert "no custom OPP has it here" in refused
-    refused = answering(SPARSE, asking("cann").case, custom_opp).refused
+    refused = who_answers(SPARSE, asking("cann").case, custom_opp).refused
     assert refused.startswith("SparseFlashAttention of cann is asked for")
 
 

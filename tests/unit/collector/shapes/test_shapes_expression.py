@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.errors import BadInput
-from collector.shapes.expression import align, ceil_div, expression
+from collector.shapes.expression import align, ceil_div, parse_expression
 
 pytestmark = pytest.mark.fast
 
@@ -29,7 +29,7 @@ NAMES = {"a": 3, "b": 10, "c": 0}
     ],
 )
 def test_it_computes(text, value):
-    assert expression(text).value(NAMES) == value
+    assert parse_expression(text).value(NAMES) == value
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_it_computes(text, value):
 )
 def test_what_is_not_of_the_language_is_refused(text):
     with pytest.raises(BadInput):
-        expression(text)
+        parse_expression(text)
 
 
 @pytest.mark.parametrize("text", ["d", "a // c", "max(a)", f"{2**61} * 8", "align(a)"])
 def test_what_cannot_be_computed_is_refused(text):
     with pytest.raises(BadInput):
-        expression(text).value(NAMES)
+        parse_expression(text).value(NAMES)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_an_expression_or_refused(text):
     try:
-        found = expression(text)
+        found = parse_expression(text)
         found.value(NAMES)
     except BadInput:
         return

@@ -12,7 +12,7 @@ from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.singlehost.from_profile import microbench_from_profile
 from collector.singlehost.outcome import Update
-from collector.singlehost.parse import parse
+from collector.singlehost.parse import parse_profile
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
@@ -170,7 +170,7 @@ def test_an_empty_tree_gets_a_file_with_every_column_for_each_kernel(tree, profi
 
 
 def test_a_parsed_trees_columns_get_theirs_before_those_of_the_profile(tree, profile):
-    parse([profile(Told(duration="8.000"), name="serving")], tree.folder)
+    parse_profile([profile(Told(duration="8.000"), name="serving")], tree.folder)
     assert read_kernel_file(tree.folder / "Add.csv").columns == PARSER_COLUMNS
     microbench_from_profile(
         tree.folder, [profile(Told(duration="4.000", other={"aic_mac_ratio": "0.5"}))]
@@ -272,7 +272,7 @@ def spreadsheet(path):
 def test_real_profiles_give_what_a_spreadsheet_gives(real_profiles, tree, run, is_parsed):
     (summary,) = (real_profiles / run).rglob("op_summary_*.csv")
     if is_parsed:
-        parse([real_profiles / run], tree.folder)
+        parse_profile([real_profiles / run], tree.folder)
     result = microbench_from_profile(tree.folder, [summary.parent.parent])
     expected = spreadsheet(summary)
     if not is_parsed or run.startswith("inference"):

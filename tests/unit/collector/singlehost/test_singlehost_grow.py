@@ -14,7 +14,7 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.shapes.models import find_decoder
 from collector.singlehost import grow as growing
 from collector.singlehost.grow import GridOptions
-from collector.singlehost.parse import parse
+from collector.singlehost.parse import parse_profile
 from collector.singlehost.tree_source import read_tree
 from tests.fixtures.op_rows import rows_of
 
@@ -34,14 +34,14 @@ def options(*, rows=5, seed=0, largest_gib=32.0, models=()):
 
 
 def grow(folder, said, **more):
-    return tuple(growing.grow(folder, said, **more))
+    return tuple(growing.grow_tree(folder, said, **more))
 
 
 @pytest.fixture
 def tree(tmp_path):
     profile = tmp_path / "profile"
     profile.mkdir()
-    parse([write_bundled_profile("quickstart", profile)], tmp_path / "tree")
+    parse_profile([write_bundled_profile("quickstart", profile)], tmp_path / "tree")
     return tmp_path / "tree"
 
 
@@ -134,8 +134,8 @@ def test_without_models_attention_has_the_rows_of_all_that_are_known(tmp_path):
 def test_the_same_seed_makes_the_same_bytes_in_two_fresh_processes(tree, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
-        "from collector.singlehost.grow import GridOptions, grow\n"
-        f"list(grow(Path(sys.argv[1]), GridOptions(7, 3, 32.0, (), {RELEASE!r})))"
+        "from collector.singlehost.grow import GridOptions, grow_tree\n"
+        f"list(grow_tree(Path(sys.argv[1]), GridOptions(7, 3, 32.0, (), {RELEASE!r})))"
     )
     found = []
     for name, hashing in (("one", "1"), ("two", "2")):

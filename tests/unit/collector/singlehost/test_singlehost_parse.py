@@ -10,7 +10,7 @@ from collector.database.columns import ATTENTION_COLUMNS, PARSER_COLUMNS, csv_by
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
-from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse
+from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse_profile
 from collector.singlehost.tree_source import read_tree
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
@@ -42,7 +42,7 @@ def snapshot(folder):
 
 
 def test_a_new_tree_has_a_file_for_each_kernel(profile, version):
-    result = parse([profile], version)
+    result = parse_profile([profile], version)
     names = sorted(path.name for path in version.iterdir())
     assert names == ["Add.csv", "Cast.csv", "reports", "unknown_inputs"]
     assert [(k.path.relative_to(version).as_posix(), k.added) for k in result.kernels] == [
@@ -55,7 +55,7 @@ def test_a_new_tree_has_a_file_for_each_kernel(profile, version):
 
 
 def test_cells_are_spelled_as_the_profiler_did_and_numbers_have_six_decimals(profile, version):
-    parse([profile], version)
+    parse_profile([profile], version)
     lines = (version / "Add.csv").read_bytes().split(b"\r\n")
     assert lines[1].startswith(
         b'dynamic,AI_VECTOR_CORE,"""4096,1024;4096,1024""",FLOAT;FLOAT,ND;ND,"""4096,1024""",'
@@ -67,7 +67,7 @@ def test_cells_are_spelled_as_the_profiler_did_and_numbers_have_six_decimals(pro
 
 
 def test_communication_has_its_report(profile, version):
-    result = parse([profile], version)
+    result = parse_profile([profile], version)
     with result.communication.open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert tuple(row) == COMMUNICATION_COLUMNS
@@ -76,14 +76,14 @@ def test_communication_has_its_report(profile, version):
 
 
 def test_a_profile_without_communication_writes_no_report(tmp_path, version):
-    result = parse([write_profile(tmp_path / "p", "K5", [Told()])], version)
+    result = parse_profile([write_profile(tmp_path / "p", "K5", [Told()])], version)
     assert result.communication is None
     assert not (version / "reports").exists()
 
 
 def test_other_counters_become_further_columns(tmp_path, version):
     path = write_profile(tmp_path / "p", "K4", [Told(other={"vec_ratio": "0.25"})])
-    parse([path], version)
+    parse_profile([path], version)
     file = read_kernel_file(version / "Add.csv")
     assert file.columns == (*PARSER_COLUMNS, "Profiling Average vec_ratio")
     assert file.rows[0]["Profiling Average vec_ratio"] == "0.250000"
@@ -91,10 +91,10 @@ def test_other_counters_become_further_columns(tmp_path, version):
 
 
 def test_parsing_again_changes_no_file(profile, version):
-    parse([profile], version)
+    parse_profile([profile], version)
     before = snapshot(version)
     stamps = {path: path.stat().st_mtime_ns for path in before}
-    result = parse([profile], version)
+    result = parse_profile([profile], version)
     assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)] * 3
     assert snapshot(version) == before
     assert {path: path.stat().st_mtime_ns for path in before} == stamps
@@ -110,7 +110,7 @@ def test_what_others_wrote_into_a_tree_stays(profile, version):
     (version / "Add.csv").write_bytes(csv_bytes(columns, [generated, measured]))
     (version / "Other.csv").write_bytes(b"untouched")
     (version / "op_mapping.yaml").write_bytes(b"untouched")
-    result = parse([profile], version)
+    result = parse_profile([profile], version)
     assert [(k.added, k.updated) for k in result.kernels] == [(0, 1), (1, 0), (1, 0)]
     first, second = read_kernel_file(version / "Add.csv").rows
     assert {name: first[name] for name in columns} == generated | {"EP Size": ""}
@@ -123,11 +123,11 @@ def test_what_others_wrote_into_a_tree_stays(profile, version):
 
 
 def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
-    parse([profile], version)
+    parse_profile([profile], version)
     before = snapshot(version)
     bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
     with pytest.raises(BadInput, match="a kernel type is a name") as error:
-        parse([profile, bad], version)
+        parse_profile([profile, bad], version)
     assert error.value.line == 3
     assert snapshot(version) == before
 
@@ -137,14 +137,14 @@ def test_a_bad_file_of_the_tree_leaves_all_others_as_they_were(profile, version)
     (version / "Cast.csv").write_text("Input Shapes\n1,2\n")
     before = snapshot(version)
     with pytest.raises(BadInput) as error:
-        parse([profile], version)
+        parse_profile([profile], version)
     assert (error.value.path, error.value.line) == (version / "Cast.csv", 2)
     assert snapshot(version) == before
 
 
 def test_bad_rows_are_left_out_where_asked(tmp_path, version):
     path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
-    result = parse([path], version, skip_bad_rows=True)
+    result = parse_profile([path], version, skip_bad_rows=True)
     assert [row.line for row in result.report.skipped] == [3]
     assert [kernel.kernel_type for kernel in result.kernels] == ["Add"]
 
@@ -155,7 +155,7 @@ def test_a_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, vers
     gc.disable()
     try:
         with pytest.raises(BadInput):
-            parse([path], version)
+            parse_profile([path], version)
         assert threading.active_count() == before
     finally:
         gc.enable()
@@ -163,25 +163,25 @@ def test_a_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, vers
 
 def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):
     path = write_profile(tmp_path / "p", "K5", [Told(), Told(dtypes="INT8;INT8")])
-    assert parse([path], version, group_by="shapes").kernels[0].added == 1
-    assert parse([path], version).kernels[0].added == 1  # by identity the other one is new
+    assert parse_profile([path], version, group_by="shapes").kernels[0].added == 1
+    assert parse_profile([path], version).kernels[0].added == 1  # by identity the other one is new
 
 
 def test_a_file_in_the_place_of_the_version_is_refused(tmp_path, profile):
     path = tmp_path / "file"
     path.write_text("")
     with pytest.raises(BadInput, match="a folder is wanted"):
-        parse([profile], path)
+        parse_profile([profile], path)
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version):
     (version / "Add.csv").mkdir(parents=True)
     with pytest.raises(BadInput, match="cannot be read"):
-        parse([profile], version)
+        parse_profile([profile], version)
 
 
 def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
-    parse([profile], version)
+    parse_profile([profile], version)
     records = read_profile([profile]).records
     assert [r.case_id for r in read_tree(version).records] == [r.case_id for r in records]
 
@@ -189,17 +189,17 @@ def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
 def test_launches_on_the_ai_cpu_have_a_row_of_their_own(tmp_path, version):
     rows = [Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"), Told(core="MIX_AIV")]
     path = write_profile(tmp_path / "both", "K5", rows)
-    parse([path], version)
+    parse_profile([path], version)
     first, second = read_kernel_file(version / "Add.csv").rows
     assert [row["Accelerator Core"] for row in (first, second)] == ["AI_VECTOR_CORE", "AI_CPU"]
     assert second["Profiling Average Duration(us)"] == "900.000000"
-    again = parse([path], version)
+    again = parse_profile([path], version)
     assert [(k.added, k.unchanged) for k in again.kernels] == [(0, 2)]
 
 
 def test_consumers_read_a_tree_of_a_profile_with_unknown_inputs(tmp_path, version):
     both = write_profile(tmp_path / "both", "K5", [Told(), unknown_inputs("Add"), Told("Cast")])
-    parse([both], version)
+    parse_profile([both], version)
     assert set(Consumer(version).everything()) == {"Add", "Cast"}
     assert len(Consumer(version).durations("Add")) == 1
     (row,) = read_kernel_file(version / "unknown_inputs" / "Add.csv").rows
@@ -207,19 +207,19 @@ def test_consumers_read_a_tree_of_a_profile_with_unknown_inputs(tmp_path, versio
 
 
 def test_rows_of_unknown_inputs_leave_the_file_that_another_tool_put_them_in(profile, version):
-    parse([profile], version)
+    parse_profile([profile], version)
     path = version / "Add.csv"
     file = read_kernel_file(path)
     stray = {**file.rows[0], "Input Shapes": "N/A", "Note": "mine"}
     path.write_bytes(csv_bytes((*file.columns, "Note"), [stray, *file.rows]))
     with pytest.raises(ValueError, match="nan"):
         Consumer(version).durations("Add")
-    parse([profile], version)
+    parse_profile([profile], version)
     assert len(Consumer(version).durations("Add")) == 1
     (moved,) = read_kernel_file(version / "unknown_inputs" / "Add.csv").rows
     assert moved == stray
     before = snapshot(version)
-    parse([profile], version)
+    parse_profile([profile], version)
     assert snapshot(version) == before
 
 
@@ -264,7 +264,7 @@ def test_a_folder_without_a_tree_is_refused(version, make):
 
 def test_the_real_training_run_becomes_a_tree(real_profiles, version):
     source = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
-    result = parse([source], version)
+    result = parse_profile([source], version)
     assert sum(kernel.added for kernel in result.kernels) == 109
     assert len(result.kernels) == 35
     assert [path.name for path in (version / "unknown_inputs").iterdir()] == ["MemSet.csv"]
@@ -273,7 +273,7 @@ def test_the_real_training_run_becomes_a_tree(real_profiles, version):
     ids = {record.case_id for record in read_tree(version).records}
     assert ids == {record.case_id for record in read_profile([source]).records}
     assert len(Consumer(version).kernel_types()) == 34 and Consumer(version).everything()
-    again = parse([source], version)
+    again = parse_profile([source], version)
     assert sum(kernel.unchanged for kernel in again.kernels) == 109
 
 
@@ -284,7 +284,7 @@ def attention_row(duration="10.000"):
 
 
 def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path, version):
-    parse([write_profile(tmp_path / "profile_a", "K5", [attention_row()])], version)
+    parse_profile([write_profile(tmp_path / "profile_a", "K5", [attention_row()])], version)
     path = version / "FusedInferAttentionScore.csv"
     file = read_kernel_file(path)
     assert file.columns == (*PARSER_COLUMNS, *ATTENTION_COLUMNS)
@@ -297,6 +297,6 @@ def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path
         "Runtime metadata_completeness": "profile_shapes_only",
     }
     before = path.read_bytes()
-    result = parse([tmp_path / "profile_a"], version)
+    result = parse_profile([tmp_path / "profile_a"], version)
     assert [(k.added, k.updated, k.unchanged) for k in result.kernels] == [(0, 0, 1)]
     assert path.read_bytes() == before

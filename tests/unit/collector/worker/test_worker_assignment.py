@@ -8,7 +8,7 @@ import pytest
 
 from collector import keys
 from collector.database.committed import read_commit
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import OpmeterError
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
@@ -73,7 +73,7 @@ def test_a_shard_whose_cases_nobody_can_read_is_left_to_the_next_plan(
         assert work(store, assignment, tmp_path, threading.Event(), watched=store)
     else:
         abandon(store, assignment, Outcome.CRASHED, "")
-    merged = merge(store, [(assignment.campaign, 1)], guard=CREATE, author="test")
+    merged = merge_plans(store, [(assignment.campaign, 1)], guard=CREATE, author="test")
     assert merged.missing == () and merged.commit is None
     (damaged,) = merged.damaged
     assert key in str(damaged)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.committed import read_commit
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.query import answers as shown
 from collector.database.snapshot import load_state
 from collector.manifest import (
@@ -110,7 +110,7 @@ def finished(store: Store, plan, folder) -> tuple[int, int]:
     assert run(store, plan, "a2", instrument)
     commit = read_commit(store, "made", "s1")
     manifest = manifest_from_json(store.get(commit.manifest.key))
-    published = merge(store, [("made", plan.number)], guard=CREATE, author="test").commit
+    published = merge_plans(store, [("made", plan.number)], guard=CREATE, author="test").commit
     found = shown(load_state(store, published), PATH)
     assert {case for case, told in found.items() if told.is_good} == {r.case_id for r in RECORDS}
     assert {told.mean_us for told in found.values()} <= {2.0, 3.0}

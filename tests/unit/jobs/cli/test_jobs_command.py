@@ -8,7 +8,7 @@ import pytest
 
 from collector import keys
 from collector.collective import OPERATIONS
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -121,7 +121,7 @@ def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
         records = [add_record(number)]
         shard = MadeShard(f"s{number}", records, [answered(records, 5.0)])
         write_campaign(store, MadePlan([shard], number=number, head_commit=number - 1))
-        merge(store, [("made", number)], guard=CREATE, author="test")
+        merge_plans(store, [("made", number)], guard=CREATE, author="test")
     harmed = [i.key for i in store.list("db/") if i.key.endswith(lost)][-1]
     store.delete(harmed)
     done = opmeter(*arguments, "--root", tmp_path / "store", cwd=tmp_path)

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import find_profiles
@@ -44,7 +44,7 @@ def _make_database(folder, records):
     made = MadePlan([MadeShard("shard", known, [answered(known, 5.0)])])
     store = open_store(str(folder / "data"))
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test")
+    merge_plans(store, [made.name], guard=CREATE, author="test")
 
 
 def compare(*words):
@@ -104,7 +104,7 @@ def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile
     shard = MadeShard("behind", known, [answered(known, 9.0)])
     made = MadePlan([shard], number=2, head_commit=1, cache="context")
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test")
+    merge_plans(store, [made.name], guard=CREATE, author="test")
     told = json.loads(compare(profile, "--json").stdout)
     behind_us = {record.case_id: 9.0 + at for at, record in enumerate(known)}
     more_us = 0.0

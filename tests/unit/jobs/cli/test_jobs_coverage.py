@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput
 from collector.store import open_store
 from collector.store.memory import MemoryStore
@@ -55,7 +55,7 @@ def folder(tmp_path, monkeypatch):
     made = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
     store = open_store(str(tmp_path / "data"))
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test")
+    merge_plans(store, [made.name], guard=CREATE, author="test")
     return tmp_path
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collector import keys
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput, DamagedObject
 from collector.store import open_store
 from collector.store.base import Store
@@ -35,7 +35,7 @@ def test_a_versions_path_is_a_folder_to_go_to(
     root = tmp_path / "a folder"
     store = open_store(str(root))
     write_campaign(store, MADE)
-    merge(store, [MADE.name], guard=CREATE, author="test")
+    merge_plans(store, [MADE.name], guard=CREATE, author="test")
     path_verb(root=str(root))
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{root}/db/snapshots/") and line.endswith(PATH)
@@ -65,7 +65,7 @@ def of_commits(folder: Path, commits: int) -> Store:
         made = replace(MADE, number=number, head_commit=number - 1, attempt=f"attempt-{number}")
         made = replace(made, shards=[replace(MADE.shards[0], name=f"shard-{number}")])
         write_campaign(store, made)
-        merge(store, [made.name], guard=CREATE, author="test")
+        merge_plans(store, [made.name], guard=CREATE, author="test")
     return store
 
 
@@ -135,7 +135,7 @@ def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
     store = open_store(str(tmp_path))
     made = replace(MADE, raw=b"recorded")
     write_campaign(store, made)
-    merge(store, [made.name], guard=CREATE, author="test")
+    merge_plans(store, [made.name], guard=CREATE, author="test")
     (key, *_) = [i.key for i in store.list(keys.all_attempts("made")) if "/raw/" in i.key]
     store.put(key, b"other")
     assert verify_verb(root=str(tmp_path)) == 1
@@ -151,7 +151,7 @@ def test_strays_are_listed_and_break_nothing(
         verify_verb(root=str(tmp_path))
     store = open_store(str(tmp_path))
     write_campaign(store, MADE)
-    merge(store, [MADE.name], guard=CREATE, author="test")
+    merge_plans(store, [MADE.name], guard=CREATE, author="test")
     assert verify_verb(root=str(tmp_path)) == 0
     assert capsys.readouterr().out.endswith(": no problems\n")
     store.put("campaigns/made/plans/1.json~", b"an editor's")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collector.database.tree import read_kernel_file
-from collector.singlehost.parse import parse
+from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, write_profile
 
 ROOT = Path(__file__).parents[4]
@@ -40,7 +40,7 @@ def tree(tmp_path):
         Told("NobodyKnows", shapes=ADD, out_shapes='"8,8"'),
     ]
     write_profile(tmp_path / "serving", "K6", rows)
-    parse([tmp_path / "serving"], tmp_path / "tree")
+    parse_profile([tmp_path / "serving"], tmp_path / "tree")
     return tmp_path / "tree"
 
 

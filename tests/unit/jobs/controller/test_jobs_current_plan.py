@@ -136,7 +136,7 @@ def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made
     def merge_here(*arguments, **options):
         raise AssertionError("a controller merges nothing itself")
 
-    monkeypatch.setattr(due_merges, "merge", merge_here)
+    monkeypatch.setattr(due_merges, "merge_plans", merge_here)
     play = Play(cases=24)
     play.rounds(2)
     done = committed_shards(play.store, "small")

@@ -6,7 +6,7 @@ import pytest
 
 from collector import keys
 from collector.database.commits import find_head
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.plan import Plan
 from collector.record import CaseRecord
 from collector.store.memory import MemoryStore
@@ -57,7 +57,7 @@ class Looks:
         self.applied = applied_from(applied)
 
     def merge(self) -> None:
-        merge(self.store, [self.made.name], guard=CREATE, author="test", allow_missing=True)
+        merge_plans(self.store, [self.made.name], guard=CREATE, author="test", allow_missing=True)
         assert find_head(self.store) is not None
         self.store.calls.clear()
 

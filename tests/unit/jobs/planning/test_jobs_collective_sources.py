@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective_case import collective_case
+from collector.collective_case import collective_case_of
 from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
@@ -31,7 +31,7 @@ from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_co
 from jobs.campaign.collectives import CollectivesSource
 from jobs.planning.candidates import distinct_cases, refusal_in_plan
 from jobs.planning.collective_sources import with_ep_size
-from jobs.planning.gaps import gaps, refused_cases
+from jobs.planning.gaps import find_gaps, refused_cases
 from jobs.planning.plan_making import PlannedRound, PlanRequest, describe_forecast, make_plan
 from jobs.planning.sources import load_sources
 
@@ -57,7 +57,7 @@ def gangs(of: PlannedRound) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for shard in of.plan.shards:
         for case in read_shard(of.shards[shard.shard_id]):
-            told = collective_case(case.record.case)
+            told = collective_case_of(case.record.case)
             assert told.ranks == shard.ranks
             found.setdefault(shard.ranks, []).append(f"{told.mode} {told.collective}")
     return found
@@ -235,7 +235,7 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     name = f"profile with 1 collective (1 row: no operation of this bench; {derived})"
     assert whole.planned.name == name
     assert whole.records[: len(plain.records)] == plain.records
-    told = collective_case(whole.records[-1].case)
+    told = collective_case_of(whole.records[-1].case)
     assert str(told.collective) == "all_gather of 8000000 bytes of float16 over 2 ranks of tier 1"
     assert (told.ranks, told.mode) == (2, "event")
     args = {"count": 4000001, "data_type": "FP32"}
@@ -244,7 +244,7 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     )
     exact = loaded(", collectives: {grid: [1, 2]}")
     assert exact.planned.name == "profile with 1 collective (1 row: no operation of this bench)"
-    told = collective_case(exact.records[-1].case)
+    told = collective_case_of(exact.records[-1].case)
     assert str(told.collective) == "all_gather of 16000004 bytes of float32 over 2 ranks of tier 1"
 
 
@@ -288,7 +288,7 @@ def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
     }
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
     refused = refused_cases(distinct_cases(sources), find, "npu", of.devices, "warm")
-    assert {(gap.kernel_type, gap.cases[0].refusal.why) for gap in gaps(refused)} == {
+    assert {(gap.kernel_type, gap.cases[0].refusal.why) for gap in find_gaps(refused)} == {
         (COMBINE, NO_RANKS),
         (DISPATCH, NO_SUCH_WORLD),
     }

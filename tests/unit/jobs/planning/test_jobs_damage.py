@@ -14,7 +14,7 @@ from collector.counting import counted
 from collector.database.commits import find_head
 from collector.database.merge import CREATE
 from collector.database.plans import Damage
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.plan import Plan
 from collector.shard import read_shard
 from collector.store.base import Store
@@ -205,7 +205,7 @@ def test_what_the_head_holds_is_told_by_nobody_but_verify(
     for code, said in ((0, here.status()), (0, here.plan()), here.merge(), here.run()):
         assert code == 0 and about(said) == [], said
     assert find_head(here.store) == before
-    assert any(key in problem.text for problem in verify(here.store))
+    assert any(key in problem.text for problem in find_problems(here.store))
 
 
 def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_published(

@@ -10,7 +10,7 @@ from collector.plan import plan_from_json, plan_to_json
 from collector.record import CaseRecord
 from jobs.planning.candidates import HeadAnswer
 from jobs.planning.plan_making import describe_forecast, inputs_hash, make_plan
-from jobs.planning.surfaces import surfaces
+from jobs.planning.surfaces import find_surfaces
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     OPERATORS,
     STACK,
@@ -174,7 +174,9 @@ def test_an_operator_without_operations_has_a_surface():
 
 
 def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
-    (surface,) = surfaces(((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1)
+    (surface,) = find_surfaces(
+        ((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1
+    )
     first = next(one for one in CURVE if one.case_id == surface.case_ids[0])
     assert surface.points.axes.shape == (1000, 2)
     assert tuple(surface.points.axes[0]) == first.case.outputs[0].shape

@@ -7,7 +7,7 @@ import pytest
 from collector.ops.refusals import NO_INPUTS, NO_OPERATOR
 from collector.plan import PlannedSource, plan_from_json, plan_to_json
 from jobs.planning.candidates import distinct_cases
-from jobs.planning.gaps import gaps, planned_shares, refused_cases, share_line, shares
+from jobs.planning.gaps import find_gaps, planned_shares, refused_cases, share_line, shares
 from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, plan, record, request
 
 pytestmark = pytest.mark.fast
@@ -25,7 +25,7 @@ RECORDS = (
 def found(*records, source=SOURCE):
     candidates = distinct_cases([(source, tuple(records))])
     refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm")
-    return gaps(refused), share_line(shares(candidates, refused, [source]))
+    return find_gaps(refused), share_line(shares(candidates, refused, [source]))
 
 
 def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():

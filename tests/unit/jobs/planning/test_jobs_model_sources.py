@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective_case import collective_case, is_collective
+from collector.collective_case import collective_case_of, is_collective
 from collector.distribute_call import COMBINE, DISPATCH
 from collector.errors import BadInput
 from collector.expert_call import KERNEL
@@ -99,7 +99,7 @@ def test_rows_to_experts_are_sent_in_whole_elements_for_each_rank():
         "serving: {concurrency: [1], input: 605, output: 1}, collectives: {grid: [8, 4, 2]}"
     )
     sent = {
-        collective_case(record.case).collective.message_bytes
+        collective_case_of(record.case).collective.message_bytes
         for record in loaded(told, devices=64).records
         if record.kernel_type == "hcom_alltoallv_"
     }
@@ -118,7 +118,7 @@ def test_experts_are_cases_of_all_their_ranks():
 def test_messages_are_cases_where_they_are_asked_for():
     source = loaded(f"{_QWEN}, collectives: {{grid: [48, 8, 2]}}")
     found = [
-        collective_case(record.case)
+        collective_case_of(record.case)
         for record in source.records
         if is_collective(record.kernel_type)
     ]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.database.merge import CREATE, merge
-from collector.database.pull import pull
+from collector.database.merge import CREATE, merge_plans
+from collector.database.pull import pull_version
 from collector.errors import BadInput
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
@@ -113,8 +113,8 @@ def test_a_pulled_tree_holds_the_bytes_of_the_source(tmp_path: Path, data: bytes
     store, records = MemoryStore(), [add_record(8)]
     shard = MadeShard("shard-1", records, [answered(records, 1.0)])
     plan = write_campaign(store, MadePlan([shard], op_mapping=text))
-    head = merge(store, [(plan.campaign, plan.number)], guard=CREATE, author="test").head
+    head = merge_plans(store, [(plan.campaign, plan.number)], guard=CREATE, author="test").head
     assert head is not None
-    pulled = pull(store, head, tmp_path / "pulled")
+    pulled = pull_version(store, head, tmp_path / "pulled")
     assert pulled.without_mapping == ()
     assert (tmp_path / "pulled" / PATH / "op_mapping.yaml").read_bytes() == data

@@ -10,10 +10,10 @@ import pytest
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database.commits import find_head, history
-from collector.database.merge import SINGLE_WRITER, merge
+from collector.database.merge import SINGLE_WRITER, merge_plans
 from collector.database.query import held_shards
 from collector.database.snapshot import load_state
-from collector.database.verify import verify
+from collector.database.verify import find_problems
 from collector.errors import BadInput, OpmeterError, StoreError
 from collector.record import write_table
 from collector.stack import Stack
@@ -147,7 +147,7 @@ def test_two_merges_at_once_lose_one_where_nothing_keeps_them_apart():
 
     def publish(number):
         looking = SingleWriterStore(store)
-        return merge(looking, [("made", number)], guard=SINGLE_WRITER, author="test")
+        return merge_plans(looking, [("made", number)], guard=SINGLE_WRITER, author="test")
 
     together(lambda: publish(1), lambda: publish(2))
     assert len(held_plans(store)) == 1  # what the Lease is for
@@ -160,7 +160,7 @@ def test_two_merges_at_once_lose_nothing_by_a_lease(of_cluster, caplog):
     assert together(lambda: publish(1), lambda: publish(2)) == [0, 0]
     assert held_plans(store) == {1, 2}
     assert [commit.guard for commit in history(store)] == ["lease", "lease"]
-    assert verify(store) == []
+    assert find_problems(store) == []
     assert cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
     assert "does not honour create-only writes" in caplog.text
 
@@ -221,7 +221,7 @@ def test_a_merge_that_lost_its_lease_commits_nothing():
         clock.now += DURATION_S * 0.7
         looking = SingleWriterStore(store, guard.still_holds)
         with pytest.raises(OpmeterError, match="lost"):
-            merge(looking, [("made", 1)], guard=guard, author="test")
+            merge_plans(looking, [("made", 1)], guard=guard, author="test")
     assert find_head(store) is None
 
 

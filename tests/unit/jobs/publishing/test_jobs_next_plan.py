@@ -7,9 +7,9 @@ import pytest
 
 from collector import keys
 from collector.database.commits import find_head
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.published import HeldShards
-from collector.database.published_intervals import published_intervals
+from collector.database.published_intervals import known_intervals
 from collector.errors import BadInput
 from collector.shard import read_shard
 from collector.store.file import FileStore
@@ -108,7 +108,7 @@ def test_another_stack_in_the_version_is_refused_before_anything_is_measured(cam
     store = MemoryStore()
     stack = replace(survey(campaign, store).stack, driver="24.1")
     write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack))
-    merge(store, [("other", 1)], guard=CREATE, author="a", sleep=lambda s: None)
+    merge_plans(store, [("other", 1)], guard=CREATE, author="a", sleep=lambda s: None)
     with pytest.raises(BadInput, match="holds results of another stack .*driver"):
         advanced(campaign, store)
     check_version(survey(campaign, store), supersede_stack=True)
@@ -210,7 +210,7 @@ def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(
     first, _ = advanced(wide, store)
     stack = replace(first.situation.stack, driver="24.1")
     write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack, head_commit=9))
-    merge(store, [("other", 1)], guard=CREATE, author="a")
+    merge_plans(store, [("other", 1)], guard=CREATE, author="a")
     with pytest.raises(BadInput, match="would change nothing: .*driver.* say --again too"):
         advanced(wide, store, RunOptions(supersede_stack=True))
     assert find_head(store).number == 1
@@ -222,7 +222,7 @@ def test_a_plan_on_top_of_what_shows_supersedes_it(wide):
     stack = replace(first.situation.stack, driver="24.1")
     shard = MadeShard("s", [CASE], [{CASE.case_id: Tried(5.0)}])
     write_campaign(store, MadePlan([shard], campaign="other", number=2, stack=stack))
-    merge(store, [("other", 2)], guard=CREATE, author="a")
+    merge_plans(store, [("other", 2)], guard=CREATE, author="a")
     wish = RunOptions(again=True, supersede_stack=True)
     second, _ = advanced(wide, store, wish)
     measured_here(store, first.situation.stack, second.plan)
@@ -285,7 +285,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert done.is_finished
     third, _ = advanced(sharper, store, RunOptions(again=True))
     assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
-    found = published_intervals(third.situation.published, stack.version_path)
+    found = known_intervals(third.situation.published, stack.version_path)
     assert {one.sessions for one in found.values()} == {2}
 
 

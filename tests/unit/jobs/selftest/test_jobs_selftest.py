@@ -17,9 +17,9 @@ from collector.vocabulary import is_plain_format
 from jobs.doctor.machine import Check
 from jobs.selftest.attribution import _mixed
 from jobs.selftest.checks import run_checks
-from jobs.selftest.decoding import decoding
+from jobs.selftest.decoding import decoding_case
 from jobs.selftest.identity import rows_of
-from jobs.selftest.kept import keep, kept
+from jobs.selftest.kept import keep, read_kept
 from jobs.selftest.surroundings import gathered, verdict_on_libraries
 from jobs.selftest.troubles import find as find_trouble
 
@@ -58,9 +58,9 @@ def test_rows_of_operators_have_no_layout_of_npus_and_those_of_layouts_each_have
 
 @pytest.mark.parametrize("keys_a_request", [128, 1024, 8192])
 def test_a_decode_step_is_a_case_of_its_length_and_its_shapes_are_the_same(keys_a_request):
-    record = decoding(keys_a_request)
+    record = decoding_case(keys_a_request)
     assert refusal(record.case, find, "npu") is None
-    assert record.cells == decoding(1).cells
+    assert record.cells == decoding_case(1).cells
     lengths = find(record.kernel_type).runtime(record.case)["Runtime actual_seq_lengths_kv_values"]
     assert lengths == ",".join([str(keys_a_request)] * 4)
 
@@ -80,7 +80,7 @@ def test_what_was_proved_is_kept_once_and_told_of_real_devices_alone():
     assert keep(store, proved) == key
     keep(store, Verified(fake, ("Add",), "2026-11-23T12:00:00+00:00"))
     store.put("verified/notes.txt", b"somebody's")
-    assert list(kept(store)) == [proved]
+    assert list(read_kept(store)) == [proved]
     assert keys.is_ours(key)
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_object_is_named():
     key = keys.verified("0" * 64)
     store.put(key, b'{"stack": 1}')
     with pytest.raises(BadInput, match=key):
-        list(kept(store))
+        list(read_kept(store))
 
 
 def test_a_proof_reads_back_as_it_was_written():

@@ -7,7 +7,7 @@ import pytest
 from collector import keys
 from collector.canonical import sha256_hex
 from collector.database import snapshot
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput
 from collector.plan import PlannedSource, plan_to_json
 from collector.record import write_table
@@ -267,13 +267,13 @@ def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
         store, replace(made, shards=[shards[0], replace(shards[1], is_committed=False)])
     )
     store.put(keys.source("small", "0" * 64), write_table(records))
-    merge(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
+    merge_plans(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
     status_verb("small", root=str(tmp_path))
     assert "database    file://" in capsys.readouterr().out and not loaded
     commit_shard(store, made, plan, shards[1])
     status_verb("small", root=str(tmp_path))
     assert "coverage" not in capsys.readouterr().out and not loaded  # committed, not yet merged
-    merge(store, [("small", 1)], guard=CREATE, author="test")
+    merge_plans(store, [("small", 1)], guard=CREATE, author="test")
     status_verb("small", root=str(tmp_path), watch=True)  # ends by itself
     assert "coverage    2 of 2 cases" in capsys.readouterr().out and len(loaded) == 1
 
@@ -336,7 +336,7 @@ def test_a_status_is_told_whatever_is_rotten(nowhere, tmp_path, capsys, harmed, 
     store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
     store.create(keys.progress("small", "s2", "a-9"), b'{"done": 1, "cases": 1, "case": ""}')
     if merged:
-        merge(store, [("small", 1), ("small", 2)], guard=CREATE, author="test")
+        merge_plans(store, [("small", 1), ("small", 2)], guard=CREATE, author="test")
     found = [info.key for info in store.list("campaigns/") if harmed in info.key]
     [key] = [key for key in found if "s1" not in key]
     for rot in (b"", b"\xff\x00", b"[" * 50_000, b"[]", b'{"done": 1e999}', b"null"):

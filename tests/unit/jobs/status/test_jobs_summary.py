@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.merge import CREATE, merge
+from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
 from collector.database.view import render
 from collector.manifest import NO_USAGE, Usage
@@ -43,7 +43,7 @@ SOURCE = [seen(record) for record in (FAST, SLOW, MUL)]
 def head_state(made=MADE):
     store = MemoryStore()
     write_campaign(store, made)
-    merged = merge(store, [made.name], guard=CREATE, author="a", sleep=lambda s: None)
+    merged = merge_plans(store, [made.name], guard=CREATE, author="a", sleep=lambda s: None)
     return load_state(store, merged.head)
 
 
