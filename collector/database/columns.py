@@ -16,6 +16,8 @@ PROFILING_AVERAGE = "Profiling Average Duration(us)"
 PROFILING_MEDIAN = "Profiling Median Duration(us)"
 PROFILING_STD = "Profiling Std Duration(us)"
 PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
+# Of how many launches these are, in trees into which profiles are pooled.
+PROFILING_COUNT = "Profiling Count"
 
 _MICROBENCH = "MicroBench "
 # Whether the repeats found their inputs in the caches: `warm`, or `cold`.
@@ -183,6 +185,8 @@ def _place(name: str) -> tuple[int, int, str, int]:
     """Where a column stands: kind, then place in its kind, then name."""
     if name in _FIXED:
         return (0 if name in _FIRST else 2, _FIXED[name], "", 0)
+    if name == PROFILING_COUNT:
+        return (1, -1, "", 0)
     for rank, prefix in enumerate((_MICROBENCH, _PROFILING)):
         if name.startswith(prefix):
             return (1, 0, name.removeprefix(prefix), rank)

@@ -24,6 +24,7 @@ UNKNOWN_INPUTS = "unknown_inputs"
 OTHER_SETTINGS = "other_settings"  # of collectives
 OP_MAPPING = "op_mapping.yaml"
 COMMUNICATION_REPORT = "reports/communication.csv"
+PARSED_PROFILES = "reports/parsed_profiles.json"
 
 # What pandas takes for NaN, as far as a profiler or a tool writes it.
 _NO_SHAPES = frozenset({"N/A", "NA", "NULL", "NONE", "NAN", "<NA>", "#N/A"})

@@ -5,7 +5,7 @@ rows that nobody has measured. What is not ours to change is kept: cells as they
 order of rows and columns, and columns that nobody knows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from collector.profiles.rows import is_utf8_row, open_rows
 from collector.vocabulary import BASE_CELLS, INPUT_SHAPES
 
 Cells = Mapping[str, str]
+Join = Callable[[Cells, Cells], Cells]  # a row that is there, and a new one of its case
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,19 @@ def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
     return KernelFiles(files, has_strays=True)
 
 
-def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
+def joined(old: Cells, new: Cells) -> Cells:
+    """A row with a new row's cells that say something, and all its others; its base cells stay as
+    they are spelled."""
+    spelled = {name: text for name, text in old.items() if name in BASE_CELLS and text}
+    return {**old, **{name: text for name, text in new.items() if text}, **spelled}
+
+
+def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upserted:
     """Join rows into a file by the identity of their cases.
 
-    A row that is there takes the new row's cells that say something, and keeps all its others;
-    its base cells stay as they are spelled. Any other row is added at the end. A file that lacks
-    a base column cannot tell some cases apart: there each row is taken by the first that fits.
+    A row that is there becomes what `join` makes of it and the new one. Any other row is added at
+    the end. A file that lacks a base column cannot tell some cases apart: there each row is taken
+    by the first that fits.
     """
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
     places, duplicates = _places(file)
@@ -111,18 +119,13 @@ def upsert(file: KernelFile, rows: Sequence[Cells]) -> Upserted:
             counts["added"] += 1
         else:
             claimed.add(at)
-            joined = _joined(result[at], row)
-            counts["unchanged" if joined == result[at] else "updated"] += 1
-            result[at] = joined
+            row_now = join(result[at], row)
+            counts["unchanged" if row_now == result[at] else "updated"] += 1
+            result[at] = row_now
     columns = inserted(file.columns, {name for row in rows for name in row})
     return Upserted(
         KernelFile(file.kernel_type, columns, tuple(result)), duplicates=duplicates, **counts
     )
-
-
-def _joined(old: Cells, new: Cells) -> Cells:
-    spelled = {name: text for name, text in old.items() if name in BASE_CELLS and text}
-    return {**old, **{name: text for name, text in new.items() if text}, **spelled}
 
 
 def _check_header(columns: Sequence[str], path: Path) -> None:

@@ -128,11 +128,15 @@ class FileGroups:
 
 
 def groups_of(
-    files: Sequence[FileGroups], label_of: Callable[[Key], Hashable | None]
+    files: Sequence[FileGroups],
+    label_of: Callable[[Key], Hashable | None],
+    *,
+    of_all_rows: bool = False,
 ) -> list[Group]:
     """The rows of several files by the label of their key, in order of first appearance.
 
-    Rows whose label is None are left out.
+    Rows whose label is None are left out. `of_all_rows` leaves out counters that only a part of a
+    label's rows has a number of.
     """
     if not files:
         return []
@@ -141,7 +145,9 @@ def groups_of(
     to_label = [labels.numbered(part.keys) for part in parts]
     ids = np.concatenate([to[part.ids] for to, part in zip(to_label, parts, strict=True)])
     durations = np.concatenate([part.durations_us for part in parts])
-    means = _means(files, parts, to_label, len(labels.keys))
+    rows = np.bincount(ids[ids >= 0], minlength=len(labels.keys))
+    least = rows if of_all_rows else np.ones_like(rows)
+    means = _means(files, parts, to_label, least)
     small = ids.astype(np.int16) if len(labels.keys) < 2**15 else ids  # which sorts faster
     order = np.argsort(small, kind="stable")
     bounds = np.searchsorted(ids[order], np.arange(len(labels.keys) + 1))
@@ -179,11 +185,12 @@ class _Labels:
 
 
 def _means(
-    files: Sequence[FileGroups], parts: Sequence[Rows], to_label: Sequence[Ids], labels: int
+    files: Sequence[FileGroups], parts: Sequence[Rows], to_label: Sequence[Ids], least: Counts
 ) -> list[tuple[tuple[str, float], ...]]:
-    """The means of each label's counters, one that was never a number left out."""
+    """The means of each label's counters, one that was a number less often than `least` of that
+    label left out."""
     names = tuple(dict.fromkeys(name for file in files for name in file.counters))
-    sums, counts = np.zeros((labels, len(names))), np.zeros((labels, len(names)))
+    sums, counts = np.zeros((len(least), len(names))), np.zeros((len(least), len(names)))
     for file, part, to in zip(files, parts, to_label, strict=True):
         known = to >= 0
         places = np.array([names.index(name) for name in file.counters], np.intp)
@@ -194,9 +201,9 @@ def _means(
         tuple(
             (name, float(total / count))
             for name, total, count in zip(names, sums[at], counts[at], strict=True)
-            if count
+            if count >= least[at]
         )
-        for at in range(labels)
+        for at in range(len(least))
     ]
 
 

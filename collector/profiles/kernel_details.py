@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +51,7 @@ from collector.profiles.repeats import (
     marks_of,
 )
 from collector.profiles.rows import open_rows
+from collector.profiles.run_sketch import RunSketch, sketch_of
 from collector.record import CaseRecord, as_neighbour
 from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES
 
@@ -81,11 +82,13 @@ class ProfileReport:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The distinct cases of a profile in order of first appearance, and its communication."""
+    """The distinct cases of a profile in order of first appearance, and its communication; `runs`
+    are its files, where they are wanted."""
 
     records: tuple[CaseRecord, ...]
     communication: tuple[Communication, ...]
     report: ProfileReport
+    runs: tuple[RunSketch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def read_profile(
     group_by: GroupBy = "identity",
     skip_bad_rows: bool = False,
     with_contexts: bool = False,
+    is_counted: bool = False,
 ) -> Profile:
     """The cases of every kernel_details and op_summary file below the paths, those of `.csv.gz` and
     `.zip` among them.
@@ -111,14 +115,18 @@ def read_profile(
     Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. A run that
     several files tell counts once. Raises BadInput, with file and line, for a bad row and for a
     file that is none, unless those are to be skipped and listed. `with_contexts` has each case say
-    what ran before it, and refuses a file that does not say when its rows began.
+    what ran before it, and refuses a file that does not say when its rows began. `is_counted` has
+    every statistic be of as many numbers as its case has launches, counters of fewer left out, and
+    the files tell their runs.
     """
+    reading = _Reading(skip_bad_rows, with_contexts, is_counted)
     with unpacked(paths) as found:
         try:
-            profile = _read_paths(found.paths, group_by, skip_bad_rows, with_contexts)
+            profile = _read_paths(found.paths, group_by, reading)
         except BadInput as error:
             raise found.told_error(error) from error
-        return replace(profile, report=_as_told(profile.report, found))
+        runs = tuple(replace(run, path=found.told(run.path)) for run in profile.runs)
+        return replace(profile, report=_as_told(profile.report, found), runs=runs)
 
 
 def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
@@ -137,17 +145,15 @@ def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
     )
 
 
-def _read_paths(
-    paths: Sequence[Path], group_by: GroupBy, skip_bad_rows: bool, with_contexts: bool
-) -> Profile:
-    reading = _Reading(skip_bad_rows, with_contexts)
+def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: "_Reading") -> Profile:
     told = reading.of(find_profiles(paths))
     files, read = tuple(told), list(told.values())
     attention = AttentionFacts(map(_attention_rows, files, read))
     label_of = _by(group_by, attention)
-    groups = groups_of([file.groups for file in read], label_of)
+    is_counted = reading.is_counted
+    groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
     records = {group.label: _record(group, attention) for group in groups}
-    if with_contexts:
+    if reading.is_ordered:
         records = _with_contexts(records, told, label_of)
     kept = [file.communication.without_duplicates() for file in read]
     report = _report(files, read, sum(dropped for _, dropped in kept))
@@ -156,6 +162,7 @@ def _read_paths(
         records=tuple(records.values()),
         communication=summed_up(durations for durations, _ in kept),
         report=replace(report, pairings=tuple(attention.pairings), disputed=attention.disputed),
+        runs=tuple(starmap(sketch_of, reading.launches.items())) if is_counted else (),
     )
 
 
@@ -179,21 +186,24 @@ def _with_contexts(
 
 
 class _Reading:
-    """Reads files, each run once. `unusable` and `repeated` are what a report says of it."""
+    """Reads files, each run once. `unusable` and `repeated` are what a report says of it,
+    `launches` are those of each file that was read."""
 
-    def __init__(self, skip_bad_rows: bool, is_ordered: bool) -> None:
+    def __init__(self, skip_bad_rows: bool, is_ordered: bool, is_counted: bool) -> None:
         self.unusable: list[str] = []
         self.repeated: list[Repeated] = []
+        self.launches: dict[Path, Marks] = {}
+        self.is_ordered = is_ordered
+        self.is_counted = is_counted
         self._skip_bad_rows = skip_bad_rows
-        self._is_ordered = is_ordered
 
     def of(self, paths: Sequence[Path]) -> dict[Path, _File]:
         """What is new in each of the files, in their order; those without anything are left out.
         Of a run that several tell, a kernel_details comes first: it knows more than others."""
         read: dict[Path, _File] = {}
-        launches: dict[Path, Marks] = {}
+        launches = self.launches
         for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
-            file = self._read(path, len(paths) > 1)
+            file = self._read(path, self.is_counted or len(paths) > 1)
             if file is None:
                 continue
             mine = known_launches(file.marks)
@@ -205,17 +215,17 @@ class _Reading:
                 self.repeated.append(Repeated(path, before[0], repeats))
                 if repeats == len(file.marks):
                     continue
-                file = _read_file(path, self._skip_bad_rows, True, self._is_ordered, known)
+                file = _read_file(path, self._skip_bad_rows, True, self.is_ordered, known)
             elif same := next((other for other in read if _are_equal(path, other)), None):
                 self.repeated.append(Repeated(path, same, len(file.marks)))
                 continue
             read[path] = file
         return {path: read[path] for path in paths if path in read}
 
-    def _read(self, path: Path, has_others: bool) -> _File | None:
+    def _read(self, path: Path, is_marked: bool) -> _File | None:
         """A file by itself; None for one that is skipped."""
         try:
-            return _read_file(path, self._skip_bad_rows, has_others, self._is_ordered)
+            return _read_file(path, self._skip_bad_rows, is_marked, self.is_ordered)
         except BadInput as error:
             if not self._skip_bad_rows:
                 raise

@@ -8,6 +8,8 @@ other: of two ranks of one job a few may agree by chance.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -92,5 +94,7 @@ def devices_of(block: pa.Table) -> Marks:
     return np.asarray(numbers[coded.indices.to_numpy()], np.uint64)
 
 
+@lru_cache(maxsize=4096)
 def _number(text: str) -> int:
-    return hash(text) & 0xFFFFFFFFFFFFFFFF
+    """The same in every process: marks are kept (`run_sketch`)."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -13,6 +13,7 @@ from collector.case import Case, case_from_cells
 from collector.database.columns import (
     ATTENTION_COLUMNS,
     AVERAGE_DURATION,
+    PROFILING_COUNT,
     PROFILING_DURATIONS,
     inserted,
     microbench,
@@ -49,7 +50,7 @@ _ASSUMED_CELLS = frozenset(
 )
 _MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
 _MICROBENCH = microbench("")
-_PROFILE = (*PROFILING_DURATIONS, profiling(""))
+_PROFILE = (*PROFILING_DURATIONS, PROFILING_COUNT, profiling(""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,40 +3,45 @@
 Everything is read and joined before the first byte is written, so that bad input leaves the tree
 as it was. Rows whose inputs are unknown (`N/A`) come into files of their own, which consumers of
 the tree do not read.
+
+The statistics of a case that is there are replaced, or with `pool` those of both pooled; a tree
+into which profiles are pooled tells which they are, and its rows of how many launches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from collector.database.columns import (
     ATTENTION_COLUMNS,
     PARSER_COLUMNS,
+    PROFILING_COUNT,
     case_cells,
     csv_bytes,
-    number_text,
     profile_cells,
 )
-from collector.database.layout import COMMUNICATION_REPORT, by_file
+from collector.database.layout import COMMUNICATION_REPORT, PARSED_PROFILES, by_file
 from collector.database.tree import (
     Cells,
     KernelFile,
     Upserted,
+    joined,
     read_kernel,
     upsert,
 )
 from collector.errors import BadInput
 from collector.profiles.attention import KERNEL as ATTENTION
-from collector.profiles.communication import Communication
-from collector.profiles.kernel_details import GroupBy, Profile, ProfileReport, read_profile
+from collector.profiles.kernel_details import GroupBy, ProfileReport, read_profile
 from collector.record import CaseRecord
-from collector.store.atomic import write_whole
-
-COMMUNICATION_COLUMNS = (
-    *("Type", "Group", "Accelerator Core", "Count", "Total Duration(us)"),
-    *("Average Duration(us)", "Median Duration(us)", "Std Duration(us)"),
-    *("Min Duration(us)", "Max Duration(us)"),
+from collector.singlehost.communication_report import (
+    COMMUNICATION_COLUMNS,
+    pooled_with_report,
+    report_rows,
 )
+from collector.singlehost.parsed_profiles import ParsedProfiles, read_parsed
+from collector.singlehost.pooling import UNCOUNTED, pooled
+from collector.store.atomic import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ def parse_profile(
     *,
     group_by: GroupBy = "identity",
     skip_bad_rows: bool = False,
+    pool: bool = False,
 ) -> ParseResult:
     """Join the cases of a profile into a version folder, which is made where it is missing.
 
@@ -74,19 +80,38 @@ def parse_profile(
     """
     if version_dir.exists() and not version_dir.is_dir():
         raise BadInput("a folder is wanted for the version", path=version_dir)
-    profile = read_profile(profiling_paths, group_by=group_by, skip_bad_rows=skip_bad_rows)
+    known = read_parsed(version_dir)
+    is_counted = pool or known is not None
+    profile = read_profile(
+        profiling_paths, group_by=group_by, skip_bad_rows=skip_bad_rows, is_counted=is_counted
+    )
+    if pool and known is not None:
+        known.check_new(profile.runs, version_dir / PARSED_PROFILES)
     files: dict[Path, bytes] = {}
     kernels = []
     for kernel_type, records in _by_kernel(profile.records).items():
         held = read_kernel(version_dir, kernel_type).files
         files |= {version_dir / name: file.as_bytes() for name, file in held.items()}
-        for name, rows in by_file(kernel_type, map(_row, records)).items():
-            joined = upsert(held.get(name, KernelFile(kernel_type, PARSER_COLUMNS, ())), rows)
-            files[version_dir / name] = joined.file.as_bytes()
-            kernels.append(_parsed(version_dir / name, joined))
-    communication = _communication(profile, version_dir, files)
-    for path, data in files.items():
-        _write_changed(path, data)
+        rows = [_row(record, is_counted=is_counted) for record in records]
+        for name, found in by_file(kernel_type, rows).items():
+            path, old = version_dir / name, held.get(name)
+            join = partial(_pooled, known, path) if pool else joined
+            new = upsert(old or KernelFile(kernel_type, PARSER_COLUMNS, ()), found, join)
+            files[path] = new.file.as_bytes()
+            kernels.append(_parsed(path, new))
+    communication = version_dir / COMMUNICATION_REPORT if profile.communication else None
+    if communication is not None:
+        told = report_rows(profile.communication)
+        told = pooled_with_report(told, communication, known is not None) if pool else told
+        files[communication] = csv_bytes(COMMUNICATION_COLUMNS, told)
+    if not is_counted:
+        _write_all(files)
+    else:
+        among = partial((known or ParsedProfiles()).with_runs, profile.runs)
+        ledger = version_dir / PARSED_PROFILES
+        _write_changed(ledger, among(is_whole=False).as_bytes())
+        _write_all(files)
+        _write_changed(ledger, among(is_whole=True).as_bytes())
     return ParseResult(version_dir, tuple(kernels), communication, profile.report)
 
 
@@ -97,40 +122,36 @@ def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
     return kernels
 
 
-def _row(record: CaseRecord) -> Cells:
+def _pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
+    """A row with the new statistics among its own, where it is known of which profiles they are."""
+    if known is None and old.get(PROFILING_COUNT):
+        raise BadInput(UNCOUNTED, path=path)
+    return pooled(old, new, path)
+
+
+def _row(record: CaseRecord, *, is_counted: bool) -> Cells:
     statistics = profile_cells(record.profile) if record.profile else {}
+    if record.profile and is_counted:
+        statistics |= {PROFILING_COUNT: str(record.profile.count)}
     is_attention = record.case.kernel_type == ATTENTION
     runtime = dict.fromkeys(ATTENTION_COLUMNS, "") if is_attention else {}
     return {**runtime, **case_cells(record), **statistics}
 
 
-def _parsed(path: Path, joined: Upserted) -> ParsedKernel:
+def _parsed(path: Path, new: Upserted) -> ParsedKernel:
     return ParsedKernel(
-        kernel_type=joined.file.kernel_type,
+        kernel_type=new.file.kernel_type,
         path=path,
-        added=joined.added,
-        updated=joined.updated,
-        unchanged=joined.unchanged,
-        duplicates=joined.duplicates,
+        added=new.added,
+        updated=new.updated,
+        unchanged=new.unchanged,
+        duplicates=new.duplicates,
     )
 
 
-def _communication(profile: Profile, version_dir: Path, files: dict[Path, bytes]) -> Path | None:
-    """Add the report of the communication rows to the files to write."""
-    if not profile.communication:
-        return None
-    path = version_dir / COMMUNICATION_REPORT
-    rows = [_communication_row(entry) for entry in profile.communication]
-    files[path] = csv_bytes(COMMUNICATION_COLUMNS, rows)
-    return path
-
-
-def _communication_row(entry: Communication) -> Cells:
-    numbers = (entry.total_us, entry.mean_us, entry.median_us)
-    spread = (entry.std_us, entry.min_us, entry.max_us)
-    texts = (entry.kernel_type, entry.group, entry.core, str(entry.count))
-    cells = (*texts, *map(number_text, (*numbers, *spread)))
-    return dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
+def _write_all(files: Mapping[Path, bytes]) -> None:
+    for path, data in files.items():
+        _write_changed(path, data)
 
 
 def _write_changed(path: Path, data: bytes) -> None:

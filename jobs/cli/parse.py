@@ -47,6 +47,9 @@ def parse_verb(
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="list bad rows and files, and go on")
     ] = False,
+    pool: Annotated[
+        bool, typer.Option("--pool", help="add to a case's statistics, by counts, not replace them")
+    ] = False,
 ) -> int:
     """Turn profiles into a tree of CSVs, one per kernel type."""
     from collector.profiles.kernel_details import GroupBy
@@ -63,9 +66,13 @@ def parse_verb(
     target = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     with _profiles(named, bundled) as paths:
         result = parse_profile(
-            paths, target, group_by=cast(GroupBy, group_by), skip_bad_rows=skip_bad_rows
+            paths,
+            target,
+            group_by=cast(GroupBy, group_by),
+            skip_bad_rows=skip_bad_rows,
+            pool=pool,
         )
-    for line in _describe(result):
+    for line in _describe(result, "pooled" if pool else "updated"):
         say(line)
     if result.kernels or result.communication is not None:
         return 0
@@ -89,7 +96,7 @@ def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
         yield [write_bundled_profile(bundled, Path(folder))]
 
 
-def _describe(result: ParseResult) -> Iterator[str]:
+def _describe(result: ParseResult, became: str) -> Iterator[str]:
     report = result.report
     yield (
         f"read {counted(report.rows, 'row')} of {counted(len(report.files), 'file')}: "
@@ -106,11 +113,11 @@ def _describe(result: ParseResult) -> Iterator[str]:
     kernel_types = len({kernel.kernel_type for kernel in result.kernels})
     yield (
         f"{counted(kernel_types, 'kernel type')} in {result.version_dir}: "
-        f"{counted(added, 'row')} added, {updated:,} updated, {unchanged:,} unchanged"
+        f"{counted(added, 'row')} added, {updated:,} {became}, {unchanged:,} unchanged"
     )
     for kernel in result.kernels:
         for duplicate in kernel.duplicates:
-            yield f"twice in {kernel.path.name}: {duplicate}; the first row was updated"
+            yield f"twice in {kernel.path.name}: {duplicate}; the first row was {became}"
     if result.communication:
         yield f"communication rows are in {result.communication}"
 

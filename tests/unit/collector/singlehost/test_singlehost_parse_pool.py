@@ -1,0 +1,216 @@
+"""`parse --pool`: profiles parsed one after the other, as if they had been parsed together."""
+
+import csv
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.database.layout import COMMUNICATION_REPORT, PARSED_PROFILES
+from collector.database.tree import read_kernel_file
+from collector.errors import BadInput
+from collector.profiles.run_sketch import MOST, are_of_one_run
+from collector.singlehost.parse import parse_profile
+from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.unit.collector.database.consumer import Consumer
+
+pytestmark = pytest.mark.fast
+
+ROUNDING = 3e-6  # of cells with six decimals, pooled three times
+AVERAGE, STD = "Profiling Average Duration(us)", "Profiling Std Duration(us)"
+MEDIAN, MAC = "Profiling Median Duration(us)", "Profiling Average aic_mac_ratio"
+pooling = partial(parse, pool=True)
+
+
+@pytest.fixture
+def version(tmp_path):
+    return tmp_path / "tree" / "vllm0.18.0_torch2.9.0_cann8.5"
+
+
+def profile(folder, durations, start=0, **told):
+    """A file of launches of one Add, which begin one after the other."""
+    rows = [
+        Told(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **told)
+        for at, us in enumerate(durations)
+    ]
+    return write_profile(folder, "K5", rows)
+
+
+def row_of(version, kernel="Add"):
+    (row,) = read_kernel_file(version / f"{kernel}.csv").rows
+    return row
+
+
+def test_means_and_spreads_are_pooled_by_counts(tmp_path, version):
+    pooling([profile(tmp_path / "a", [10.0] * 8)], version)
+    result = pooling([profile(tmp_path / "b", [20.0, 20.0], start=100)], version)
+    assert [(k.added, k.updated) for k in result.kernels] == [(0, 1)]
+    row = row_of(version)
+    assert (row["Profiling Count"], row[AVERAGE], row[STD]) == ("10", "12.000000", "4.000000")
+    assert row[MEDIAN] == ""
+    assert Consumer(version).durations("Add")
+
+
+_CELLS = st.sampled_from(["0.5", "0.125", "N/A"])
+_LAUNCHES = st.lists(
+    st.tuples(
+        st.sampled_from(["Add", "Cast"]),
+        st.sampled_from(["FLOAT;FLOAT", "INT8;INT8"]),
+        st.integers(0, 10**7),
+        _CELLS,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.lists(_LAUNCHES, min_size=2, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_one_after_the_other_is_as_together(tmp_path_factory, runs):
+    folder = tmp_path_factory.mktemp("pool")
+    starts = iter(range(10**6))
+    files = [
+        write_profile(
+            folder / str(at),
+            "K5",
+            [
+                Told(
+                    kernel,
+                    dtypes=dtypes,
+                    duration=f"{thousandths / 1000:.3f}",
+                    start=f"17642468{next(starts):06d}.5",
+                    other={"aic_mac_ratio": mac},
+                )
+                for kernel, dtypes, thousandths, mac in run
+            ],
+        )
+        for at, run in enumerate(runs)
+    ]
+    pooling(files, folder / "together")
+    for file in files:
+        pooling([file], folder / "apart")
+    names = sorted(path.name for path in (folder / "together").glob("*.csv"))
+    assert names == sorted(path.name for path in (folder / "apart").glob("*.csv"))
+    for name in names:
+        one, other = (read_kernel_file(folder / tree / name).rows for tree in ("together", "apart"))
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine["Input Data Types"] == theirs["Input Data Types"]
+            assert mine["Profiling Count"] == theirs["Profiling Count"]
+            for column in (AVERAGE, STD):
+                assert float(mine[column]) == pytest.approx(float(theirs[column]), abs=ROUNDING)
+            assert bool(mine[MAC]) == bool(theirs[MAC])
+            if mine[MAC]:
+                assert float(mine[MAC]) == pytest.approx(float(theirs[MAC]), abs=ROUNDING)
+
+
+def test_a_run_counts_once_whatever_it_is_called(tmp_path, version):
+    rows = [Told(duration=f"{at + 1}.000", start=f"17642468770{at:02d}.960\t") for at in range(20)]
+    pooling([write_profile(tmp_path / "a", "K5", rows)], version)
+    before = (version / "Add.csv").read_bytes()
+    for again in (
+        write_profile(tmp_path / "renamed", "K5", rows),
+        write_profile(tmp_path / "as_summary", "O3", rows),
+        write_profile(tmp_path / "shorter", "K5", rows[:12]),
+    ):
+        with pytest.raises(BadInput, match=r"of the same run as .*kernel_details\.csv"):
+            pooling([again], version)
+    assert (version / "Add.csv").read_bytes() == before
+
+
+def test_a_file_without_starts_is_known_by_its_bytes(tmp_path, version):
+    file = write_profile(tmp_path / "a", "K5", [Told(start="N/A")])
+    pooling([file], version)
+    with pytest.raises(BadInput, match="of the same run"):
+        pooling([file], version)
+    pooling([write_profile(tmp_path / "b", "K5", [Told(start="N/A", duration="1.0")])], version)
+    assert row_of(version)["Profiling Count"] == "2"
+
+
+def test_rows_of_which_no_count_is_known_are_not_pooled(tmp_path, version):
+    parse_profile([profile(tmp_path / "a", [10.0])], version)
+    assert not (version / PARSED_PROFILES).exists()
+    before = (version / "Add.csv").read_bytes()
+    with pytest.raises(BadInput, match="parsed without --pool"):
+        pooling([profile(tmp_path / "b", [20.0], start=9)], version)
+    assert (version / "Add.csv").read_bytes() == before
+
+
+def test_counts_without_the_names_of_their_runs_are_not_pooled(tmp_path, version):
+    pooling([profile(tmp_path / "a", [10.0])], version)
+    (version / PARSED_PROFILES).unlink()
+    with pytest.raises(BadInput, match="parsed without --pool"):
+        pooling([profile(tmp_path / "b", [20.0], start=9)], version)
+
+
+def test_without_the_flag_a_pooled_row_is_replaced_with_its_count(tmp_path, version):
+    pooling([profile(tmp_path / "a", [10.0, 30.0])], version)
+    newer = profile(tmp_path / "b", [5.0], start=50)
+    parse_profile([newer], version)
+    row = row_of(version)
+    assert (row["Profiling Count"], row[AVERAGE], row[MEDIAN]) == ("1", "5.000000", "5.000000")
+    with pytest.raises(BadInput, match="of the same run"):
+        pooling([newer], version)
+
+
+def test_rows_that_no_profile_wrote_take_the_first_one(tmp_path, version):
+    pooling([profile(tmp_path / "a", [10.0])], version)
+    path = version / "Add.csv"
+    path.write_bytes(path.read_bytes().replace(b"10.000000", b"").replace(b",1\r\n", b",\r\n"))
+    pooling([profile(tmp_path / "b", [20.0, 40.0], start=9)], version)
+    assert (row_of(version)["Profiling Count"], row_of(version)[AVERAGE]) == ("2", "30.000000")
+
+
+def test_what_was_cut_off_is_not_gone_on_with(tmp_path, version):
+    version.mkdir(parents=True)
+    (version / "unknown_inputs").write_text("in the way")
+    rows = [Told(), unknown_inputs("MemSet")]
+    with pytest.raises(BadInput, match="cannot be written"):
+        pooling([write_profile(tmp_path / "a", "K5", rows)], version)
+    assert (version / "Add.csv").exists()
+    with pytest.raises(BadInput, match="was cut off"):
+        pooling([profile(tmp_path / "b", [20.0], start=9)], version)
+
+
+def test_collectives_and_unknown_inputs_are_pooled_too(tmp_path, version):
+    for at, us in enumerate(("10.000", "30.000")):
+        start = f"17642468770{at}"
+        rows = [
+            unknown_inputs("MemSet", duration=us, start=f"{start}0.5"),
+            collective(f"{start}1.5", us),
+        ]
+        pooling([write_profile(tmp_path / str(at), "K5", rows)], version)
+    with (version / COMMUNICATION_REPORT).open(newline="") as file:
+        (told,) = csv.DictReader(file)
+    assert (told["Count"], told["Total Duration(us)"]) == ("2", "40.000000")
+    assert (told["Average Duration(us)"], told["Std Duration(us)"]) == ("20.000000", "10.000000")
+    assert (told["Min Duration(us)"], told["Max Duration(us)"]) == ("10.000000", "30.000000")
+    (row,) = read_kernel_file(version / "unknown_inputs" / "MemSet.csv").rows
+    assert (row["Profiling Count"], row[AVERAGE]) == ("2", "20.000000")
+
+
+@pytest.mark.parametrize("cell", ["0", "-1", "x", "1.5"])
+def test_a_count_that_is_none_is_refused(tmp_path, version, cell):
+    pooling([profile(tmp_path / "a", [10.0])], version)
+    path = version / "Add.csv"
+    file = read_kernel_file(path)
+    path.write_bytes(file.of_rows([{**file.rows[0], "Profiling Count": cell}]).as_bytes())
+    with pytest.raises(BadInput, match="Profiling Count must be a whole number"):
+        pooling([profile(tmp_path / "b", [20.0], start=9)], version)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}x", '{"profiles": [{"profile": "a", "is_whole": true, "launches": ["z"]}]}']
+)
+def test_a_list_of_profiles_that_is_none_is_refused(tmp_path, version, text):
+    (version / PARSED_PROFILES).parent.mkdir(parents=True)
+    (version / PARSED_PROFILES).write_text(text)
+    with pytest.raises(BadInput):
+        pooling([profile(tmp_path / "a", [10.0])], version)
+
+
+def test_samples_of_large_runs_are_compared_as_far_as_both_reach():
+    whole = range(0, 40 * MOST, 2)
+    assert are_of_one_run(whole[:MOST], whole[::10][:MOST])  # a tenth of it
+    assert not are_of_one_run(whole[:MOST], range(1, 2 * MOST, 2)[:MOST])
+    assert not are_of_one_run(whole[:MOST], [10**9])
