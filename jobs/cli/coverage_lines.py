@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
@@ -15,12 +14,9 @@ from collector.counting import counted
 
 if TYPE_CHECKING:
     from jobs.planning.coverage import Covered, UserMetrics
-    from jobs.planning.worth import Point
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
-_BAR = 40
-_PARTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the time that measuring all takes
 
 
 def covered_lines(
@@ -115,21 +111,3 @@ def print_json(place: str, found: Sequence[Covered], metrics: UserMetrics) -> No
         for one in found
     ]
     typer.echo(json.dumps({"version": place, "metrics": asdict(metrics), "cases": cases}, indent=1))
-
-
-def budget_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
-    """What measuring brings for its time, to the budget and beyond."""
-    last = points[-1]
-    yield (
-        f"measuring   {counted(last.cases, 'case')} without a duration take {last.device_h:,.3f} "
-        "device-hours; those that tell most for their time come first"
-    )
-    hours = [point.device_h for point in points]
-    steps = {bisect_right(hours, last.device_h * part) - 1: part for part in _PARTS}
-    spent = bisect_right(hours, budget_h) - 1
-    for at in sorted({*steps, spent}):
-        point = points[at]
-        bar = "#" * round(_BAR * point.share)
-        mark = "  the budget" if at == spent else ""
-        told = f"{point.device_h:11,.3f} h {point.cases:7,} cases {point.share:6.1%}"
-        yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()

@@ -1,69 +1,57 @@
-"""What measuring brings for its device-hours, as a picture: SVG, which browsers and pages show and
-which takes no package to write."""
+"""What measuring brings for its device-hours, as a picture."""
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 
+from jobs.cli.picture import Line, Picture, Place, Text
 from jobs.planning.worth import Point
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 40, 20, 50
 _MOST_POINTS = 2000  # more are no finer line
 _TICKS = 5
+_CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
-def curve_svg(points: Sequence[Point], budget_h: float, title: str) -> str:
+def curve_picture(points: Sequence[Point], budget_h: float, title: str) -> Picture:
     """The share of the time that has a duration over device-hours, and where the budget ends."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)
-    drawn = [*points[:-1:step], points[-1]]
-    line = " ".join(f"{_x(one.device_h, last_h):.1f},{_y(one.share):.1f}" for one in drawn)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="24" font-size="14">{escape(title)}</text>',
-        *(_tick_of_share(at / _TICKS) for at in range(_TICKS + 1)),
-        *(_tick_of_hours(last_h * at / _TICKS, last_h) for at in range(_TICKS + 1)),
-        f'<polyline points="{line}" fill="none" stroke="#2563eb" stroke-width="2"/>',
-        _budget(budget_h, last_h),
-        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 10}" text-anchor="middle">device-hours</text>',
-        "</svg>",
-    ]
-    return "\n".join(part for part in parts if part) + "\n"
+    told = [*points[:-1:step], points[-1]]
+    shares = [at / _TICKS for at in range(_TICKS + 1)]
+    marks = (
+        Text((_LEFT, 24), title, size=14),
+        *(mark for share in shares for mark in _tick_of_share(share)),
+        *(_tick_of_hours(last_h * share, last_h) for share in shares),
+        Line(tuple(_place(one.device_h / last_h, one.share) for one in told), _CURVE, 2),
+        *_budget(budget_h / last_h),
+        Text((_WIDTH / 2, _HEIGHT - 10), "device-hours", "middle"),
+    )
+    return Picture(title, _WIDTH, _HEIGHT, marks)
 
 
-def _x(hours: float, last_h: float) -> float:
-    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * hours / last_h
-
-
-def _y(share: float) -> float:
-    return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share
-
-
-def _tick_of_share(share: float) -> str:
-    y = _y(share)
+def _place(part: float, share: float) -> Place:
+    """Where a part of all device-hours and a share of the time stand."""
     return (
-        f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#ddd"/>'
-        f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>'
+        _LEFT + (_WIDTH - _LEFT - _RIGHT) * part,
+        _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share,
     )
 
 
-def _tick_of_hours(hours: float, last_h: float) -> str:
-    return (
-        f'<text x="{_x(hours, last_h):.1f}" y="{_HEIGHT - _BOTTOM + 18}" '
-        f'text-anchor="middle">{hours:,.3g}</text>'
-    )
+def _tick_of_share(share: float) -> Iterator[Line | Text]:
+    (x, y), end = _place(0, share), _place(1, share)
+    yield Line(((x, y), end), _GRID)
+    yield Text((x - 8, y + 4), f"{share:.0%}", "end")
 
 
-def _budget(budget_h: float, last_h: float) -> str:
+def _tick_of_hours(hours: float, last_h: float) -> Text:
+    x, y = _place(hours / last_h, 0)
+    return Text((x, y + 18), f"{hours:,.3g}", "middle")
+
+
+def _budget(part: float) -> Iterator[Line | Text]:
     """A line where the budget ends, if that is before all is measured."""
-    if budget_h > last_h:
-        return ""
-    x = _x(budget_h, last_h)
-    return (
-        f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_HEIGHT - _BOTTOM}" '
-        'stroke="#b91c1c" stroke-dasharray="4 4"/>'
-        f'<text x="{x + 5:.1f}" y="{_TOP + 12}" fill="#b91c1c">the budget</text>'
-    )
+    if part > 1:
+        return
+    (x, y), bottom = _place(part, 1), _place(part, 0)
+    yield Line(((x, y), bottom), _BUDGET, is_dashed=True)
+    yield Text((x + 5, y + 12), "the budget", colour=_BUDGET)

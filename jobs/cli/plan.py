@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.counting import counted
+from collector.errors import BadInput
 from collector.printable import in_one_line
+from jobs.cli.model_options import (
+    AskedCampaign,
+    ConcurrencyOption,
+    GraphSizesOption,
+    ImbalanceOption,
+    InputOption,
+    LayoutOption,
+    MaxBatchedTokensOption,
+    MissingOption,
+    MixedOption,
+    ModelOption,
+    OutputOption,
+    PhaseOption,
+    PredictedTokensOption,
+    ProfileOption,
+    ReleaseOption,
+    SkewOption,
+)
 from jobs.cli.options import (
-    CampaignArgument,
+    CommitOption,
+    DirectoryOption,
     NoCollectivesOption,
+    RanksGridOption,
     RootOption,
     SingleWriterOption,
 )
@@ -22,13 +44,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collector.database.plans import Damage
+    from jobs.campaign.run_options import RunOptions
     from jobs.planning.situation import Situation
 
 _LISTED = 25
 
 
 def plan_verb(
-    campaign: CampaignArgument,
+    campaign: AskedCampaign = None,
     *,
     root: RootOption = None,
     again: Annotated[bool, typer.Option("--again", help="plan everything once more")] = False,
@@ -41,9 +64,95 @@ def plan_verb(
     why: Annotated[bool, typer.Option("--why", help="name every case that is refused")] = False,
     no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="instead of a plan: what is worth measuring first in so many device-hours (20h), "
+            "and what it brings"
+        ),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="with --budget, a new .svg or .png: what measuring brings for its hours"),
+    ] = None,
+    missing: MissingOption = None,
+    profile: ProfileOption = None,
+    model: ModelOption = None,
+    layout: LayoutOption = "",
+    concurrency: ConcurrencyOption = None,
+    input_tokens: InputOption = None,
+    output_tokens: OutputOption = None,
+    max_batched_tokens: MaxBatchedTokensOption = None,
+    graph_sizes: GraphSizesOption = None,
+    phase: PhaseOption = None,
+    mixed: MixedOption = False,
+    predicted_tokens: PredictedTokensOption = None,
+    skew: SkewOption = None,
+    imbalance: ImbalanceOption = None,
+    release: ReleaseOption = None,
+    grid: RanksGridOption = "",
+    version: CommitOption = None,
+    directory: DirectoryOption = None,
+    device: Annotated[
+        str | None, typer.Option(help="with --budget, of a stack without a version: its device")
+    ] = None,
 ) -> None:
-    """Forecast a campaign and write its plan, which is never changed afterwards."""
+    """Forecast a campaign and write its plan, which is never changed afterwards; or, with --budget,
+    say what of a campaign, a model or a profile to measure first."""
     from jobs.campaign.run_options import RunOptions
+    from jobs.cli.look_up import Asked, Where
+    from jobs.cli.one_source import ServedModel
+    from jobs.cli.plan_budget import Budget, plan_within
+
+    served = ServedModel(
+        model or "",
+        layout,
+        tuple(concurrency or ()),
+        input_tokens,
+        output_tokens,
+        max_batched_tokens,
+        tuple(graph_sizes or ()),
+        phase,
+        release,
+        mixed,
+        predicted_tokens,
+        skew,
+        imbalance,
+    )
+    asked, where = Asked(campaign, profile, served, grid), Where(root, version, directory, device)
+    if budget is not None:
+        if again or retry_failed or dry_run or why or no_collectives or single_writer:
+            raise BadInput("--budget writes no plan: it takes no options of one")
+        plan_within(asked, where, Budget(budget, curve, missing))
+        return
+    if asked != Asked(campaign, None, ServedModel("")) or where != Where(root) or curve or missing:
+        raise BadInput(
+            "options of a model, a profile and a version want --budget; what plans a model is a "
+            "campaign with it as a source"
+        )
+    if campaign is None:
+        raise BadInput("a CAMPAIGN is wanted, or --budget with --model or --profile")
+    _plan(
+        campaign,
+        root,
+        RunOptions(again, retry_failed),
+        dry_run=dry_run,
+        why=why,
+        collectives=not no_collectives,
+        single_writer=single_writer,
+    )
+
+
+def _plan(
+    campaign: str,
+    root: str | None,
+    options: RunOptions,
+    *,
+    dry_run: bool,
+    why: bool,
+    collectives: bool,
+    single_writer: bool,
+) -> None:
     from jobs.cli.opening import choose_guard, open_campaign, open_root
     from jobs.planning.damage import Told
     from jobs.planning.plan_making import describe_forecast
@@ -51,16 +160,15 @@ def plan_verb(
     from jobs.publishing.due_merges import to_merge
     from jobs.publishing.next_plan import advance, intended, plan_in_hand
 
-    described = open_campaign(campaign, collectives=not no_collectives)
+    described = open_campaign(campaign, collectives=collectives)
     store = open_root(root, described, single_writer=single_writer)
     situation = survey(described, store)
-    options = RunOptions(again, retry_failed)
     if dry_run:
         found = _damage_to_merge(situation)
         step = choose_step(
             situation,
-            again=again,
-            retry_failed=retry_failed,
+            again=options.again,
+            retry_failed=options.retry_failed,
             damaged=[damage.shard for damage in found],
         )
         told = Told.of([*situation.stored.damaged, *found], plan_in_hand(situation, step))

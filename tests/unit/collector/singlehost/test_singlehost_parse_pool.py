@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fast
 ROUNDING = 3e-6  # of cells with six decimals, pooled three times
 AVERAGE, STD = "Profiling Average Duration(us)", "Profiling Std Duration(us)"
 MEDIAN, MAC = "Profiling Median Duration(us)", "Profiling Average aic_mac_ratio"
-pooling = partial(parse, pool=True)
+pooling = partial(parse_profile, pool=True)
 
 
 @pytest.fixture

@@ -1,61 +1,27 @@
 """`opmeter coverage` as a user types it."""
 
 import json
-from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
-from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput
-from collector.store import open_store
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
-from tests.unit.collector.database.campaign_maker import (
-    PATH,
-    MadePlan,
-    MadeShard,
-    answered,
-    write_campaign,
-)
+from tests.unit.collector.database.campaign_maker import PATH
+from tests.unit.jobs.cli.small_model import SERVING, write_small_model
 
 pytestmark = pytest.mark.fast
-
-_CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 100,
-}
-_CAMPAIGN = """\
-campaign: small
-sources:
-- model: config.json
-  layout: {nz: 0}
-  serving: {concurrency: [1, 4], input: 32, output: 8}
-backend: cpu
-"""
-_SERVING = ("--layout", "nz=0", "--input", "32", "--output", "8")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with a campaign and a database that has all of its cases but those of Sort."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(_CONFIG))
-    (tmp_path / "campaign.yaml").write_text(_CAMPAIGN)
-    campaign = campaign_from_text(_CAMPAIGN, path="c.yaml", base=tmp_path)
-    (source,) = load_sources(campaign, MemoryStore())
-    records = [record for record in source.records if record.kernel_type != "Sort"]
-    made = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
-    store = open_store(str(tmp_path / "data"))
-    write_campaign(store, made)
-    merge_plans(store, [made.name], guard=CREATE, author="test")
+    write_small_model(tmp_path)
     return tmp_path
 
 
@@ -86,7 +52,7 @@ def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(fol
 
 def test_the_options_of_a_model_are_those_of_a_source(folder):
     of_campaign = json.loads(coverage("campaign.yaml", "--json").stdout)
-    words = ("--concurrency", "1", "--concurrency", "4", *_SERVING)
+    words = ("--concurrency", "1", "--concurrency", "4", *SERVING)
     of_options = json.loads(coverage("--model", "config.json", "--json", *words).stdout)
     assert of_options == of_campaign
     assert of_campaign["metrics"]["m2"] < 1 and of_campaign["version"] == PATH
@@ -97,7 +63,7 @@ def test_the_options_of_a_model_are_those_of_a_source(folder):
 def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
     standings = {}
     for requests in ("2", "9"):
-        words = ("--concurrency", requests, *_SERVING, "--json")
+        words = ("--concurrency", requests, *SERVING, "--json")
         told = json.loads(coverage("--model", "config.json", *words).stdout)
         standings[requests] = {
             one["standing"] for one in told["cases"] if one["kernel_type"] == "SoftmaxV2"
@@ -113,32 +79,6 @@ def test_what_is_missing_is_a_source_that_plans_just_that(folder):
     told = json.loads(coverage("campaign.yaml", "--json").stdout)
     missing = {one["case_id"] for one in told["cases"] if one["standing"] != "exact"}
     assert {record.case_id for record in gaps.records} == missing
-
-
-def test_a_budget_tells_what_is_worth_measuring_first(folder):
-    none = coverage("campaign.yaml", "--budget", "0", "--missing", "none")
-    assert "nothing is written" in none.stderr and not (folder / "none").exists()
-    said = coverage("campaign.yaml", "--budget", "1", "--missing", "gaps")
-    lines = said.stdout.splitlines()
-    (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring   2 cases"))
-    assert lines[at + 1].split()[:4] == ["0.000", "h", "0", "cases"]
-    assert lines[-1].endswith("the budget") and "100.0%" in lines[-1]
-    assert "2 cases in gaps" in said.stderr
-
-
-def test_a_budgets_curve_is_drawn(folder):
-    coverage("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
-    picture = ElementTree.parse(folder / "curve.svg").getroot()
-    (line,) = picture.findall("{*}polyline")
-    points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
-    assert points == sorted(points) and len(points) == 3  # nothing, then each of two cases
-    heights = [y for _, y in points]
-    assert heights == sorted(heights, reverse=True) and heights[-1] == 40.0  # all of the time
-    texts = [one.text for one in picture.findall("{*}text")]
-    assert "the budget" in texts and "device-hours" in texts
-    for words in (["--budget", "1", "--curve", "curve.svg"], ["--curve", "other.svg"]):
-        said = coverage("campaign.yaml", *words)
-        assert isinstance(said.exception, BadInput) and "--curve wants" in str(said.exception)
 
 
 def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):

@@ -1,0 +1,135 @@
+"""Lines and texts on a white page, as a file: SVG, which takes no package, or PNG, which Pillow
+draws."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+from itertools import pairwise
+from math import dist
+from pathlib import Path
+
+from collector.errors import BadInput
+
+Place = tuple[float, float]
+_FINE = 2  # pixels of a PNG for each of the page's own
+_SMOOTH = 2  # and so many times as many while it is drawn
+_DASH = 4.0
+_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Through these places; `is_dashed` breaks it up."""
+
+    places: tuple[Place, ...]
+    colour: str
+    width: float = 1.0
+    is_dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """On one line whose `anchor` (start, middle, end) stands at a place."""
+
+    place: Place
+    text: str
+    anchor: str = "start"
+    size: int = 12
+    colour: str = "black"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    title: str
+    width: int
+    height: int
+    marks: tuple[Line | Text, ...]
+
+
+def check_picture_file(path: Path) -> None:
+    """Raise BadInput for a file whose ending nobody can draw, or not here, or that is there."""
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise BadInput("a file that ends with .svg or .png is wanted", path=path)
+    if path.exists():
+        raise BadInput("a file that is not there yet is wanted", path=path)
+    if path.suffix.lower() == ".png":
+        try:
+            import PIL  # noqa: F401
+        except ImportError:
+            raise BadInput(
+                "a PNG is drawn by Pillow, which is not here: pip install 'opmeter[png]', or "
+                "name a file that ends with .svg",
+                path=path,
+            ) from None
+
+
+def drawn(picture: Picture, path: Path) -> bytes:
+    """What a file of that name holds."""
+    return _png(picture) if path.suffix.lower() == ".png" else _svg(picture).encode()
+
+
+def _svg(picture: Picture) -> str:
+    size = f"{picture.width} {picture.height}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif">',
+        f"<title>{escape(picture.title)}</title>",
+        f'<rect width="{picture.width}" height="{picture.height}" fill="white"/>',
+        *(_svg_line(one) if isinstance(one, Line) else _svg_text(one) for one in picture.marks),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _svg_line(line: Line) -> str:
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in line.places)
+    dashes = f' stroke-dasharray="{_DASH:g}"' if line.is_dashed else ""
+    return (
+        f'<polyline points="{places}" fill="none" stroke="{line.colour}" '
+        f'stroke-width="{line.width:g}"{dashes}/>'
+    )
+
+
+def _svg_text(text: Text) -> str:
+    x, y = text.place
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{text.anchor}" font-size="{text.size}" '
+        f'fill="{text.colour}">{escape(text.text)}</text>'
+    )
+
+
+def _png(picture: Picture) -> bytes:
+    """Drawn larger, and made smaller, since Pillow draws lines without smooth edges."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    scale = _FINE * _SMOOTH
+    image = Image.new("RGB", (scale * picture.width, scale * picture.height), "white")
+    draw = ImageDraw.Draw(image)
+    for one in picture.marks:
+        if isinstance(one, Line):
+            for places in _strokes(one):
+                scaled = [(scale * x, scale * y) for x, y in places]
+                draw.line(scaled, fill=one.colour, width=round(scale * one.width), joint="curve")
+        else:
+            x, y = one.place
+            font = ImageFont.load_default(scale * one.size)
+            place, anchor = (scale * x, scale * y), _ANCHORS[one.anchor]
+            draw.text(place, one.text, fill=one.colour, font=font, anchor=anchor)
+    file = BytesIO()
+    small = image.reduce(_SMOOTH)
+    small.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _strokes(line: Line) -> Iterator[Sequence[Place]]:
+    """The line itself, or the dashes of which it is made."""
+    if not line.is_dashed:
+        yield line.places
+        return
+    for (x, y), (x_end, y_end) in pairwise(line.places):
+        length = dist((x, y), (x_end, y_end)) or 1.0
+        at = 0.0
+        while at < length:
+            ends = [part / length for part in (at, min(length, at + _DASH))]
+            yield [(x + (x_end - x) * part, y + (y_end - y) * part) for part in ends]
+            at += 2 * _DASH
