@@ -20,7 +20,14 @@ from collector.canonical import canonical_json
 from collector.case import Case, case_from_cells
 from collector.errors import BadInput
 from collector.table import is_text, table_bytes, table_rows
-from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, OP_STATE, core_class
+from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    BASE_CELLS,
+    LAUNCHED_BY,
+    OP_STATE,
+    STATIC,
+    core_class,
+)
 
 KERNEL_TYPE = "Kernel Type"
 _TIMES = ("Mean(us)", "Median(us)", "Std(us)")
@@ -98,7 +105,9 @@ def as_ran(
     told = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
     known = {name: text for name, text in told.items() if text}
     cells = {**record.cells, **dict(recorded), **known}
-    return CaseRecord(kernel_type, cells, record.extra)
+    is_static = cells.get(OP_STATE, "").strip().lower() == STATIC
+    extra = {name: text for name, text in record.extra.items() if is_static or name != LAUNCHED_BY}
+    return CaseRecord(kernel_type, cells, extra)
 
 
 def write_table(records: Iterable[CaseRecord]) -> bytes:

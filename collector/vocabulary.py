@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 OP_STATE = "OP State"
+STATIC = "static"  # a state of it: the kernel was built for its shapes
 ACCELERATOR_CORE = "Accelerator Core"
 INPUT_SHAPES = "Input Shapes"
 INPUT_DTYPES = "Input Data Types"
@@ -24,6 +25,8 @@ EP_SIZE = "EP Size"
 RUNTIME_PREFIX = "Runtime "
 # Whose kernel a case asks for, where CANN and vLLM-Ascend both have one of its type.
 LIBRARY = RUNTIME_PREFIX + "library"
+# Who launched a kernel that was built for its shapes, where a profile tells that it was a graph.
+LAUNCHED_BY, GRAPH = RUNTIME_PREFIX + "launched_by", "graph"
 MASK = RUNTIME_PREFIX + "mask"  # what attention leaves out beside a mask of each query and key
 CAUSAL_MASK, FULL_MASK = "causal", "full"
 # Runtime columns that tell where a row came from; they do not change the kernel.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from collector.case import Case, Slot
 from collector.errors import CaseRejected
 from collector.measurement import Library
-from collector.vocabulary import FRACTAL_NZ, LIBRARY, is_plain_format
+from collector.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
 
 
 class TensorMaker(Protocol):
@@ -188,7 +188,10 @@ class OpSpec:
     def graph_of(self, case: Case) -> GraphCall | None:
         """How a graph launches a case; None where the function by itself does."""
         graph = self.npu.graph
-        return graph if graph is not None and graph.takes(case) else None
+        if graph is not None and graph.takes(case):
+            return graph
+        of_graph = case.attribute(LAUNCHED_BY) == GRAPH
+        return GraphCall(takes=lambda case: True, run=self.npu.run) if of_graph else None
 
     def npu_call(self, case: Case, make: TensorMaker) -> Call:
         """What an NPU host passes to what it launches."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from collector.profiles.headers import DURATION, KEY_COLUMNS
+from collector.profiles.headers import DURATION, KEY_COLUMNS, NAME, TYPE
 from collector.record import ProfileStatistics
+from collector.vocabulary import GRAPH, LAUNCHED_BY, NOT_KNOWN, OP_STATE, STATIC
 
 Key = tuple[str, ...]
 Floats = npt.NDArray[np.float64]
@@ -21,6 +23,7 @@ Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
 
+_OF_CALLS = "aclnn"
 _MOST_CODES = 2**62
 _NOWHERE: Places = np.empty(0, np.intp)
 
@@ -68,7 +71,9 @@ class Group:
 
 def rows_of(block: pa.Table, counters: Sequence[str]) -> Rows:
     """The rows of one block."""
-    columns = [_coded(block, name) for name in KEY_COLUMNS]
+    columns = [
+        _launchers(block) if name == LAUNCHED_BY else _coded(block, name) for name in KEY_COLUMNS
+    ]
     ids, first = _numbered([codes for codes, _ in columns], [len(texts) for _, texts in columns])
     texts = [[texts[code] for code in codes[first].tolist()] for codes, texts in columns]
     sums, counts = _totals([block.column(name) for name in counters], ids, len(first))
@@ -213,6 +218,26 @@ def _coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
         return np.zeros(block.num_rows, np.int32), [""]
     column = block.column(name).combine_chunks()
     return column.indices.to_numpy(), column.dictionary.to_pylist()
+
+
+def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
+    """Which rows are a graph's kernels, built for their shapes: the name of a call's kernel begins
+    with the call (`aclnnAdd_...`) or is its type (RmsNorm, in a profile of CANN 8.3), that of a
+    graph's is its node's. Other states tell of none: what a graph launches for any shape is the
+    kernel of a call."""
+    states, texts = _coded(block, OP_STATE)
+    static = [code for code, text in enumerate(texts) if text.strip().lower() == STATIC]
+    if not static or NAME not in block.column_names:
+        return np.zeros(block.num_rows, np.int32), [""]
+    names, types = (_trimmed(block, name) for name in (NAME, TYPE))
+    untold = pc.is_in(names, value_set=pa.array(["", NOT_KNOWN]))
+    is_call = pc.or_(pc.starts_with(names, _OF_CALLS), pc.equal(names, types))
+    told = pc.invert(pc.or_(is_call, untold)).to_numpy(zero_copy_only=False)
+    return (np.isin(states, static) & told).astype(np.int32), ["", GRAPH]
+
+
+def _trimmed(block: pa.Table, name: str) -> pa.Array:
+    return pc.utf8_trim_whitespace(block.column(name).combine_chunks().cast(pa.string()))
 
 
 def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import BadInput
-from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_CELLS, OUTPUT_CELLS
+from collector.vocabulary import (
+    ACCELERATOR_CORE,
+    BASE_CELLS,
+    INPUT_CELLS,
+    LAUNCHED_BY,
+    OUTPUT_CELLS,
+)
 
 NAME = "Name"
 TYPE = "Type"
@@ -21,8 +27,9 @@ DURATION = "Duration(us)"
 STREAM = "Stream ID"
 DEVICE = "Device_id"
 
-# The columns that tell the case, and those that tell one communication row from another.
-KEY_COLUMNS = (TYPE, *BASE_CELLS)
+# The columns that tell the case (the last is read off the others), and those that tell one
+# communication row from another.
+KEY_COLUMNS = (TYPE, *BASE_CELLS, LAUNCHED_BY)
 EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
 
 # What op_summary calls the columns of kernel_details.

@@ -53,7 +53,7 @@ from collector.profiles.repeats import (
 from collector.profiles.rows import open_rows
 from collector.profiles.run_sketch import RunSketch, sketch_of
 from collector.record import CaseRecord, as_neighbour
-from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES
+from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
 
 GroupBy = Literal["identity", "shapes"]
 
@@ -294,9 +294,11 @@ def _attention_rows(path: Path, file: _File) -> AttentionRows:
 
 
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
-    """The `Runtime ...` cells of a row: fused attention has some."""
+    """The `Runtime ...` cells of a row: fused attention has some, and what a graph launched."""
     is_attention = key[_AT[TYPE]].strip() == KERNEL
-    return attention.of(key[_AT[INPUT_SHAPES]]) if is_attention else {}
+    told = attention.of(key[_AT[INPUT_SHAPES]]) if is_attention else {}
+    launched_by = key[_AT[LAUNCHED_BY]]
+    return {**told, LAUNCHED_BY: launched_by} if launched_by else told
 
 
 def _by(group_by: GroupBy, attention: AttentionFacts) -> Callable[[Key], Hashable | None]:

@@ -64,7 +64,7 @@ _LENGTHS = (
 _BESIDE = _columns(
     *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape", "block_table_shape"),
     *("block_table_valid_blocks", "source_profile", "metadata_completeness", "attn_state"),
-    "kv_cache_mode",
+    *("kv_cache_mode", "launched_by"),
 )
 _IS_LENGTH = frozenset().union(*_LENGTHS)
 

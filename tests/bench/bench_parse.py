@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def measure_time(path: Path) -> int:
-    columns = [*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *COUNTERS]
+    columns = [*KEY_COLUMNS[:-1], *EVENT_COLUMNS, DURATION, *COUNTERS]
     read_profile([path])
     peak_mb = peak_memory_mb()
     import pandas  # after the peak was taken, which is of parsing alone

@@ -61,6 +61,13 @@ def test_what_ran_on_the_ai_cpu_is_filed_under_its_own_case():
     assert as_ran(ran, "Add", "dynamic", "N/A").case_id == ran.case_id
 
 
+def test_what_no_graph_built_for_its_shapes_is_no_row_of_one():
+    told = {"Runtime launched_by": "graph"}
+    asked = CaseRecord("Add", {**cells(), "OP State": "static"}, told)
+    assert as_ran(asked, "Add", "static", None).case_id == asked.case_id
+    assert as_ran(asked, "Add", "dynamic", None).extra == {}
+
+
 @pytest.mark.parametrize("dtype", ["FLOAT", "INT32", "INT64"])
 def test_empty_slots_keep_their_dtype(dtype):
     pair = case_from_cells("Add", cells('";"', f"{dtype};{dtype}", "ND;ND", '""'))

@@ -59,6 +59,23 @@ def test_what_changes_the_kernel_makes_another_case(tmp_path, changes):
     assert len(read(tmp_path, rows, group_by="shapes").records) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "state", "launched_by"),
+    [
+        ("Add_17", "static", "graph"),
+        ("aclnnAdd_AddAiCore_Add", "static", None),  # built for its shapes by itself
+        ("Add", "static", None),  # as custom operators are named
+        ("N/A", "static", None),
+        ("Add_17", "dynamic", None),
+    ],
+)
+def test_a_kernel_of_a_graph_is_told_by_its_name(tmp_path, name, state, launched_by):
+    rows = [Told(), Told(name=name, state=state)]
+    *_, last = read(tmp_path, rows).records
+    assert last.case.attribute("Runtime launched_by") == launched_by
+    assert last.cells["OP State"] == state
+
+
 def test_grouping_by_shapes_takes_the_cells_that_came_first(tmp_path):
     rows = [Told(duration="2.000"), Told(dtypes="INT8;INT8", duration="4.000")]
     (record,) = read(tmp_path, rows, group_by="shapes").records
