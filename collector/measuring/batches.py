@@ -13,11 +13,12 @@ whole. The next attempt finds what it was about to run, and goes on halving from
 from collections import Counter
 from collections.abc import Sequence
 
+from collector.case import Case
 from collector.errors import OpmeterError
 from collector.measurement import Library, Outcome
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.shard import ShardCase
-from collector.vocabulary import LIBRARY
+from collector.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
 _KILLED_TIMES = 2  # a worker can be killed for something else, once
@@ -30,9 +31,10 @@ class SessionsFail(OpmeterError):
 class Batches:
     """Cuts what is left to measure into sessions; remembers which cases are suspected."""
 
-    def __init__(self, session_s: float, killed: Sequence[Sequence[str]] = ()):
+    def __init__(self, session_s: float, killed: Sequence[Sequence[str]] = (), backend: str = ""):
         """`killed` are the case ids of sessions that took their workers with them."""
         self._session_s = session_s
+        self._is_npu = backend == "npu"
         self._suspects = frozenset(case_id for batch in killed for case_id in batch)
         # How many suspects share a session.
         self._most = max(1, min(map(len, killed)) // 2) if killed else 0
@@ -42,8 +44,18 @@ class Batches:
         """The cases of the next session: what is left of the suspects, else as many as fit."""
         suspects = [case for case in todo if case.record.case_id in self._suspects]
         if suspects:
-            return _alike(suspects)[: self._most]
-        return next_session(_alike(todo), self._session_s)
+            return self._alike(suspects)[: self._most]
+        return next_session(self._alike(todo), self._session_s)
+
+    def _alike(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
+        """The cases that one process can measure: of CANN's own kernels, or of those that serve;
+        on an NPU of kernels built for one shape, or of the others."""
+        asked = [self._process_of(case.record.case) for case in todo]
+        return [case for case, one in zip(todo, asked, strict=True) if one == asked[0]]
+
+    def _process_of(self, case: Case) -> tuple[bool, bool]:
+        of_cann = case.attribute(LIBRARY) == Library.CANN
+        return of_cann, self._is_npu and asks_for_static_kernel(case)
 
     def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> Unmeasured | None:
         """Take in how the session of a batch ended: what that says of a case, if it is known which
@@ -74,10 +86,10 @@ class Batches:
         return Unmeasured(batch[0].record, Outcome.CRASHED, answers.reason)
 
 
-def _alike(todo: Sequence[ShardCase]) -> list[ShardCase]:
-    """The cases that one process can measure: of CANN's own kernels, or of those that serve."""
-    asked = [case.record.case.attribute(LIBRARY) == Library.CANN for case in todo]
-    return [case for case, one in zip(todo, asked, strict=True) if one is asked[0]]
+def asks_for_static_kernel(case: Case) -> bool:
+    """Whether an NPU is to build the case's kernel for its shapes, which CANN then takes for every
+    call of them. A graph has kernels of its own."""
+    return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
 
 
 def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[Unmeasured]:

@@ -3,7 +3,8 @@
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,11 +14,12 @@ from collector.host.npus import chip_to_itself
 from collector.manifest import Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.measuring.batches import asks_for_static_kernel
 from collector.measuring.counters import counter_groups, with_counters
 from collector.plan import CANARIES_FROM_S, Limits, MeasureSettings
 from collector.replay.canaries import cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
-from collector.replay.lock import concurrency_limit, measuring_slot
+from collector.replay.lock import concurrency_limit, installing_kernels, measuring_slot
 from collector.replay.msprof import discard_profile
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
@@ -135,7 +137,7 @@ class ReplayInstrument:
         of its own."""
         folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
         folder.mkdir(parents=True)
-        with measuring_slot(self._concurrency, self._stop, chip=self._chip):
+        with self._place(spec):
             tick = self._ticker(spec, folder / JOURNAL)
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
@@ -149,6 +151,18 @@ class ReplayInstrument:
             discard_profile(folder)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
         return report, result, usage
+
+    @contextmanager
+    def _place(self, spec: SessionSpec) -> Iterator[None]:
+        """Where a session may run beside the others of this machine, waited for."""
+        static = spec.backend == "npu" and any(
+            asks_for_static_kernel(case.record.case) for case in spec.cases
+        )
+        with (
+            installing_kernels(self._stop) if static else nullcontext(),
+            measuring_slot(self._concurrency, self._stop, chip=self._chip),
+        ):
+            yield
 
     def _kept(self, result: SessionResult, folder: Path) -> SessionResult:
         """Leave the profile to whoever looks into it, also after the run. As a batch is halved,

@@ -22,10 +22,9 @@ from collector.measurement import Library
 from collector.ops.releases import refused_on
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 from collector.replay.answering import Answering, who_answers
-from collector.replay.graphs import in_graph, with_static_kernel
-from collector.vocabulary import LIBRARY
+from collector.replay.graphs import compiled_while_built, in_graph, with_static_kernel
+from collector.vocabulary import LIBRARY, STATIC
 
-STATIC = "static"
 _ATB_LIBRARY = "libatb.so"
 _LONGEST_REASON = 400
 _FROM = {
@@ -83,11 +82,10 @@ class NpuCalls:
         if graph is not None or is_static:
             self._require(Need.TORCHAIR)
         run: Callable[..., Any] = partial((graph or op.npu).run, self._api(found.call))
-        if graph is not None:
-            run = in_graph(run, is_dynamic=not is_static)
-        elif is_static:
-            run = with_static_kernel(run)
-        return Launcher(op.npu_call, run, found.library)
+        if graph is None and not is_static:
+            return Launcher(op.npu_call, run, found.library)
+        run = with_static_kernel(run) if graph is None else in_graph(run, is_dynamic=not is_static)
+        return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
 
     def _answer(self, op: OpSpec, case: Case) -> Answering:
         """Whose function is called; refused, too, where this release takes it otherwise."""

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from collector.case import Case
+from collector.ops.spec import Call, TensorMaker
+
 
 def in_graph(run: Callable[..., Any], *, is_dynamic: bool) -> Callable[..., Any]:
     """A launch as a graph of CANN's graph engine, which is what torchair compiles to unless asked
@@ -26,8 +29,23 @@ def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
     config.mode = "reduce-overhead"
     kernels = config.experimental_config.aclgraph
     kernels._aclnn_static_shape_kernel = True
-    kernels._aclnn_static_shape_kernel_build_dir = _build_folder()
+    kernels._aclnn_static_shape_kernel_build_dir = _build_folder().name
     return _compiled(run, config, False)
+
+
+def compiled_while_built(
+    build: Callable[[Case, TensorMaker], Call], run: Callable[..., Any]
+) -> Callable[[Case, TensorMaker], Call]:
+    """What builds the arguments of a compiled launch, and launches once. While it compiles torchair
+    runs the operator as it pleases (to warm up, to have its shapes dumped, to capture it), and none
+    of that is a launch of the case."""
+
+    def built(case: Case, make: TensorMaker) -> Call:
+        call = build(case, make)
+        run(*call.args, **call.kwargs)
+        return call
+
+    return built
 
 
 def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callable[..., Any]:
@@ -41,7 +59,7 @@ def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callabl
 
 
 @cache
-def _build_folder() -> str:
-    """Where a session's kernels are built: beside its script, where torchair would put them, may
-    not be written to."""
-    return tempfile.mkdtemp(prefix="opmeter-static-")
+def _build_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where a session's kernels are built, gone with it: beside its script, where torchair would
+    put them, may not be written to."""
+    return tempfile.TemporaryDirectory(prefix="opmeter-static-")

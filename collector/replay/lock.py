@@ -108,6 +108,17 @@ def measuring_slot(
         yield
 
 
+@contextmanager
+def installing_kernels(stop: threading.Event, directory: Path | None = None) -> Iterator[None]:
+    """Alone on this machine with sessions that install kernels into CANN's own files, waited for.
+    CANN's documents want ranks to agree on it (LOCAL_WORLD_SIZE): what reads the files of a half
+    installed kernel does nobody knows what."""
+    with ExitStack() as held:
+        while not stop.is_set() and not _take(held, "static-kernels", directory):
+            stop.wait(_SLOT_POLL_S)
+        yield
+
+
 def _take_slot(held: ExitStack, limit: int, chip: str, directory: Path | None) -> bool:
     """Both or neither: a chip that waits for a slot would be kept from its other die."""
     with ExitStack() as taken:

@@ -68,7 +68,7 @@ def microbench_by_replay(
                 stop_at=_FAILURES if fail_fast else (),
                 unread=Path(tempfile.gettempdir(), f"opmeter-unread-{provenance.attempt}"),
             )
-            batches = Batches(_SESSION_CASES * measure.budget_s)
+            batches = Batches(_SESSION_CASES * measure.budget_s, backend=backend)
             measure_all(tree, instrument, batches, stop=stop, on_progress=on_progress)
     return tree.result(describe(stack, backend, measure), prune_empty=prune_empty)
 

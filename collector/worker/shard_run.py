@@ -38,7 +38,8 @@ def complete(
     answers.give(killers(answers.unanswered(), answers.killed))
     # Phase 3: the device, session after session, until every case has its answer.
     left = {case.record.case_id for case in answers.unanswered()}
-    batches = Batches(session_s, [batch for batch in answers.killed if left.intersection(batch)])
+    killed = [batch for batch in answers.killed if left.intersection(batch)]
+    batches = Batches(session_s, killed, backend)
     if not measure_all(answers, instrument, batches, stop=stop, on_progress=on_progress):
         return False
     # Phase 4: the commit. Where somebody else's came first, ours would leave a manifest that no

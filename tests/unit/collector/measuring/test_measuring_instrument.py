@@ -18,6 +18,7 @@ from collector.measuring.instrument import (
 from collector.plan import Limits, MeasureSettings
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
+from collector.shard import ShardCase
 from collector.stack import Runtime, Stack
 from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases
 from tests.unit.collector.replay.replay_cases import PROVENANCE
@@ -62,6 +63,29 @@ def test_where_a_site_limits_npus_a_die_asks_for_its_chip(
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", limit)
     made(tmp_path, replace(SETTINGS, backend=backend, device=3)).measure(cases(1), PROVENANCE)
     assert slots == [asked]
+
+
+@pytest.mark.parametrize(
+    ("backend", "state", "is_alone"),
+    [("npu", "static", True), ("npu", "dynamic", False), ("cpu", "static", False)],
+)
+def test_a_session_that_builds_kernels_into_cann_is_alone_with_that(
+    sessions, tmp_path, monkeypatch, backend, state, is_alone
+):
+    held, seen = [], []
+
+    @contextmanager
+    def installing(stop):
+        held.append(True)
+        yield
+        held.clear()
+
+    sessions.during = lambda spec: seen.append(bool(held))
+    monkeypatch.setattr(instrument, "installing_kernels", installing)
+    (case,) = cases(1)
+    row = replace(case.record, cells={**case.record.cells, "OP State": state})
+    made(tmp_path, replace(SETTINGS, backend=backend)).measure([ShardCase(row, 1.0)], PROVENANCE)
+    assert seen == [is_alone]
 
 
 def test_a_session_on_another_runtime_than_the_plans_blames_the_node(sessions, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.ops.registry import all_ops, find
+from collector.vocabulary import GRAPH, LAUNCHED_BY
 from tests.fixtures.op_rows import rows_of
 
 pytestmark = pytest.mark.torch
@@ -78,23 +79,42 @@ class Torchair:
         return "eager"
 
 
+OF_GRAPH = ((LAUNCHED_BY, GRAPH),)
+
+
 @pytest.mark.parametrize(
-    ("kernel", "state", "mode"),
+    ("kernel", "state", "told", "mode"),
     [
-        ("Add", "dynamic", None),
-        ("Add", "static", "reduce-overhead"),
-        ("ConcatV2D", "static", "max-autotune"),
-        ("ConcatV2D", "dynamic", "max-autotune"),
+        ("Add", "dynamic", (), None),
+        ("Add", "static", (), "reduce-overhead"),
+        ("Add", "static", OF_GRAPH, "max-autotune"),
+        ("ConcatV2D", "static", (), "max-autotune"),
+        ("ConcatV2D", "static", OF_GRAPH, "max-autotune"),
+        ("ConcatV2D", "dynamic", (), "max-autotune"),
     ],
 )
-def test_graphs_and_kernels_of_one_shape_are_compiled(torch, monkeypatch, kernel, state, mode):
+def test_graphs_and_kernels_of_one_shape_are_compiled(
+    torch, monkeypatch, kernel, state, told, mode
+):
     from collector.replay.calls import NpuCalls
 
     torchair = Torchair()
     monkeypatch.setitem(sys.modules, "torchair", torchair)
-    case = next(r.case for r in rows_of(kernel))
-    NpuCalls(types.SimpleNamespace(), {}).of(find(kernel), replace(case, op_state=state))
+    case = replace(next(r.case for r in rows_of(kernel)), op_state=state, attributes=told)
+    NpuCalls(types.SimpleNamespace(), {}).of(find(kernel), case)
     assert [config.mode for config in torchair.configs] == ([mode] if mode else [])
+
+
+def test_what_compiles_launches_while_it_is_built(torch):
+    from collector.ops.spec import Call
+    from collector.replay.graphs import compiled_while_built
+
+    launched = []
+    build = compiled_while_built(
+        lambda case, make: Call((case, make)), lambda *a: launched.append(a)
+    )
+    assert build("case", "make") == Call(("case", "make"))
+    assert launched == [("case", "make")]
 
 
 def test_without_torchair_a_row_of_a_graph_says_what_is_needed(torch, monkeypatch):

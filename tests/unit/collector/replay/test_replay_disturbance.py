@@ -12,7 +12,13 @@ from collector.errors import BadInput, OpmeterError
 from collector.ops.references import REFERENCES
 from collector.plan import Limits
 from collector.replay.disturbance import Disturbance, compare, concurrency_test
-from collector.replay.lock import DeviceLock, _take_slot, concurrency_limit, measuring_slot
+from collector.replay.lock import (
+    DeviceLock,
+    _take_slot,
+    concurrency_limit,
+    installing_kernels,
+    measuring_slot,
+)
 from tests.unit.collector.replay.conftest import ROOT
 
 
@@ -87,6 +93,22 @@ def test_who_is_stopped_does_not_wait_for_a_slot(tmp_path: Path):
             pass
     with measuring_slot(None, stop, tmp_path / "none"):
         assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.fast
+def test_sessions_that_install_kernels_wait_for_each_other(tmp_path: Path):
+    stop, order = threading.Event(), []
+
+    def work() -> None:
+        with installing_kernels(stop, tmp_path):
+            order.append("second")
+
+    with installing_kernels(stop, tmp_path):
+        thread = threading.Thread(target=work)
+        thread.start()
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
 
 
 @pytest.mark.fast
