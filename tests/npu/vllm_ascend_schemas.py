@@ -1,10 +1,10 @@
 """vLLM-Ascend's own operators, as far as the catalogue calls them, where the library itself is
 not there: it is built with CANN, for an NPU.
 
-The schemas are those of vLLM-Ascend 0.18 to the best of what its public sources tell; they are
-checked against nothing real. An implementation computes nothing: it gives memory of the right
-shapes, and records the call in `CALLS` and, where the fake CANN runs, in its log of launches as
-`CUSTOM name(bf16[2,3]:ND, ...)`.
+The schemas of `torch.ops._C_ascend` are those in the wheel of 0.18.0; those of `torch.ops.vllm`,
+which its Python registers without any, are ours. `tests/stacks` runs the extension itself. An
+implementation here computes nothing: it gives memory of the right shapes, and records the call in
+`CALLS` and, where the fake CANN runs, in its log of launches as `CUSTOM name(bf16[2,3]:ND, ...)`.
 """
 
 import ctypes
@@ -15,11 +15,13 @@ import types
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 # What was called: name, and the arguments in order, keywords after positions.
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
 
+_WHEEL = Path(__file__).parent / "releases" / "schemas" / "vllm_ascend-0.18.0.txt"
 _RUNTIME, _RECORD = "libascendcl.so", "opmeter_fake_cann_record"
 _ND = 2  # acl/acl_base.h
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 29: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
@@ -54,55 +56,40 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
             torch.empty_like(named["x"])
         ),
     },
-    "_C_ascend": {
-        "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
-        "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
-        "int drop_pad_mode=0, int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, "
-        "int quant_mode=0, int[2] active_expert_range=[], int row_idx_type=0) "
-        "-> (Tensor, Tensor, Tensor, Tensor)": lambda torch, named: _routed(torch, named),
-        "npu_lightning_indexer(Tensor query, Tensor key, Tensor weights, *, "
-        "Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None, "
-        "Tensor? block_table=None, str layout_query='BSND', str layout_key='BSND', "
-        "int sparse_count=2048, int sparse_mode=3) -> Tensor": lambda torch, named: named[
-            "query"
-        ].new_empty(  # a default is not among what is named
-            (len(named["query"]), 1, named.get("sparse_count", 2048)), dtype=torch.int32
-        ),
-        "npu_lightning_indexer_quant(Tensor query, Tensor key, Tensor weights, "
-        "Tensor query_dequant_scale, Tensor key_dequant_scale, *, "
-        "Tensor? actual_seq_lengths_query=None, Tensor? actual_seq_lengths_key=None, "
-        "Tensor? block_table=None, int query_quant_mode=0, int key_quant_mode=0, "
-        "str layout_query='BSND', str layout_key='BSND', int sparse_count=2048, "
-        "int sparse_mode=3) -> Tensor": lambda torch, named: named["query"].new_empty(
-            (len(named["query"]), 1, named.get("sparse_count", 2048)), dtype=torch.int32
-        ),
-        "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) "
-        "-> Tensor": lambda torch, named: torch.empty_like(named["logits"]),
-        "batch_matmul_transpose(Tensor tensor_a, Tensor tensor_b, Tensor tensor_c, "
-        "str? format_mode=None, str? quant_mode=None) -> ()": lambda torch, named: None,
-        "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, "
-        "float epsilon=1e-6) -> (Tensor y, Tensor rstd, Tensor x)": lambda torch, named: (
-            torch.empty_like(named["x1"]),
-            _row_statistics(torch, named["x1"], named["gamma"]),
-            torch.empty_like(named["x1"]),
-        ),
-        "mla_preprocess(Tensor hiddenState, Tensor wdqkv, Tensor? descale0, Tensor gamma1, "
-        "Tensor? beta1, Tensor wuq, Tensor? descale1, Tensor gamma2, Tensor cos, Tensor sin, "
-        "Tensor wuk, Tensor kv_cache, Tensor kv_cache_rope, Tensor slotmapping, "
-        "Tensor? quant_scale0, Tensor? quant_offset0, Tensor? bias0, Tensor? quant_scale1, "
-        "Tensor? quant_offset1, Tensor? bias1, Tensor? ctkv_scale, Tensor? q_nope_scale, "
-        "str? cache_mode, str? quant_mode, bool? enable_inner_out, Tensor! q_out0, "
-        "Tensor! kv_cache_out0, Tensor! q_out1, Tensor! kv_cache_out1, Tensor! inner_out) "
-        "-> (Tensor q_out0, Tensor kv_cache_out0, Tensor q_out1, Tensor kv_cache_out1, "
-        "Tensor inner_out)": lambda torch, named: tuple(
-            torch.empty_like(named[name]) for name in _MLA_OUTPUTS
-        ),
-    },
+}
+# What operators of its extension give, whose schemas are the wheel's.
+_OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "npu_moe_init_routing_custom": lambda torch, named: _routed(torch, named),
+    "npu_lightning_indexer": lambda torch, named: _indexed(torch, named),
+    "npu_lightning_indexer_quant": lambda torch, named: _indexed(torch, named),
+    "npu_apply_top_k_top_p": lambda torch, named: torch.empty_like(named["logits"]),
+    "batch_matmul_transpose": lambda torch, named: None,
+    "npu_add_rms_norm_bias": lambda torch, named: (
+        torch.empty_like(named["x1"]),
+        _row_statistics(torch, named["x1"], named["gamma"]),
+        torch.empty_like(named["x1"]),
+    ),
+    "mla_preprocess": lambda torch, named: tuple(
+        torch.empty_like(named[name]) for name in _MLA_OUTPUTS
+    ),
 }
 # Functions of Python that the catalogue calls by their module.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vllm_ascend.ops.triton.rope.rope_forward_triton_siso": lambda qk, *args, **named: qk,
 }
+
+
+def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
+    """The operators of the extension by the schemas that its wheel holds."""
+    lines = [line for line in _WHEEL.read_text().splitlines() if not line.startswith("#")]
+    schemas = {line.partition("(")[0]: line for line in lines}
+    return {schemas[name]: gives for name, gives in _OF_EXTENSION.items()}
+
+
+def _indexed(torch: Any, named: dict[str, Any]) -> Any:
+    """So many places for each token; a default is not among what is named."""
+    shape = len(named["query"]), 1, named.get("sparse_count", 2048)
+    return named["query"].new_empty(shape, dtype=torch.int32)
 
 
 def _routed(torch: Any, named: dict[str, Any]) -> Any:
@@ -127,7 +114,7 @@ def _row_statistics(torch: Any, x: Any, gamma: Any) -> Any:
 def register(torch: Any, key: str = "PrivateUse1") -> None:
     """Defines the operators, for NPUs or another dispatch key of torch, and the modules of the
     functions, in this process."""
-    for namespace, schemas in _SCHEMAS.items():
+    for namespace, schemas in (*_SCHEMAS.items(), ("_C_ascend", _of_wheel())):
         # The library ends with the object: torch keeps what it defines only as long.
         library = torch.library.Library(namespace, "FRAGMENT")
         _KEPT.append(library)
