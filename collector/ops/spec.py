@@ -97,6 +97,7 @@ class NpuCall:
     build  (case, make) -> Call, where the function's arguments are not those of the reference
     needs  what the host must have
     nz     the input slots that may be FRACTAL_NZ
+    converts  the cases whose tensors in FRACTAL_NZ the runtime makes of plain ones
     graph  how a graph launches it, where the function by itself does not
     served the function by which vLLM-Ascend serves with a kernel of the same name out of its own
            library, where its releases have one: `run` calls it too
@@ -106,6 +107,7 @@ class NpuCall:
     build: "Callable[[Case, TensorMaker], Call] | None" = None
     needs: frozenset[Need] = frozenset()
     nz: frozenset[int] = frozenset()
+    converts: Callable[[Case], bool] = lambda case: False
     graph: GraphCall | None = None
     served: str = ""
 
@@ -251,7 +253,8 @@ class OpSpec:
             name = f"format {slot.format} (input {position + 1})"
             if backend != "npu":
                 return f"{name} is a layout of NPUs; {backend} has none"
-            if slot.format != FRACTAL_NZ or position not in self.npu.nz:
+            is_nz = position in self.npu.nz or self.npu.converts(case)
+            if slot.format != FRACTAL_NZ or not is_nz:
                 return f"{name} is not replayed"
         return ""
 

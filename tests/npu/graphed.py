@@ -25,8 +25,8 @@ FOLDER = Path(__file__).parent / "graph_calls"
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 300
 # Ops whose sizes are constants become kernels that have them inside (ops-math of CANN: SplitVD,
-# ConcatV2D; decode steps of torchair show those types).
-KERNELS = {"SplitV": "SplitVD", "ConcatV2": "ConcatV2D"}
+# ConcatV2D, which decode steps of torchair show; CANN's guide of fusions: ReduceSumD).
+KERNELS = {"SplitV": "SplitVD", "ConcatV2": "ConcatV2D", "ReduceSum": "ReduceSumD"}
 # What the engine removes or makes a part of its neighbour: copies for what a graph gives back,
 # transposed operands, casts to the dtype that is there.
 REMOVED = frozenset({"Identity", "Transpose", "Cast"})

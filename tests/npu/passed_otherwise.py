@@ -39,6 +39,7 @@ _REDUCTIONS = "ReduceAll ReduceAny ReduceMax ReduceMean ReduceMin ReduceSum"
 _WAYS = (
     *_each(_REDUCTIONS, "i2", How.INTS, "the dimensions"),
     *_each("ArgMaxWithValue", "o1", How.DTYPE, "aclnn casts the kernel's INT32"),
+    *_each("LayerNormV3", "o2 o3", How.DTYPE, "aclnn casts the kernel's, of gamma's dtype"),
     *_each("DropOutDoMask", "i3", How.ELSEWHERE, "what is kept: one less what is dropped"),
     *_each("Tile", "i2", How.INTS, "how often each dimension repeats"),
     *_each("PadV3", "i2", How.INTS, "the paddings"),
@@ -97,8 +98,10 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "Conv2DBackpropInput": _CONVERSIONS,
         # autograd wants the gradient in memory of its own
         "Conv2DBackpropFilter": _CONVERSIONS | {"aclnnInplaceCopy"},
+        "LayerNormV3": frozenset({"aclnnInplaceCopy"}),  # statistics in the dtype of the row
         "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
         "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
+        "MatMulV2": _CONVERSIONS,  # operands that CANN reads badly as they are
         "MaxPoolGradWithArgmaxV1": _CONVERSIONS,
         "MaxPoolWithArgmaxV1": _CONVERSIONS,
         # what is launched for one of its conversions

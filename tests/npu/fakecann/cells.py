@@ -42,7 +42,6 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
         "aclnnGroupedMatmulSwigluQuantWeightNZ": "0 1 4 5 6 -> 7 8",
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
-        "aclnnLayerNorm": "0 2 3 -> 4 5 6",
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
         "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",
@@ -175,13 +174,25 @@ def _raised(call: Recorded) -> str:
     return "0 -> 2" if call.tensors[0].dtype.startswith("INT") else "0 .=0 -> 2"
 
 
+def _normed(call: Recorded) -> str:
+    """The layout of a LayerNorm, whose kernel writes its statistics in the dtypes of gamma and
+    beta."""
+    gamma, beta = (tensor.dtype for tensor in call.tensors[1:3])
+    return f"0 2 3 -> 4 5:{gamma} 6:{beta}"
+
+
 def _added(call: Recorded) -> str:
     """The layout of a sum; what multiplies the second tensor is an input where it is not one."""
     return "0 1 -> 3" if float(call.arguments[2].partition("=")[2]) == 1 else "0 1 .=0 -> 3"
 
 
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
-    {"aclnnAdd": _added, "aclnnInplaceCopy": _copied, "aclnnPowTensorScalar": _raised}
+    {
+        "aclnnAdd": _added,
+        "aclnnInplaceCopy": _copied,
+        "aclnnLayerNorm": _normed,
+        "aclnnPowTensorScalar": _raised,
+    }
 )
 
 

@@ -1,4 +1,5 @@
-"""What CANN launches around kernels of images, whose operands lie in blocks.
+"""What CANN launches around kernels whose operands lie in blocks: those of images, and products of
+matrices that it reads badly where they are plain.
 
 A convolution that is given plain tensors becomes TransData of each operand, the kernel, and
 TransData of its result; pooling the same, in blocks of 16 channels whose format has `:1` behind its
@@ -10,6 +11,10 @@ before the gradient of a filter, of which a profile tells no tensors.
         TransData  8,3,3,3 NCHW                    -> 9,1,16,8 FRACTAL_Z
         Conv2D     2,1,7,7,8;9,1,16,8              -> 2,1,5,5,8 NC1HWC0
         TransData  2,1,5,5,8 NC1HWC0               -> 2,8,5,5 NCHW
+
+A product of 16 bits becomes TransData of both operands, MatMulV2 and TransData of the result where
+`IsNdToNzOnTheFly` of CANN's open sources (ops-nn) says so: not where both operands are small, k is
+1, or each has rows in memory of 128 to 65,535 numbers, or of fewer in multiples of 16.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +26,9 @@ from tests.npu.fakecann.calls import DTYPES, Recorded, RecordedTensor, parse_cal
 
 _SHORT = {spelling: short for short, spelling in DTYPES.items()}
 _BITS = {"FLOAT": 32, "FLOAT16": 16, "DT_BF16": 16}
+_OF_16_BITS = frozenset({"FLOAT16", "DT_BF16"})
 _ROWS = 16
+_LEAST, _LONG = 128, 65_535  # numbers in a row that is read well
 _MASK_BYTES = 32  # of a block in the mask that aclnn hands out as bytes
 
 
@@ -75,8 +82,40 @@ def _pool_gradient(tensors: Sequence[RecordedTensor]) -> Sequence[str]:
     return _around("MaxPoolGradWithArgmaxV1", {0: x, 1: dy}, operands, dx, _image(dx, 1))
 
 
+def _product(tensors: Sequence[RecordedTensor]) -> Sequence[str]:
+    a, b, out = tensors
+    stored = [_stored(tensor) for tensor in (a, b)]
+    is_small = all(rows * inner <= _LONG for rows, inner in stored)
+    is_read_well = all(_LEAST <= i <= _LONG or (i < _LEAST and i % _ROWS == 0) for _, i in stored)
+    if a.dtype not in _OF_16_BITS or is_small or is_read_well or a.shape[-1] == 1:
+        return ()
+    plain = [
+        f"{_SHORT[t.dtype]}[{_text(shape)}]:ND" for t, shape in zip((a, b), stored, strict=True)
+    ]
+    blocked = [_blocks(t.dtype, shape) for t, shape in zip((a, b), stored, strict=True)]
+    result = _blocks(out.dtype, out.shape)
+    return (
+        *(f"TransData({one} -> {other})" for one, other in zip(plain, blocked, strict=True)),
+        f"MatMulV2({', '.join(blocked)} -> {result})",
+        f"TransData({result} -> {_plain(out)})",
+    )
+
+
+def _stored(tensor: RecordedTensor) -> tuple[int, int]:
+    """Rows in memory, and the numbers in each."""
+    rows, inner = tensor.shape
+    return (inner, rows) if not tensor.is_dense else (rows, inner)
+
+
+def _blocks(dtype: str, shape: Sequence[int]) -> str:
+    rows, columns = (-(-size // _ROWS) for size in shape)
+    storage = _text((columns, rows, _ROWS, _ROWS))
+    return f"{_SHORT[dtype]}[{_text(shape)}]:FRACTAL_NZ<{storage}>"
+
+
 _BECOMES: Mapping[str, Callable[[Sequence[RecordedTensor]], Sequence[str]]] = MappingProxyType(
     {
+        "aclnnMm": _product,
         "Conv2D": _conv,
         "Conv2DBackpropInput": _conv_input,
         "Conv2DBackpropFilter": _conv_filter,

@@ -1,12 +1,14 @@
 """Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
 
 NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
-fit several readings are read as the first of them.
+fit several readings are read as the first of them. Both operands in FRACTAL_NZ are plain ones that
+aclnn has converted, or those of torch_npu's own linear layer (`_converted`).
 """
 
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.matmul._converted import are_in_blocks, converted, of_layer
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
 from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, check_release, is_wide
 from collector.ops.dtypes import floating, one_dtype
@@ -29,11 +31,17 @@ _LAYOUTS = ("NT", "NN", "TN", "TT")
 
 def product_of(case: Case) -> Product | None:
     """The first reading of two matrices that fits; None where none does."""
+    if are_in_blocks(case):
+        return converted(case) or of_layer(case)
     product = read_product(case, _LAYOUTS)
     return product if product and not product.batch else None
 
 
-def _reference(torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any = None) -> Any:
+def _reference(
+    torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any = None, linear: Any = None
+) -> Any:
+    if linear is not None:
+        return torch.mm(a, b.t())
     if out_dtype in (None, a.dtype):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if a.is_cuda:
@@ -41,8 +49,10 @@ def _reference(torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any =
     return torch.mm(a.to(out_dtype), b.to(out_dtype))
 
 
-def _launch(mm: Any, a: Any, b: Any, bias: Any = None, **wide: Any) -> Any:
+def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, linear: Any = None, **wide: Any) -> Any:
     """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
+    if linear is not None:
+        return linear(a, b)
     return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
 
 
@@ -70,6 +80,8 @@ def _turned(operands: tuple[Any, ...], transposed: tuple[bool, bool]) -> tuple[A
 
 def _build(case: Case, make: TensorMaker) -> Call:
     product, (slot_a, slot_b, *_) = product_of(case), case.inputs or ()
+    if product and are_in_blocks(case):
+        return _build_in_blocks(product, case, make)
     a = make.normal(input_shape(case, _A), slot_a.dtype)
     shape = product.weight if product else input_shape(case, _B)
     b = make.stored(make.normal(shape, slot_b.dtype), slot_b.format)
@@ -86,6 +98,25 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((*operands, *biases), wide)
 
 
+def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
+    slots = (case.inputs or ())[:2]
+    if converted(case) is not None:
+        return _build_plain(product, slots[0].dtype, make)
+    sizes = ((product.m, product.k), (product.n, product.k))
+    operands = [
+        make.stored(make.normal(size, slot.dtype), slot.format)
+        for size, slot in zip(sizes, slots, strict=True)
+    ]
+    return Call(tuple(operands), {"linear": make.torch.ops.npu.npu_linear})
+
+
+def _build_plain(product: Product, dtype: str, make: TensorMaker) -> Call:
+    m, n, k = product.m, product.n, product.k
+    a = make.normal((k, m), dtype).t() if product.transposes_a else make.normal((m, k), dtype)
+    b = make.normal((n, k), dtype).t() if product.transposes_b else make.normal((k, n), dtype)
+    return Call((a, b))
+
+
 def _flops(case: Case) -> int:
     product = product_of(case)
     return product.flops if product else 0
@@ -99,7 +130,7 @@ def _bias_fits(case: Case) -> bool:
 def _blocks_fit(case: Case) -> bool:
     """aclnnMatmulWeightNz takes no weight of one row or column."""
     product, weight = product_of(case), given(case, _B)
-    is_stored = weight is not None and weight.format == FRACTAL_NZ
+    is_stored = weight is not None and weight.format == FRACTAL_NZ and not are_in_blocks(case)
     return not is_stored or product is None or min(product.k, product.n) > 1
 
 
@@ -117,11 +148,18 @@ OP = OpSpec(
     npu=NpuCall(
         run=_launch,
         nz=frozenset({_B}),
+        converts=are_in_blocks,
         graph=GraphCall(
             takes=lambda case: case.kernel_type == "MatMul", run=_in_graph, build=_build_for_graph
         ),
     ),
     constraints=(
+        Constraint(
+            "both operands in FRACTAL_NZ want a linear layer's (NT), or sizes of which CANN "
+            "converts plain ones: a row in memory of over 65,535 numbers, or of under 128 and no "
+            "multiple of 16; the output is FRACTAL_NZ too",
+            lambda case: not are_in_blocks(case) or product_of(case) is not None,
+        ),
         Constraint(
             "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
             lambda case: product_of(case) is not None,

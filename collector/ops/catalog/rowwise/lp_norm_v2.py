@@ -1,4 +1,8 @@
-"""Norm of a whole tensor: what clips gradients. A profile does not tell p: 2 here."""
+"""Norm of a whole tensor: what clips gradients. A profile does not tell p: 2 here.
+
+Of the one call CANN makes LpNormV2 on A2 and A3, and on older chips (910A, 310P) LpNormReduceV2,
+which adds up powers, with an LpNormUpdateV2 of the one sum behind it (its open sources, ops-math).
+"""
 
 from collector.case import Case
 from collector.ops.dtypes import floating, one_dtype
@@ -13,6 +17,7 @@ def _flops(case: Case) -> int:
 
 OP = OpSpec(
     kernel="LpNormV2",
+    twins=("LpNormReduceV2",),
     call="torch.linalg.vector_norm",
     slots=("x",),
     reference=lambda torch, x: torch.linalg.vector_norm(x),
@@ -20,6 +25,9 @@ OP = OpSpec(
     constraints=(
         floating((0,)),
         one_dtype((0,)),
-        Constraint("only the norm over all dimensions, a scalar", lambda case: agrees(case, 0, ())),
+        Constraint(
+            "only the norm over all dimensions, a scalar",
+            lambda case: agrees(case, 0, ()) or agrees(case, 0, (1,)),
+        ),
     ),
 )

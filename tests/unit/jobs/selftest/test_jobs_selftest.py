@@ -29,7 +29,7 @@ STACK = Stack("ATLAS_800_A2_313T_64G", "2.9.0", torch_npu="2.9.0", cann="8.5.0")
 # Over ranks alone, or with rows of layouts.csv only.
 NO_ROW = {
     *("MoeDistributeDispatchV2", "MoeDistributeCombineV2", "GroupedMatmulSwigluQuant"),
-    *("Scatter", "SplitVD"),  # of graphs, which want torchair
+    *("ReduceSumD", "Scatter", "SplitVD"),  # of graphs, which want torchair
 }
 
 

@@ -1,5 +1,6 @@
 """Matrix products: the layout is read off the output, and each layout is the right product."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -90,10 +91,91 @@ def test_blocks_that_are_more_than_padding_do_not_fit(case_of):
         find("MatMulV2").check(case, "npu")
 
 
-def test_only_the_weight_may_be_in_blocks(case_of):
+def test_of_two_matrices_only_the_weight_may_be_in_blocks(case_of):
     cells = ("MatMulV2", "1,1,16,16;16,16", "DT_BF16;DT_BF16", "16,16", "DT_BF16")
     with pytest.raises(CaseRejected, match="is not replayed"):
         find("MatMulV2").check(case_of(*cells, "FRACTAL_NZ;ND"), "npu")
+
+
+def in_blocks(case_of, a, b, out, dtype="DT_BF16", kernel="MatMulV2"):
+    case = case_of(kernel, f"{a};{b}", f"{dtype};{dtype}", out, dtype, "FRACTAL_NZ;FRACTAL_NZ")
+    (output,) = case.outputs
+    return replace(case, outputs=(replace(output, format="FRACTAL_NZ"),))
+
+
+# (rows in memory, numbers in each) of both operands, as aclnn is given them.
+@pytest.mark.parametrize(
+    ("a", "b", "out", "layout", "sizes"),
+    [
+        # logits of a vocabulary of 151,936: forward of its hidden states, gradient of its weight
+        ("9496,256,16,16", "320,9496,16,16", "320,256,16,16", "NN", (4096, 5120, 151936)),
+        ("9496,256,16,16", "320,256,16,16", "320,9496,16,16", "TN", (151936, 5120, 4096)),
+        ("4097,1,16,16", "4097,1,16,16", "1,1,16,16", "NT", (16, 16, 65552)),
+        # 111 in a row of the first operand, or of the second: blocks of 112
+        ("7,40,16,16", "2,7,16,16", "2,40,16,16", "NN", (640, 32, 111)),
+        ("40,40,16,16", "7,40,16,16", "7,40,16,16", "NN", (640, 111, 640)),
+    ],
+)
+def test_operands_in_blocks_were_plain_ones_that_cann_converts(case_of, a, b, out, layout, sizes):
+    case = in_blocks(case_of, a, b, out)
+    find("MatMulV2").check(case, "npu")
+    product = product_of(case)
+    assert (product.layout, (product.m, product.n, product.k)) == (layout, sizes)
+    assert find("MatMulV2").flops(case) == 2 * product.m * product.n * product.k
+    with pytest.raises(CaseRejected, match="layout of NPUs"):
+        find("MatMulV2").check(case, "cpu")
+
+
+def test_plain_operands_are_made_for_it_and_lie_as_the_row_says(torch, case_of):
+    case = in_blocks(case_of, "4097,1,16,16", "4097,1,16,16", "1,1,16,16")
+    a, b = find("MatMulV2").build(case, CpuMaker(torch)).args
+    assert (a.shape, b.t().shape) == ((16, 65552), (16, 65552))
+    assert a.is_contiguous() and b.t().is_contiguous()
+    assert torch.mm(a.float(), b.float()).shape == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out", "more"),
+    [
+        ("80,40,16,16", "40,80,16,16", "40,40,16,16", {}),  # rows of 640 and more: read well
+        ("2,1,16,16", "1,2,16,16", "1,1,16,16", {}),  # small
+        ("9496,256,16,16", "320,9490,16,16", "320,256,16,16", {}),  # they do not multiply
+        ("4097,1,16,16", "1,4097,16,16", "1,1,16,16", {}),  # a long k to few numbers
+        ("4097,1,16,16", "4097,1,16,16", "1,1,16,16", {"kernel": "MatMul"}),
+    ],
+)
+def test_operands_in_blocks_that_cann_would_leave_plain_are_refused(case_of, a, b, out, more):
+    case = in_blocks(case_of, a, b, out, **more)
+    with pytest.raises(CaseRejected, match="both operands in FRACTAL_NZ"):
+        find(case.kernel_type).check(case, "npu")
+
+
+def test_a_linear_layer_takes_both_operands_in_blocks(torch, case_of):
+    """By torch_npu's own function, whatever CANN would convert."""
+    case = in_blocks(case_of, "2,1,16,16", "2,3,16,16", "3,1,16,16")
+    op, make = find("MatMulV2"), CpuMaker(torch)
+    op.check(case, "npu")
+    asked = []
+    npu = SimpleNamespace(npu_linear=lambda x, weight: asked.append((x.shape, weight.shape)))
+    make.torch = SimpleNamespace(ops=SimpleNamespace(npu=npu))
+    make.normal = lambda shape, dtype: torch.zeros(shape)
+    call = op.npu_call(case, make)
+    op.npu.run(torch.mm, *call.args, **call.kwargs)
+    assert asked == [((16, 32), (48, 32))]
+    assert op.flops(case) == 2 * 16 * 48 * 32
+
+
+def test_operands_of_32_bits_are_never_converted(case_of):
+    case = in_blocks(case_of, "8194,1,16,8", "8194,1,16,8", "2,1,16,8", dtype="FLOAT")
+    with pytest.raises(CaseRejected, match="is not replayed"):
+        find("MatMulV2").check(case, "npu")
+
+
+def test_a_plain_output_of_operands_in_blocks_is_refused(case_of):
+    shapes = "4097,1,16,16;4097,1,16,16"
+    cells = ("MatMulV2", shapes, "DT_BF16;DT_BF16", "16,16", "DT_BF16", "FRACTAL_NZ;FRACTAL_NZ")
+    with pytest.raises(CaseRejected, match="output is FRACTAL_NZ too"):
+        find("MatMulV2").check(case_of(*cells), "npu")
 
 
 def test_an_npu_launches_a_bias_with_the_product(torch, case_of, build):

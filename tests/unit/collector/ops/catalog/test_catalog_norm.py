@@ -112,7 +112,7 @@ def test_what_a_quantised_norm_does_not_take_is_refused(case_of, inputs, outputs
 )
 def test_layer_norm(torch, case_of, build, launch, kernel, x, gamma, rows):
     case = case_of(kernel, f"{x};{gamma};{gamma}", F3, f"{x};{rows};{rows}", F3)
-    tensor, weight, beta = (call := build(case)).args
+    tensor, weight, beta, _ = (call := build(case)).args
     y, mean, rstd = launch(case, call)
     torch.testing.assert_close(
         y, torch.nn.functional.layer_norm(tensor, weight.shape, weight, beta)
@@ -121,6 +121,23 @@ def test_layer_norm(torch, case_of, build, launch, kernel, x, gamma, rows):
     torch.testing.assert_close(mean, tensor.mean(dims, keepdim=True))
     variance = tensor.var(dims, unbiased=False, keepdim=True)
     torch.testing.assert_close(rstd, (variance + 1e-5).rsqrt())
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT16", "DT_BF16"])
+def test_layer_norm_tells_its_statistics_in_the_dtype_of_gamma(torch, case_of, build, dtype):
+    half, name = ";".join([dtype] * 3), "LayerNormV3"
+    case = case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", half)
+    find(name).check(case, "npu")
+    x, gamma, beta, wanted = (call := build(case)).args
+    y, mean, rstd = find(name).reference(torch, *call.args)
+    torch.testing.assert_close(mean, x.double().mean(-1, keepdim=True).to(wanted))
+    assert {number.dtype for number in (y, mean, rstd)} == {x.dtype} == {wanted}
+    of_npu = find(name).npu.run(lambda *_: (y, mean.float(), rstd.float()), *call.args)
+    assert [tensor.dtype for tensor in of_npu] == [wanted] * 3
+    other = f"{dtype};FLOAT;FLOAT"
+    find(name).check(case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", other), "npu")
+    with pytest.raises(CaseRejected, match="dtype of gamma"):
+        find(name).check(case_of(name, "6,16;16;16", other, "6,16;6,1;6,1", half), "npu")
 
 
 def test_layer_norm_of_a_sum(torch, case_of, build, launch):

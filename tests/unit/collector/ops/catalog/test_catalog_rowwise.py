@@ -2,8 +2,12 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+
+from collector.errors import CaseRejected
+from collector.ops.registry import find
 
 pytestmark = pytest.mark.torch
 
@@ -114,11 +118,54 @@ def test_narrowed_indices_are_the_same_numbers(torch, shape):
         assert seen.data_ptr() == indices.data_ptr()  # no copy
 
 
-def test_norm(torch, case_of, build, launch):
-    case = case_of("LpNormV2", "60", "FLOAT", "", "FLOAT")
+@pytest.mark.parametrize("out", ["", "1"])
+@pytest.mark.parametrize("kernel", ["LpNormV2", "LpNormReduceV2"])
+def test_norm(torch, case_of, build, launch, kernel, out):
+    case = case_of(kernel, "6,10", "FLOAT", out, "FLOAT")
+    find(kernel).check(case, "npu")
     call = build(case)
-    expected = math.sqrt(math.fsum(x * x for x in call.args[0].tolist()))
+    expected = math.sqrt(math.fsum(x * x for x in call.args[0].flatten().tolist()))
     assert launch(case, call)[0].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "dims"),
+    [
+        ("6,4,8", "6,8", {1}),
+        ("6,4,8", "1,4,1", {0, 2}),
+        ("6,6", "6", {1}),  # of equal dimensions the last
+        ("6,4", "", {0, 1}),
+    ],
+)
+def test_dimensions_built_into_the_kernel_are_read_off_the_output(
+    torch, case_of, build, x, out, dims
+):
+    case = replace(case_of("ReduceSumD", x, "FLOAT", out, "FLOAT"), op_state="static")
+    find("ReduceSumD").check(case, "npu")
+    tensor, folded, stays = build(case).args
+    assert set(folded) == dims
+    letters = "abc"[: tensor.dim()]
+    left = "".join(letter for at, letter in enumerate(letters) if at not in dims)
+    expected = torch.einsum(f"{letters}->{left}", tensor.double())
+    summed = find("ReduceSumD").reference(torch, tensor, folded, stays)
+    assert summed.shape == torch.Size(map(int, out.split(",")) if out else ())
+    torch.testing.assert_close(summed.reshape(expected.shape), expected.float())
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "state", "rule"),
+    [
+        ("6,4", "5", "static", "fold into"),
+        ("6,4", "6,4", "static", "fold into"),
+        ("6,4", "6,2", "static", "fold into"),
+        ("0,4", "4", "static", "folds into nothing"),
+        ("6,4", "6", "dynamic", "OP State static"),
+    ],
+)
+def test_what_no_graph_sums_so_is_refused(case_of, x, out, state, rule):
+    case = replace(case_of("ReduceSumD", x, "FLOAT", out, "FLOAT"), op_state=state)
+    with pytest.raises(CaseRejected, match=rule):
+        find("ReduceSumD").check(case, "npu")
 
 
 def test_sort_is_descending_and_tells_origins(torch, case_of, build, launch):
