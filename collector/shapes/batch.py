@@ -28,6 +28,10 @@ class Batch:
     decode of the model then looks at them all, and a pass that `is_draft` is one of the layer that
     predicts.
 
+    `idle` tokens belong to no request: they pass through everything but attention, as where a layer
+    that predicts goes on from a few tokens of a pass in the room of them all. `decodes_alone`: on a
+    host that only decodes, which some releases serve by other kernels.
+
     `skew` and `imbalance` are in percent: answers have from so much less to so much more keys than
     `keys`, evenly spread, and experts as many rows less and more than an even load."""
 
@@ -42,6 +46,8 @@ class Batch:
     is_draft: bool = False
     skew: int = 0
     imbalance: int = 0
+    idle: int = 0
+    decodes_alone: bool = False
 
     def __str__(self) -> str:
         tokens = f"{self.requests} x {self.queries} tokens"
@@ -49,7 +55,9 @@ class Batch:
         mixed = f", and {self.followed} answers of {self.followed_keys}" if self.followed else ""
         empty += f", of {self.skew}% more and less" if self.skew else ""
         empty += f", experts of {self.imbalance}% more and less" if self.imbalance else ""
+        empty += f", beside {self.idle} of no request" if self.idle else ""
         draft = ", by the layer that predicts" if self.is_draft else ""
+        draft += ", on a host that only decodes" if self.decodes_alone else ""
         return f"{self.phase} of {tokens} with {self.keys} keys each{empty}{mixed}{draft}"
 
     @property
@@ -58,7 +66,12 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """All that are new."""
+        """All that pass through the layers."""
+        return self.attending + self.idle
+
+    @property
+    def attending(self) -> int:
+        """Those of them that attend to keys: the new ones of requests."""
         return self.followed + self.requests * self.queries
 
     @property
@@ -110,6 +123,10 @@ def check_batch(batch: Batch) -> None:
         raise BadInput(f"{batch}: predicted tokens want prompts and answers in passes of their own")
     if batch.is_decode and batch.queries not in (1, 1 + batch.predicted):
         raise BadInput(f"{batch}: a decode has one token a request, and those that are predicted")
+    if batch.idle < 0 or (batch.idle and not (batch.is_draft and batch.is_decode)):
+        raise BadInput(f"{batch}: tokens of no request pass where a later token is predicted")
+    if batch.decodes_alone and not batch.is_decode:
+        raise BadInput(f"{batch}: a host that only decodes has no prompts")
     if batch.is_draft and not batch.predicted:
         raise BadInput(f"{batch}: a draft wants to predict tokens")
     requests, keys = batch.requests + batch.followed, max(batch.keys, batch.followed_keys)

@@ -29,7 +29,7 @@ from collector.vocabulary import FRACTAL_NZ, dtype_of
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
 _ABSENT = "-"
 USUAL_RELEASE = "vllm-ascend-0.18"  # whose set was held against traces
-SCHEMES = ("bf16", "static", "dynamic")
+SCHEMES = ("bf16", "static", "given", "dynamic")
 _HABITS = tuple(one.name for one in fields(Habits))
 
 
@@ -58,8 +58,8 @@ class KernelPattern:
 @dataclass(frozen=True, slots=True)
 class ProductPattern:
     """A weight of `width` x `depth` on so many rows: one of SCHEMES says how it is quantised where
-    the model is. Plain numbers are added to where `has_bias`; a scheme that was found beforehand
-    has the model's bias in its own."""
+    the model is; by `given` what comes in is INT8 already, by scales that were found beforehand.
+    Plain numbers are added to where `has_bias`; such a scheme has the model's bias in its own."""
 
     rows: Expression
     width: Expression

@@ -21,8 +21,9 @@ Lists = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tokens that one rank attends from: the last rank of a group whose part is full. How many
-    of them belong to each request that it has any of, and the keys that the last one sees."""
+    """The tokens that one rank attends from: the last rank of a group whose part is full; beside
+    tokens of no request the first. How many of them belong to each request that it has any of, and
+    the keys that the last one sees."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -37,6 +38,7 @@ def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
         **_of_batch(layout, batch),
         **_of_model(decoder, layout),
         **_of_experts(decoder, layout, batch, habits.most_dispatched_tokens),
+        **_of_latent(decoder, layout, batch, habits),
         **_of_sparse(decoder, layout, batch, habits),
     }
 
@@ -93,7 +95,7 @@ def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
     pages = ceil_div(batch.most_keys, PAGE)
     prompts = 0 if batch.is_decode else batch.requests
     return {
-        "given_tokens": tokens,
+        "given_tokens": batch.attending,
         "tokens": whole,
         "split_tokens": whole // layout.tp if layout.sequence_split else whole,
         "requests": requests,
@@ -102,7 +104,7 @@ def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
         "draft": int(batch.is_draft),
         "decode": int(batch.is_decode),
         "answers": answers,
-        "answer_tokens": tokens if batch.is_decode else batch.followed,
+        "answer_tokens": batch.attending if batch.is_decode else batch.followed,
         "prompts": prompts,
         "prompt_tokens": prompts * batch.queries,
         "past": prompts * (batch.keys - batch.queries),
@@ -155,6 +157,14 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
     }
 
 
+def _of_latent(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
+    """Whether one kernel stands before latent attention, as on hosts that only decode."""
+    quantised = layout.quantisation is not Quantisation.BF16
+    is_small = batch.is_decode and batch.attending <= habits.most_mlapo_tokens
+    is_latent = decoder.is_mla and not decoder.is_sparse
+    return {"mlapo": int(is_latent and quantised and batch.decodes_alone and is_small)}
+
+
 def _of_sparse(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
     """Where a group splits the tokens of sparse attention, each rank attends from its part with all
     heads."""
@@ -189,7 +199,7 @@ def _routed(decoder: Decoder, layout: Layout, batch: Batch) -> int:
 
 def _part(batch: Batch, parts: int) -> Part:
     each = ceil_div(batch.tokens, parts)
-    first = (batch.tokens // each - 1) * each
+    first = 0 if batch.idle else (batch.tokens // each - 1) * each
     queries, keys, end = [], [], 0
     for count, held in batch.lengths():
         start, end = end, end + count

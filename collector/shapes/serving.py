@@ -61,7 +61,12 @@ def passes(serving: Serving) -> dict[Batch, int]:
         beside = followed * len(prompts)  # of each answer, while the others' prompts pass
         for batch, times in (*prompts, *_decode(serving, requests, beside)):
             if batch.phase in serving.phases:
-                uneven = replace(batch, skew=serving.skew, imbalance=serving.imbalance)
+                uneven = replace(
+                    batch,
+                    skew=serving.skew,
+                    imbalance=serving.imbalance,
+                    decodes_alone=serving.phases == (Phase.DECODE,),
+                )
                 for one, repeats in _predicting(uneven, serving.predicted):
                     found[one] += times * repeats
     if not found:
@@ -126,7 +131,8 @@ def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batc
 
 def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
     """The pass of the model, which looks at what was predicted, and those of the layer that
-    predicts: first of all tokens of that pass, then of one a request."""
+    predicts: first of all tokens of that pass, then of one a request in the room of them all, which
+    a decode's graph fills with empty requests."""
     if not predicted:
         yield batch, 1
         return
@@ -137,4 +143,8 @@ def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
     yield replace(seen, is_draft=True), 1
     if predicted > 1:
         one = replace(seen, phase=Phase.DECODE, queries=1, keys=keys + 1, is_draft=True)
-        yield one, predicted - 1
+        others = seen.tokens - (batch.requests - batch.padding)
+        if batch.is_decode:
+            yield replace(one, requests=seen.tokens, padding=others), predicted - 1
+        else:
+            yield replace(one, idle=others), predicted - 1

@@ -154,9 +154,10 @@ def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
     small = _dense("INT8", rows, depth)
     weight = _weight("INT8", (depth, width), is_nz=what.may_be_nz and names["nz"] > 0)
     scales = _dense("FLOAT", width)
-    if what.scheme == "static":
+    if what.scheme in ("static", "given"):
         by_column = _dense("DT_BF16", depth)
-        yield _record("AscendQuantV2", [given, by_column, by_column], [small])
+        if what.scheme == "static":
+            yield _record("AscendQuantV2", [given, by_column, by_column], [small])
         more = _dense("INT32", width)
     else:
         more = _dense("FLOAT", rows)

@@ -63,6 +63,9 @@ def show_verb(
     imbalance: Annotated[
         int, typer.Option(help="percent by which experts have more and fewer rows", min=0, max=99)
     ] = 0,
+    decodes_alone: Annotated[
+        bool, typer.Option("--decodes-alone", help="on a host that only decodes")
+    ] = False,
     draft: Annotated[
         bool, typer.Option("--draft", help="of the layer that predicts, instead of the model")
     ] = False,
@@ -89,6 +92,7 @@ def show_verb(
         is_draft=draft,
         skew=skew,
         imbalance=imbalance,
+        decodes_alone=decodes_alone,
     )
     kernels = find_kernel_set(release or USUAL_RELEASE)
     step = derive_step(decoder, said, batch, kernels)

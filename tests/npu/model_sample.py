@@ -39,6 +39,7 @@ _MIXTURE = (
 _BATCHES = (
     *(Batch(Phase.DECODE, requests, 1, keys) for requests, keys in product((1, 5, 16), (9, 4100))),
     Batch(Phase.DECODE, 8, 1, 600, padding=3),
+    Batch(Phase.DECODE, 6, 1, 900, decodes_alone=True),
     Batch(Phase.PREFILL, 1, 515, 515),
     Batch(Phase.PREFILL, 2, 128, 700),
     Batch(Phase.PREFILL, 1, 64, 64, followed=6, followed_keys=1030),

@@ -44,6 +44,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
+        "aclnnAddRmsNormQuantV2": "0 1 2 3 4 5 6 7 -> 10 11 12",
         "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",
         "aclnnApplyAdamWV2": "0 1 2 4 5 -> 0 1 2",
         "aclnnApplyRotaryPosEmbV2": "0 1 2 3 -> 0 1",

@@ -24,6 +24,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAddLayerNorm": "AddLayerNorm",
     "aclnnAddRmsNorm": "AddRmsNorm",
     "aclnnAddRmsNormDynamicQuantV2": "AddRmsNormDynamicQuant",
+    "aclnnAddRmsNormQuantV2": "AddRmsNormQuant",
     "aclnnAddmm": "MatMulV2",
     "aclnnAddmmWeightNz": "MatMulV2",
     "aclnnAscendQuantV3": "AscendQuantV2",

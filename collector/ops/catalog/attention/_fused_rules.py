@@ -102,8 +102,14 @@ def _latent_fits(call: FusedCall) -> bool:
         and call.kv_heads == 1
         and call.heads in (1, 2, 4, 8, 16, 32, 64, 128)
         and longest <= 16
-        and (call.sparse_mode == 0) == (longest == 1)
+        and ((call.sparse_mode == 0) == (longest == 1) or _is_causal_in_rows(call))
     )
+
+
+def _is_causal_in_rows(call: FusedCall) -> bool:
+    """Of requests that lie behind each other the causal mask is taken for one query, too: so
+    vLLM-Ascend calls it where tokens are predicted (_forward_decode of attention/mla_v1.py)."""
+    return letters_in(call.layout) == "TND" and call.sparse_mode == 3
 
 
 def _heads_fit(call: FusedCall) -> bool:
@@ -158,7 +164,7 @@ FUSED_RULES = (
     ),
     _limit(
         f"latent keys of {LATENT} numbers want pages, one head of keys, 1, 2, 4 .. 128 heads, and "
-        "at most 16 queries a request: one without a mask, several with the causal one",
+        "at most 16 queries a request: one without a mask, several with the causal one, in TND any",
         _latent_fits,
     ),
 )

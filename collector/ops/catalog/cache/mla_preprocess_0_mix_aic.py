@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collector.case import Case
+from collector.case import Case, Slot
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import one_dtype
 from collector.ops.parts.positions import distinct
 from collector.ops.parts.rotation import make_positions, rotate
 from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
-from collector.ops.slots import Shape, elements, input_shape
+from collector.ops.slots import Shape, elements, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import RUNTIME_PREFIX
 
 _DOWN, _UP = 1, 5  # the weights
 _ROWS = 32  # of K in a block of INT8
@@ -36,6 +37,8 @@ _DTYPES = {
     **dict.fromkeys((2, 6), "FLOAT"),
     **dict.fromkeys((13, 16, 19), "INT32"),
 }
+_INNER, _NOTHING = 4, Slot(None, "DT_UNDEFINED", "NULL")
+_INNER_COLUMN = f"{RUNTIME_PREFIX}enable_inner_out"
 _SPREAD = 1 / 64  # of what a product of INT8 is scaled by, so that results stay near 1
 
 
@@ -75,10 +78,18 @@ class _Sizes:
         )
 
     def outputs(self) -> tuple[Shape, ...]:
+        """Behind queries, keys and both caches the inner one: queries before their second product,
+        which some callers want back."""
         latents, keys = self.inputs()[11:13]
         queries = (self.tokens, self.heads)
         rotated, rank = (*queries, self.rotary), (self.tokens, self.query_rank)
         return ((*queries, self.latent), latents, rotated, keys, rank)
+
+
+def _gives_inner(case: Case) -> bool:
+    """Whether the inner output is wanted: as the row says, or where it has one, or tells none."""
+    said, inner = case.attribute(_INNER_COLUMN), output_slot(case, _INNER)
+    return said == "True" if said else inner is None or inner.shape is not None
 
 
 def _sizes(case: Case) -> _Sizes | None:
@@ -111,12 +122,14 @@ def _build(case: Case, make: TensorMaker) -> Call:
     places = capacity(input_shape(case, 11))
     tensors[13] = distinct(make, sizes.tokens, places, slots[13].dtype)
     queries, _, rotated, _, inner = sizes.outputs()
-    outs = [make.empty(shape, slots[0].dtype) for shape in (queries, rotated, inner)]
+    gives_inner = _gives_inner(case)
+    shapes = (queries, rotated, inner if gives_inner else (0,))
+    outs = [make.empty(shape, slots[0].dtype) for shape in shapes]
     return Call(
         tuple(tensors),
         {
             **_MODES,
-            "enable_inner_out": True,
+            "enable_inner_out": gives_inner,
             "q_out0": outs[0],
             "kv_cache_out0": tensors[11],
             "q_out1": outs[1],
@@ -129,8 +142,8 @@ def _build(case: Case, make: TensorMaker) -> Call:
 def _npu_run(api: Any, *args: Any, **named: Any) -> Any:
     """The function writes to the outputs it is given."""
     api(*args, **named)
-    names = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1", "inner_out")
-    return tuple(named[name] for name in names)
+    names = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1")
+    return (*(named[n] for n in names), named["inner_out"] if named["enable_inner_out"] else None)
 
 
 def _reference(torch: Any, *args: Any, **named: Any) -> Any:
@@ -149,7 +162,8 @@ def _reference(torch: Any, *args: Any, **named: Any) -> Any:
     absorbed = torch.einsum("tnp,npl->tnl", plain, wuk.float())
     write(latents, places, (_norm(new) * gamma2).to(real).unsqueeze(1))
     write(keys, places, key.unsqueeze(1))
-    return absorbed.to(real), latents, turned.to(real), keys, query
+    inner = query if named["enable_inner_out"] else None
+    return absorbed.to(real), latents, turned.to(real), keys, inner
 
 
 def _int8_product(x: Any, weight: Any, scale: Any, offset: Any, bias: Any, descale: Any) -> Any:
@@ -180,7 +194,8 @@ def _traffic(case: Case) -> int:
     read = sum(slot.size_bytes for i, slot in enumerate(case.inputs or ()) if i not in (11, 12))
     rows = sizes.tokens * (sizes.latent + sizes.rotary)
     queries, _, rotated, _, inner = sizes.outputs()
-    return read + 2 * (rows + elements(queries) + elements(rotated) + elements(inner))
+    written = elements(queries) + elements(rotated) + _gives_inner(case) * elements(inner)
+    return read + 2 * (rows + written)
 
 
 def _runtime(case: Case) -> Mapping[str, str]:
@@ -198,7 +213,7 @@ def _runtime(case: Case) -> Mapping[str, str]:
         "block_size": sizes.block,
         **_MODES,
         "weight_format": (case.inputs or ())[_DOWN].format,
-        "enable_inner_out": True,
+        "enable_inner_out": _gives_inner(case),
         "weight_quantized": True,
         "metadata_completeness": "runtime_values",
     }
@@ -206,9 +221,10 @@ def _runtime(case: Case) -> Mapping[str, str]:
 
 
 def _modes_fit(case: Case) -> bool:
-    wanted = {**_MODES, "enable_inner_out": "True", "weight_quantized": "True"}
+    wanted = {**_MODES, "weight_quantized": "True"}
     named = {name: case.attribute(f"Runtime {name}") for name in wanted}
-    return all(came in (None, wanted[name]) for name, came in named.items())
+    says_inner = case.attribute(_INNER_COLUMN) in (None, "True", "False")
+    return says_inner and all(came in (None, wanted[name]) for name, came in named.items())
 
 
 def _fits(case: Case) -> bool:
@@ -219,7 +235,8 @@ def _fits(case: Case) -> bool:
     named = tuple(slot.shape for slot in case.inputs or ())
     return (
         named == sizes.inputs()
-        and outputs_agree(case, *sizes.outputs())
+        and outputs_agree(case, *sizes.outputs()[: None if _gives_inner(case) else _INNER])
+        and (_gives_inner(case) or (output_slot(case, _INNER) or _NOTHING).shape is None)
         and sizes.tokens <= min(_MOST_TOKENS, sizes.blocks * sizes.block)
         and (sizes.latent, sizes.rotary) == (_LATENT, _ROTARY)
     )
@@ -234,6 +251,7 @@ OP = OpSpec(
     build=_build,
     flops=_flops,
     traffic=_traffic,
+    optional_outputs=frozenset({_INNER}),
     runtime=_runtime,
     npu=NpuCall(
         run=_npu_run,
@@ -247,7 +265,7 @@ OP = OpSpec(
             _fits,
         ),
         Constraint(
-            "krope_ctkv, per_tensor_quant_asymm, quantised weights and an inner output are wanted",
+            "krope_ctkv, per_tensor_quant_asymm and quantised weights are wanted",
             _modes_fit,
         ),
         nothing_empty(),

@@ -311,6 +311,94 @@ def test_what_was_predicted_is_looked_at_in_one_pass_and_the_next_told_by_a_laye
         derive_step(find_decoder("qwen3-32b"), layout_of(""), seen, release)
 
 
+# Qwen3-32B in INT8, of which 8 ranks split a prompt: the norm before qkv is quantised with it.
+QWEN_INT8_PREFILL = {
+    "RmsNorm 257,5120;5120": 1,  # the first layer's, which adds nothing
+    "AscendQuantV2 2056,5120;5120;5120": 1,
+    "AddRmsNormQuant 257,5120;257,5120;5120;5120;5120": 63,
+    "AddRmsNormBias 257,5120;257,5120;5120": 64 + 1,  # before the feed-forward, and behind all
+    "QuantBatchMatmulV3 2056,5120;40,320,16,32;1280;1280": 64,  # qkv (1280,5120)
+    "AscendQuantV2 2056,1024;1024;1024": 64,  # before o
+    "DynamicQuant 2056,5120": 64,  # before gate_up
+}
+
+
+def test_a_norm_of_int8_is_joined_with_its_quantising_and_gathered_so():
+    split = "tp=8,sequence_split,quantisation=w8a8"
+    step = step_of("qwen3-32b", split, Phase.PREFILL, 1, 2056, 2056)
+    found = kernels_of(step)
+    assert {name: found.get(name) for name in QWEN_INT8_PREFILL} == QWEN_INT8_PREFILL
+    gathered = messages_of(step)
+    assert gathered[("all_gather", 257 * 5120, 8)] == 63  # before qkv
+    assert gathered[("all_gather", 2 * 257 * 5120, 8)] == 1 + 64 + 1  # first, feed-forward, output
+    older = kernels_of(step_of("qwen3-32b", split, Phase.PREFILL, 1, 2056, 2056, release="0.13"))
+    assert older["AscendQuantV2 2056,5120;5120;5120"] == 64
+    assert older["AddRmsNormBias 257,5120;257,5120;5120"] == 128
+
+
+# DeepSeek-V3.2 in 0.13, otherwise than in 0.18: one rotation, and the indexer's cache twice.
+DSV32_IN_0_13 = {
+    "_triton_rope 8,64,128;8,1,128;2048,64": 61,
+    "LightningIndexer 8,64,128;2112,128,1,128;8,64;8;8;8,33": 61,
+    "ScatterNdUpdate 270336,128;64,1;64,128": 2 * 61,
+    "ScatterNdUpdate 270336,512;64,1;64,512": 61,
+    "ScatterNdUpdate 270336,64;64,1;64,64": 61,
+    "_triton_rope_siso 8,1,128;8,64;8,64": 0,
+}
+
+
+def test_sparse_attention_of_an_older_release_writes_its_caches_by_scatters():
+    step = step_of("deepseek-v3.2", _DSV3, Phase.DECODE, 64, 1, 4100, release="0.13")
+    found = kernels_of(step)
+    assert {name: found.get(name, 0) for name in DSV32_IN_0_13} == DSV32_IN_0_13
+
+
+# DeepSeek-V3 on a host that only decodes: one kernel from gathered tokens to both caches.
+DSV3_DECODES_ALONE = {
+    "mla_preprocess_0_mix_aic 16,7168;1,224,2112,32;2112;1536;1536;1,48,3072,32;3072;512;16,64;"
+    "16,64;16,128,512;528,128,1,512;528,128,1,64;16;1;1;2112;1;1;3072;1;1": 61,
+    "FusedInferAttentionScore 16,16,1,512;528,1,128,512;528,1,128,512;16;16,33;16,16,1,64;"
+    "528,1,128,64": 61,
+    "TransposeBatchMatMul 16,16,512;16,512,128": 61,
+    "AscendQuantV2 16,2048;2048;2048": 61,  # before o, and nowhere else
+}
+
+
+def test_a_host_that_only_decodes_has_one_kernel_before_latent_attention():
+    batch = Batch(Phase.DECODE, 16, 1, 4100, decodes_alone=True)
+    decoder, layout = find_decoder("deepseek-v3"), layout_of(_DSV3)
+    step = derive_step(decoder, layout, batch, find_kernel_set("vllm-ascend-0.18"))
+    found = kernels_of(step)
+    assert {name: found.get(name) for name in DSV3_DECODES_ALONE} == DSV3_DECODES_ALONE
+    absent = ("BatchMatMulV2", "InterleaveRope", "KvRmsNormRopeCache")
+    assert not any(name.startswith(absent) for name in found)
+    assert [name for name in found if name.startswith("AscendQuantV2")] == [
+        "AscendQuantV2 16,2048;2048;2048"
+    ]
+    messages = messages_of(step)
+    assert messages[("all_gather", 2 * 2 * 7168, 8)] == 61 + 3 + 1  # tokens, not their latents
+    unasked = derive_step(decoder, layout, batch, find_kernel_set("vllm-ascend-0.13"))
+    assert kernels_of(unasked)["AscendQuantV2 2,7168;7168;7168"] == 61
+
+
+def test_a_later_token_is_predicted_in_the_room_of_all_that_were_looked_at():
+    release, decoder = find_kernel_set("vllm-ascend-0.18"), find_decoder("deepseek-v3")
+    # Four requests with two predicted tokens: twelve tokens, eight of them of empty requests.
+    later = Batch(Phase.DECODE, 12, 1, 4099, padding=8, predicted=2, is_draft=True)
+    (attention,) = _attention(derive_step(decoder, layout_of(_DSV3), later, release))
+    assert attention.case.inputs[0].shape == (12, 16, 512)
+    lengths = attention.extra["Runtime actual_seq_lengths_kv_values"]
+    assert lengths == ",".join(["4099"] * 4 + ["1"] * 8)
+    # Behind a prompt of 4,096 its one next token attends, and all of them pass the layer.
+    behind = Batch(Phase.DECODE, 1, 1, 4097, predicted=2, is_draft=True, idle=4095)
+    step = derive_step(decoder, layout_of(_DSV3), behind, release)
+    found = kernels_of(step)
+    assert _attention(step)[0].case.inputs[0].shape == (1, 16, 512)
+    assert found["QuantBatchMatmulV3 512,7168;66,448,16,32;2112;2112"] == 1  # q_a and kv_a: 4096/8
+    assert found["QuantBatchMatmulV3 4096,2048;224,128,16,32;7168;7168"] == 1  # o
+    assert found["MatMulV2 1,7168;16160,7168"] == 1  # one is sampled
+
+
 def test_an_older_release_yet_adds_no_bias_and_dispatches_its_experts():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
     found = kernels_of(step_of("deepseek-v3", layout, Phase.DECODE, 8, 1, 4096, release="0.11"))
@@ -449,7 +537,10 @@ def cases_of(decoder, layouts, kernels):
         Batch(Phase.PREFILL, 1, 512, 2048),  # a chunk of a longer prompt
         Batch(Phase.PREFILL, 2, 300, 900, followed=5, followed_keys=4000),  # beside answers
         *(Batch(Phase.DECODE, 6, 2, 4000, 1, predicted=1, is_draft=draft) for draft in (0, 1)),
-        Batch(Phase.DECODE, 6, 1, 4000, predicted=2, is_draft=True),
+        Batch(Phase.DECODE, 6, 3, 4000, predicted=2),
+        Batch(Phase.DECODE, 18, 1, 4000, padding=12, predicted=2, is_draft=True),
+        Batch(Phase.DECODE, 2, 1, 1200, predicted=2, is_draft=True, idle=2060),
+        Batch(Phase.DECODE, 6, 1, 4000, decodes_alone=True),
         Batch(Phase.DECODE, 9, 1, 3000, padding=2, skew=60, imbalance=90),
         Batch(Phase.PREFILL, 1, 600, 600, followed=4, followed_keys=900, skew=99, imbalance=30),
     ]
@@ -470,9 +561,8 @@ def cases_of(decoder, layouts, kernels):
     return told, wrong
 
 
-SPARSE = ("deepseek-v3.2", "glm-5.1", "glm-5.2")
 UNTOLD = {  # models of which a release does what its set does not tell, in every layout
     "vllm-ascend-0.18": ("glm-5.2",),
-    "vllm-ascend-0.13": (*SPARSE, "glm-4.5", "glm-4.5-air"),
+    "vllm-ascend-0.13": ("glm-4.5", "glm-4.5-air", "glm-5.1", "glm-5.2"),
     "vllm-ascend-0.11": {*bundled_names()} - {"deepseek-v3"},
 }

@@ -275,7 +275,11 @@ def test_uneven_lengths_keep_their_mean_and_their_bounds(mean, count, percent):
 def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
     both = passes(Serving((1, 5), 100, 51, 300))
     alone = passes(Serving((1, 5), 100, 51, 300, phases=(phase,)))
-    assert alone == {batch: times for batch, times in both.items() if batch.phase is phase}
+    assert alone == {
+        replace(batch, decodes_alone=batch.is_decode): times
+        for batch, times in both.items()
+        if batch.phase is phase
+    }
 
 
 def test_an_answer_of_one_token_has_no_decode_to_serve():
@@ -314,7 +318,13 @@ def test_predicted_tokens_are_looked_at_and_told_by_passes_of_their_own():
     # Of 12 tokens three are told by each look; each look and each prompt has two drafts.
     assert sum(found[one] for one in answers if not one.is_draft) == 4
     assert {one.queries for one in answers if not one.is_draft} == {3}
-    assert sum(found[one] for one in answers if one.is_draft) == 4 + 4 + 1
+    drafts = [one for one in answers if one.is_draft]
+    assert sum(found[one] for one in drafts) == 4 + 4 + 1
+    # The second goes on in the room of all tokens: a graph's empty requests, or beside a prompt's.
+    assert {(one.requests, one.padding, one.idle) for one in drafts if one.queries == 1} == {
+        (9, 6, 0),
+        (3, 0, 297),
+    }
     with pytest.raises(BadInput, match="predicted"):
         passes(Serving((3,), 100, 13, 500, predicted=1, mixed=True))
 

@@ -1,5 +1,7 @@
 """MLA's preparation, up to its caches, against its formulas."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.ops.registry import find
@@ -77,6 +79,19 @@ def test_mla_preprocess(torch, case_of, build, launch):
         for place, row in zip(args[13].tolist(), expected, strict=True):
             cached = came[position][place // 4, place % 4, 0]
             torch.testing.assert_close(cached.double(), row, rtol=1e-4, atol=1e-4)
+
+
+def test_mla_preprocess_gives_no_inner_output_where_its_row_has_none(torch, case_of, build, launch):
+    case = mla_case(case_of)
+    *given, inner = case.outputs
+    alone = replace(case, outputs=(*given, replace(inner, shape=None)))
+    call, whole = build(alone), build(case)
+    assert call.kwargs["enable_inner_out"] is False and call.kwargs["inner_out"].numel() == 0
+    came, wanted = launch(alone, call), launch(case, whole)
+    assert came[4] is None
+    torch.testing.assert_close(came[:4], wanted[:4])
+    columns = find(case.kernel_type).runtime(alone)
+    assert columns["Runtime enable_inner_out"] == "False"
 
 
 @pytest.mark.fast

@@ -60,6 +60,22 @@ def int8_rows(torch, wide):
     return (wide / scale.unsqueeze(-1)).round().to(torch.int8), scale
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_a_normalised_sum_is_quantised_by_known_scales(torch, case_of, build, launch, more):
+    slots, dtype = (";16;;16", "DT_BF16") if more else (";;;", "DT_UNDEFINED")
+    dtypes = f"{';'.join(['DT_BF16'] * 4)};DT_UNDEFINED;{dtype};DT_UNDEFINED;{dtype}"
+    outputs = ("6,16;6,16;6,16", "INT8;INT8;DT_BF16")
+    case = case_of("AddRmsNormQuant", f"6,16;6,16;16;16;{slots}", dtypes, *outputs)
+    call = build(case, wide=True)
+    x1, x2, gamma, scales, zeros, beta, room = call.args
+    rows, second, total = launch(case, call)
+    torch.testing.assert_close(total, x1 + x2)
+    assert second is room  # which nobody writes
+    y = normal(torch, x1 + x2, gamma) + (beta if more else 0)
+    expected = (y / scales + (zeros if more else 0)).round().clamp(-128, 127)
+    assert int((rows.int() - expected.int()).abs().max()) <= 1
+
+
 @pytest.mark.parametrize("smooth", [0, 1, 2])
 def test_a_normalised_sum_is_quantised_twice(torch, case_of, build, launch, smooth):
     slots = "16;" * smooth + ";" * (2 - smooth) + "16"  # and a beta
