@@ -34,12 +34,18 @@ DEFINITION = "# definition: "
 _OF_A2 = "ascend910b/aic-ascend910b-ops-info.json"
 C_FUNCTION = "# c function: "
 OWN_OPERATORS = "# torch.ops._C_ascend: "
+CALLED = "# calls of torch_npu: "
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
 # Operators of ATB that C++ registers without a schema: the texts for people have their arguments,
 # or a list their names alone.
 _DOCUMENTED = re.compile(r"^torch_npu\.atb\.(\w+)\((.*)\) -> .+$", re.MULTILINE)
 _LISTED = re.compile(r"^    '(\w+)',$", re.MULTILINE)
+# As sources write them; those of another chip than A2 and A3 are left aside.
+_OF_TORCH_NPU = re.compile(
+    r"(?:torch_npu|torch_npu\.atb|torch\.ops\.npu|torch\.ops\.atb)\.(_?npu_\w+)"
+)
+_OTHER_CHIPS = "/_310p/"
 _REGISTERED = re.compile(r'op_name="(\w+)",\s*op_func=(\w+)')
 
 
@@ -154,6 +160,11 @@ def _lines(wheel: Path) -> Iterator[str]:
         for name in archive.namelist():
             if ".so" in name:
                 found |= schemas_in(archive.read(name), names)
+        of_python = [n for n in archive.namelist() if n.endswith(".py") and _OTHER_CHIPS not in n]
+        if is_ours:
+            sources = (archive.read(name).decode("utf-8-sig") for name in of_python)
+            called = {call for source in sources for call in calls_of_torch_npu(source)}
+            yield f"{CALLED}{' '.join(sorted(called))}"
         read = [archive.read(n).decode("utf-8-sig") for n in archive.namelist() if _is_told(n)]
     if is_ours:
         found |= schemas_of_sources(read, names)
@@ -194,6 +205,12 @@ def own_operators(archive: zipfile.ZipFile) -> set[str]:
     extensions = (n for n in archive.namelist() if n.startswith("vllm_ascend/vllm_ascend_C."))
     texts = (t.group().decode() for n in extensions for t in _TEXT.finditer(archive.read(n)))
     return {found[1] for text in texts if (found := _SCHEMA.fullmatch(text)) is not None}
+
+
+def calls_of_torch_npu(source: str) -> set[str]:
+    """The functions of torch_npu and ATB that a module in Python calls, or names to call them."""
+    told = (ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))
+    return {found[1] for text in told if (found := _OF_TORCH_NPU.fullmatch(text)) is not None}
 
 
 def _is_told(name: str) -> bool:

@@ -17,9 +17,12 @@ from jobs.cli.app import app
 from tests.npu.releases.binding import Passed, misfit, parse_schema
 from tests.npu.releases.matrix import matrix, schemas_of
 from tests.npu.releases.wheels import (
+    CALLED,
     FOLDER,
     OWN_OPERATORS,
     RELEASES,
+    called_names,
+    calls_of_torch_npu,
     schemas_in,
     schemas_of_sources,
     schemas_of_texts,
@@ -204,6 +207,23 @@ def test_every_operator_of_vllm_ascend_is_told_of(release):
     names = own.removeprefix(OWN_OPERATORS).split()
     assert len(names) >= 29
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("release", ["vllm_ascend-0.18.0", "vllm_ascend-0.23.0"])
+def test_every_call_of_torch_npu_by_which_vllm_ascend_serves_is_replayed_or_told_of(release):
+    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
+    called = next(line for line in lines if line.startswith(CALLED)).removeprefix(CALLED).split()
+    page = (Path(__file__).parents[4] / "docs/operators.md").read_text()
+    names = called_names("torch_npu")
+    assert len(called) >= 40
+    assert [name for name in called if name not in names and f"`{name}`" not in page] == []
+
+
+def test_calls_of_torch_npu_are_read_from_sources():
+    source = (
+        "import torch_npu\n# torch_npu.npu_c(x)\ntorch_npu.npu_a.out(x)\ny = torch.ops.npu.npu_b(x)"
+    )
+    assert calls_of_torch_npu(source) == {"npu_a", "npu_b"}
 
 
 def test_a_schema_s_file_holds_none_twice():
