@@ -10,11 +10,16 @@ from importlib.resources import files
 
 def proof_of(kernel_type: str) -> str:
     """In one line; empty for a kernel type that is not declared."""
-    return _table().get(kernel_type, "")
+    return _table().get(kernel_type, ("", ""))[0]
+
+
+def type_proof_of(kernel_type: str) -> str:
+    """What shows that the call launches a kernel of this type; empty as above."""
+    return _table().get(kernel_type, ("", ""))[1]
 
 
 @cache
-def _table() -> Mapping[str, str]:
+def _table() -> Mapping[str, tuple[str, str]]:
     text = (files("collector") / "data" / "proofs.csv").read_text(encoding="utf-8")
     _, *rows = csv.reader(io.StringIO(text))
-    return dict(rows)
+    return {kernel: (proof, of_type) for kernel, proof, of_type in rows}

@@ -105,13 +105,14 @@ def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
 
 def _state(op: OpSpec, proved: Proved) -> str:
     """On which devices the call was seen to launch this kernel, or else what is known of it."""
-    from collector.ops.proofs import proof_of
+    from collector.ops.proofs import proof_of, type_proof_of
     from collector.ops.verified_list import verified_on
 
     devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
     if devices:
         return f"verified on {', '.join(devices)}"
-    return f"not yet on an NPU; {proof_of(op.kernel)}"
+    told = f"its type {type_proof_of(op.kernel)}"
+    return f"not yet on an NPU; {told}; {proof_of(op.kernel)}"
 
 
 def _show(kernel: str, proved: Proved) -> None:

@@ -6,6 +6,7 @@ shows of its tensors, is by tables and layouts of ours (`kernels/`, `fakecann/ce
 sources and real profiles.
 """
 
+import re
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +16,8 @@ from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
 from collector.table import table_bytes
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
+from tests.npu.fakecann.kernels import source_of
+from tests.npu.golden import golden_path
 from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 from tests.npu.stock_extension import STACKS
@@ -26,12 +29,17 @@ _DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
 _OF_STACKS = "call recorded of the stock vllm_ascend {}"
 _OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
+# An own call of a golden file; those that are marked are others'.
+_OWN = re.compile(r"^  ([A-Z]+ [\w.:]+)\(", re.MULTILINE)
+_SHOWN = {"SEEN": "seen in a real profile", "READ": "read in CANN's open sources"}
+_ASSUMED = "assumed from its name"
 _OVER_RANKS = "call recorded over two ranks"
 
 
 def proofs() -> bytes:
     """A row an operator: its kernel type, and what is known of it."""
-    return table_bytes(("Kernel Type", "Proof"), ([op.kernel, proof(op)] for op in all_ops()))
+    header = ("Kernel Type", "Proof", "Type")
+    return table_bytes(header, ([op.kernel, proof(op), type_proof(op)] for op in all_ops()))
 
 
 def proof(op: OpSpec) -> str:
@@ -55,6 +63,21 @@ def proof(op: OpSpec) -> str:
         reasons = sorted({reason for reason in other.values() if reason != "the same"})
         return f"{RECORDED}, but {len(other)} of {len(rows)} rows: {'; '.join(reasons)}"
     return RECORDED
+
+
+def type_proof(op: OpSpec) -> str:
+    """What shows that the call launches a kernel of this type, and of no other."""
+    if op.library == "vllm-ascend":
+        is_defined = op.kernel in definitions_of("vllm_ascend-0.18.0")
+        return "by its definition in the wheel" if is_defined else _ASSUMED
+    if rows_of_graphs(op.kernel) and not rows_alone(op.kernel):
+        return _SHOWN["SEEN"]
+    recorded = [kernel for kernel in sorted(op.family) if golden_path(kernel).exists()]
+    own = {call for kernel in recorded for call in _OWN.findall(golden_path(kernel).read_text())}
+    if f"ACLOP {op.kernel}" in own:
+        return "named by the call"
+    sources = {source_of(call.partition(" ")[2]) for call in own}
+    return next((text for kind, text in _SHOWN.items() if kind in sources), _ASSUMED)
 
 
 def _is_recorded(kernel: str, release: str) -> bool:

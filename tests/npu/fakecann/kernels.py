@@ -3,7 +3,8 @@
 Each of its modules holds `KERNELS`: the name of a recorded call -> the OP Type that msprof prints,
 or a function (tensors) -> OP Type where the runtime chooses by shape, dtype or format; "" says
 that no kernel runs. `OF_CALLS`, where a module has it, holds functions of the whole call, for what
-its numbers decide. One call is one kernel here, as long as nothing else is known.
+its numbers decide; `SEEN` and `READ` the calls whose kernel a real profile shows, or CANN's open
+sources. One call is one kernel here, as long as nothing else is known.
 """
 
 import sys
@@ -39,12 +40,22 @@ def calls_of(kernel: str) -> tuple[str, ...]:
     return (f"aclnn{kernel}", *plain, *choosing, *_of_calls())
 
 
+def source_of(name: str) -> str:
+    """Where it is known from which kernel a call launches: SEEN, READ, or empty where the kernel
+    bears the call's name and nothing more is known."""
+    modules = [load(path) for path in _paths()]
+    return next(
+        (kind for kind in ("SEEN", "READ") if any(name in getattr(m, kind, ()) for m in modules)),
+        "",
+    )
+
+
 @cache
 def tables() -> Mapping[str, str | Chooser]:
     """Every table in one; ValueError where two of them tell different types."""
     joined: dict[str, str | Chooser] = {}
     for path in _paths():
-        for name, known in _load(path).KERNELS.items():
+        for name, known in load(path).KERNELS.items():
             if joined.setdefault(name, known) != known:
                 raise ValueError(f"{path}: {name} stands in another table with another type")
     return MappingProxyType(joined)
@@ -52,7 +63,7 @@ def tables() -> Mapping[str, str | Chooser]:
 
 @cache
 def _of_calls() -> Mapping[str, Callable[[Recorded], str]]:
-    modules = map(_load, _paths())
+    modules = map(load, _paths())
     return {name: of for module in modules for name, of in getattr(module, "OF_CALLS", {}).items()}
 
 
@@ -61,7 +72,8 @@ def _paths() -> list[Path]:
 
 
 @cache
-def _load(path: Path) -> ModuleType:
+def load(path: Path) -> ModuleType:
+    """A module of the tables."""
     name = f"tests.npu.kernels.{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

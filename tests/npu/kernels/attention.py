@@ -1,11 +1,14 @@
 """What the recorded calls of attention launch: the OP Type that msprof prints.
 
-FlashAttentionScore and its gradient were seen in real profiles, and so was fused attention of
-inference. The others bear the name of their kernel, and are assumed.
+`SEEN` are those of real profiles. The others bear the name of their kernel, and are assumed.
 """
 
 from collections.abc import Callable
 
+SEEN = (
+    *("aclnnFlashAttentionScore", "aclnnFlashAttentionScoreGrad"),
+    "aclnnFusedInferAttentionScoreV3",
+)
 KERNELS: dict[str, str | Callable[..., str]] = {
     "AtbRingMLA": "RINGMLAPrefillBF16Kernel",
     "aclnnAttentionUpdate": "AttentionUpdate",

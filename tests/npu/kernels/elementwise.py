@@ -1,14 +1,10 @@
 """What the recorded calls of elementwise operators, comparisons, reductions and fills launch: the
 OP Type that msprof prints.
 
-Seen in real profiles (the kernel's name there starts with the call): Abs, Add, Arange, Cast and
-Cos, EqTensor, Gelu, InplaceFillScalar, InplaceOne, InplaceZero, LinalgVectorNorm,
-LogSoftmax and its gradient, Muls (a Muls for DT_BF16, a Mul for FLOAT), NeTensor, NonzeroV2,
-PowTensorScalar (Pows), ReduceSum, Sin, Subs, ThresholdBackward, ApplyAdamWV2; and by calls that
-differ in that the other operand is a number: Divs (RealDiv), GtScalar, InplaceRelu.
-Read in CANN's open sources: Mul and Muls, PowTensorScalar, FloorDivide, Remainder, Cumsum, ArgMax,
-Histc, MaskedFill, RepeatInterleave, Sort, Clamp, SWhere, Silu and its gradient, SoftmaxBackward.
-The others bear the name of their kernel, and are assumed.
+`SEEN` are those of real profiles, where the kernel's name starts with the call (Muls: a Muls for
+DT_BF16, a Mul for FLOAT; Div, GtTensor and Relu by calls that differ in that the other operand is a
+number, or in place). `READ` stand in CANN's open sources (ops-math, ops-nn). The others bear the
+name of their kernel, and are assumed.
 
 Several calls add a Cast for a dtype that their kernel does not write (Sort, ArgMax and Histc give
 INT32): only the kernel that the call is made for is named here.
@@ -50,6 +46,20 @@ def _is_integer(tensor: Any) -> bool:
     return name.startswith(("i", "u", "bool")) or "int" in name
 
 
+SEEN = (
+    *("aclnnAbs", "aclnnAdd", "aclnnApplyAdamWV2", "aclnnArange", "aclnnCast", "aclnnCos"),
+    *("aclnnDiv", "aclnnEqTensor", "aclnnGelu", "aclnnGtTensor", "aclnnInplaceFillScalar"),
+    *("aclnnInplaceOne", "aclnnInplaceZero", "aclnnLinalgVectorNorm", "aclnnLogSoftmax"),
+    *("aclnnLogSoftmaxBackward", "aclnnMuls", "aclnnNeTensor", "aclnnNonzeroV2"),
+    *("aclnnPowTensorScalar", "aclnnReduceSum", "aclnnRelu", "aclnnSin", "aclnnSubs"),
+    "aclnnThresholdBackward",
+)
+READ = (
+    *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
+    *("aclnnInplaceMaskedFillScalar", "aclnnMul", "aclnnRemainderTensorTensor"),
+    *("aclnnRepeatInterleave", "aclnnRepeatInterleaveWithDim", "aclnnSWhere", "aclnnSilu"),
+    *("aclnnSiluBackward", "aclnnSoftmaxBackward", "aclnnSort", "aclnnSub"),
+)
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAbs": "Abs",
     "aclnnAll": "ReduceAll",

@@ -1,10 +1,9 @@
 """What the recorded calls of products, normalisations, gates and quantisation launch: the OP Type
 that msprof prints.
 
-Seen in real profiles: Addmm, Matmul and Mm (MatMulV2, and MatMulV3 for other shapes), RmsNorm and
-its gradient, SwiGlu and its gradient. Read in CANN's open sources: AscendQuantV2, BatchMatMulV2,
-LayerNormV3, WeightQuantBatchMatmulV2, and that MatMulV3 takes no FRACTAL_NZ on A2 and A3. The
-others bear the name of their kernel, and are assumed.
+`SEEN` are those of real profiles (Addmm, Matmul and Mm: MatMulV2, and MatMulV3 for other shapes).
+`READ` stand in CANN's open sources, and that MatMulV3 takes no FRACTAL_NZ on A2 and A3. The others
+bear the name of their kernel, and are assumed.
 
 Which of a family runs is the runtime's choice; here it is the first.
 """
@@ -20,6 +19,14 @@ def multiplied(tensors: Tensors) -> str:
     return "BatchMatMulV2" if min(len(tensor.shape) for tensor in tensors[:2]) > 2 else "MatMulV2"
 
 
+SEEN = (
+    *("aclnnAddmm", "aclnnMatmul", "aclnnMm", "aclnnRmsNorm", "aclnnRmsNormGrad"),
+    *("aclnnSwiGlu", "aclnnSwiGluGrad"),
+)
+READ = (
+    *("aclnnAscendQuantV3", "aclnnBatchMatMul", "aclnnLayerNorm"),
+    "aclnnWeightQuantBatchMatmulV2",
+)
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAddLayerNorm": "AddLayerNorm",
     "aclnnAddRmsNorm": "AddRmsNorm",

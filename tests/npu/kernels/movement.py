@@ -1,11 +1,9 @@
 """What the recorded calls that move and index data launch: the OP Type that msprof prints.
 
-Seen in real profiles (the kernel's name there starts with the call): TensorMove by InplaceCopy and
-by Cat of one tensor, Slice by InplaceCopy from a view, Transpose and BroadcastTo where EqTensor
-makes a view dense, ConcatD by Cat, GatherV2 by Embedding, EmbeddingDenseGradV2.
-Read in CANN's open sources (ops-math, ops-nn), for A2 and A3: how a view is made dense, IndexSelect
-(GatherV3), Gather, Index, IndexPutImpl, IndexFill, InplaceScatter, ScatterNdUpdate, ConstantPadNd,
-Repeat, Stack. The others are assumed.
+`SEEN` are those of real profiles, where the kernel's name starts with the call (TensorMove and
+Slice by InplaceCopy were seen, too, Transpose and BroadcastTo where EqTensor makes a view dense).
+`READ` stand in CANN's open sources (ops-math, ops-nn), for A2 and A3: of InplaceCopy how a view is
+made dense. The others are assumed.
 
 Several calls add kernels: a Sort and a MemSet before EmbeddingDenseGradV2, a Cast of an index that
 is INT64 before GatherElementsV2. Only the kernel that the call is made for is named here.
@@ -105,6 +103,12 @@ def _is_dense(dims: list[Dim]) -> bool:
     return all(stride == prod(sizes[i + 1 :]) for i, (stride, _) in enumerate(dims))
 
 
+SEEN = ("aclnnCat", "aclnnEmbedding", "aclnnEmbeddingDenseBackward")
+READ = (
+    *("aclnnConstantPadNd", "aclnnGather", "aclnnIndex", "aclnnIndexFill", "aclnnIndexPutImpl"),
+    *("aclnnIndexSelect", "aclnnInplaceCopy", "aclnnInplaceIndexFill", "aclnnInplaceScatter"),
+    *("aclnnRepeat", "aclnnScatterNdUpdate", "aclnnStack"),
+)
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnInplaceCopy": copied,
     "aclnnCat": joined,

@@ -1,8 +1,8 @@
 """What the recorded calls of images launch: the OP Type that msprof prints.
 
-Both calls of pooling were seen in a real profile; convolutions bear the name of their kernel. What
-they convert beside it stands in `fakecann/converted.py`. `Identity` between two formats is what
-torch_npu asks for a cast: that CANN makes TransData of it is assumed.
+Both calls of pooling are `SEEN`, in a real profile; convolutions bear the name of their kernel.
+What they convert beside it stands in `fakecann/converted.py`. `Identity` between two formats is
+what torch_npu asks for a cast: that CANN makes TransData of it is assumed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ def cast(tensors: Sequence[Any]) -> str:
     return "Identity" if source.format == target.format else "TransData"
 
 
+SEEN = ("aclnnMaxPool2dWithMask", "aclnnMaxPool2dWithMaskBackward")
 KERNELS: dict[str, str | Callable[..., str]] = {
     "Identity": cast,
     "aclnnMaxPool2dWithMask": "MaxPoolWithArgmaxV1",
