@@ -19,6 +19,7 @@ from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.metrics import Metrics
 from jobs.controller.observation import observe
 from jobs.controller.performer import PART_MERGED, Performer, announce
+from jobs.controller.rounds import Rounds
 from jobs.decide.actions import Finish
 from jobs.decide.capacity import room_for
 from jobs.decide.decision import decide
@@ -47,7 +48,8 @@ OpenStore = Callable[[Applied], Store]
 class Controller:
     """Moves every campaign of a namespace on. `open_store` opens the store of one, as this
     process reaches it; `may_act` is asked before every act: another may lead by then; `clock`
-    never goes back; `folders` are those from which a campaign may name files."""
+    never goes back; `folders` are those from which a campaign may name files; `rounds` are those
+    that are made beside the looks."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Controller:
         ask_store: Callable[[Store], Probe] = probe_store,
         clock: Callable[[], float] = surroundings.monotonic,
         folders: Sequence[Path] = (),
+        rounds: Rounds | None = None,
     ):
         self._cluster = cluster
         self._open_store = open_store
@@ -66,6 +69,7 @@ class Controller:
         self._ask_store = ask_store
         self._clock = clock
         self._folders = folders
+        self._rounds = rounds or Rounds()
         self._memories: dict[str, Memory] = {}
 
     def look(self) -> dict[str, bool]:
@@ -117,6 +121,7 @@ class Controller:
     def _forget(self, found: dict[str, bool]) -> None:
         for name in set(self._memories) - set(found):
             del self._memories[name]
+            self._rounds.forget(name)
             self._metrics.forget(name)
 
     def _one(self, applied: Applied, memory: Memory) -> bool:
@@ -126,8 +131,8 @@ class Controller:
         # Phase 1: its store and its plan, both known after the first look.
         applied = self._asked(applied, memory)
         store = self._store(applied, memory)
-        finder = PlanFinder(self._cluster, applied, store, memory, self._may_act, self._folders)
-        known = finder.find()
+        given = (self._may_act, self._folders, self._rounds)
+        known = PlanFinder(self._cluster, applied, store, memory, *given).find()
         if known is None:
             return False
         # Phase 2: look at everything once.

@@ -16,6 +16,7 @@ from jobs.campaign.target import resolve_stack_of
 from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.mounted_sources import check_sources
 from jobs.controller.performer import Performer, announce
+from jobs.controller.rounds import Intended, Rounds
 from jobs.controller.stack_probe import stack_at_work, stack_of_workers
 from jobs.decide.live_objects import job_views
 from jobs.decide.merge_jobs import has_merged, merging
@@ -25,15 +26,16 @@ from jobs.objects.applied_campaign import SELECTOR, Applied
 from jobs.objects.gangs import check_gangs
 from jobs.objects.reruns import SERVED_BY, open_rerun, promise
 from jobs.planning.lifecycle import NewPlan
+from jobs.planning.plan_making import PlannedRound
 from jobs.planning.situation import Situation, choose_step, survey, write
-from jobs.planning.stored_plans import read_plans
+from jobs.planning.stored_plans import plan_numbers, read_plans
 from jobs.publishing.due_merges import own_numbers
-from jobs.publishing.next_plan import check_version, intended
+from jobs.publishing.next_plan import Advanced, check_version, intended
 
 
 class PlanFinder:
     """Finds or makes the plan of one campaign, at one look. `may_act` is asked before every act;
-    `folders` are those from which a campaign may name files."""
+    `folders` are those from which a campaign may name files; `rounds` are made beside the looks."""
 
     def __init__(
         self,
@@ -43,17 +45,34 @@ class PlanFinder:
         memory: Memory,
         may_act: Callable[[], bool],
         folders: Sequence[Path],
+        rounds: Rounds,
     ):
         self._cluster, self._applied = cluster, applied
         self._store, self._memory = store, memory
-        self._may_act, self._folders = may_act, folders
+        self._may_act, self._folders, self._rounds = may_act, folders, rounds
 
     def find(self) -> KnownPlan | None:
         """The campaign's plan, looked for where the campaign has changed; None while its stack is
-        being found, what older plans have committed is being merged, or another leads by now."""
+        being found, what older plans have committed is being merged, surfaces are being learnt, or
+        another leads by now."""
         applied, memory = self._applied, self._memory
         if memory.plan is not None and memory.made_for == applied.fingerprint:
             return memory.plan
+        about = (applied.campaign.name, applied.fingerprint)
+        if self._rounds.is_making(*about):
+            return None
+        found = self._rounds.take(*about)
+        if found is None or self._is_outdated(found[0]):
+            found = self._intended()
+        return self._written(*found) if found is not None else None
+
+    def _is_outdated(self, made: Advanced) -> bool:
+        """Whether a plan of that number has come since: another led while a round was made."""
+        return made.plan.number in plan_numbers(self._store, made.plan.campaign)
+
+    def _intended(self) -> Intended | None:
+        """The newest plan, or the next one where there is none, not yet written."""
+        applied, memory = self._applied, self._memory
         # Phase 1: which stack is it for, and what does the store hold of the campaign?
         check_sources(applied.campaign, self._folders)
         stack = resolve_stack_of(applied.campaign, self._stack)
@@ -70,16 +89,22 @@ class PlanFinder:
         due = own_numbers(situation, step.merge_first) if isinstance(step, NewPlan) else []
         if due and not self._has_merged(situation, due):
             return None
-        # Phase 3: write the plan where it is new, and say so.
-        advanced, planned = intended(situation, step, options)
-        plan = advanced.plan
+        make = partial(intended, situation, step, options)
+        if isinstance(step, NewPlan) and applied.campaign.density is not None:
+            return self._rounds.begin(applied.campaign.name, applied.fingerprint, make)
+        return make()
+
+    def _written(self, advanced: Advanced, planned: PlannedRound | None) -> KnownPlan | None:
+        """Phase 3: write the plan where it is new, and say so."""
+        applied, memory = self._applied, self._memory
+        situation, plan = advanced.situation, advanced.plan
         check_gangs(plan, applied.site)
         if planned is not None:
             # Making it may have taken minutes, in which another may have come to lead.
             if not self._may_act():
                 return None
             write(self._store, situation, planned)
-        others = (p for p in situation.plans if p.stack.stack_id == stack.stack_id)
+        others = (p for p in situation.plans if p.stack.stack_id == plan.stack.stack_id)
         known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
             memory.forget_plan()

@@ -13,6 +13,7 @@ from collector.stack import Stack
 from collector.store.memory import MemoryStore
 from collector.store.probe import Probe
 from jobs.controller.controller import Controller
+from jobs.controller.rounds import Rounds
 from jobs.objects.applied_campaign import (
     config_map,
     config_map_name,
@@ -103,7 +104,7 @@ class Play:
 
     def new_controller(self, **more):
         given = {"ask_store": lambda store: Probe(True, (), "honest"), **more}
-        given |= {"clock": lambda: self.now}
+        given = {"clock": lambda: self.now, "rounds": Rounds(wait_s=None), **given}
         return Controller(self.cluster, lambda applied: self.store, **given)
 
     def annotate(self, **notes):

@@ -1,0 +1,119 @@
+"""Rounds that are made beside a controller's looks, and what becomes of them meanwhile."""
+
+import threading
+
+import pytest
+
+from collector import surroundings
+from jobs.controller.rounds import Rounds
+from jobs.planning.stored_plans import read_plans
+from tests.unit.jobs.controller.played_campaign import Play
+from tests.unit.jobs.controller.test_jobs_current_plan import CURVE, measures
+
+pytestmark = pytest.mark.fast
+
+
+class Held(Rounds):
+    """Rounds that are not made before they may."""
+
+    def __init__(self):
+        super().__init__(wait_s=0.0)
+        self.may = threading.Event()
+        self.made = 0
+
+    def _make(self, making, make):
+        self.may.wait(60)
+        super()._make(making, make)
+        self.made += 1
+
+    def finish(self):
+        """Let what was begun be made, and wait for it."""
+        self.may.set()
+        for making in self._making.values():
+            making.thread.join(60)
+
+
+def test_a_round_is_there_at_once_where_it_is_made_soon():
+    rounds = Rounds(wait_s=None)
+    assert rounds.begin("a", "x", lambda: ("plan", None)) == ("plan", None)
+    assert rounds.take("a", "x") is None and not rounds.is_making("a", "x")
+
+
+def test_a_round_that_takes_long_is_asked_for_until_it_is_there_and_given_once():
+    rounds = Held()
+    assert rounds.begin("a", "x", lambda: ("plan", None)) is None
+    assert rounds.is_making("a", "x") and rounds.take("a", "x") is None
+    assert not rounds.is_making("a", "y") and not rounds.is_making("b", "x")
+    rounds.finish()
+    assert not rounds.is_making("a", "x")
+    assert rounds.take("a", "y") is None, "it is of the campaign as it was"
+    assert rounds.take("a", "x") == ("plan", None) and rounds.take("a", "x") is None
+
+
+def test_what_making_a_round_raised_is_raised_by_the_look_that_asks():
+    def wrong():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        Rounds(wait_s=None).begin("a", "x", wrong)
+
+
+def test_of_two_rounds_one_is_made_after_the_other_and_a_forgotten_one_never():
+    rounds, at_work, seen = Rounds(wait_s=0.0), threading.Event(), []
+    go = threading.Event()
+
+    def first():
+        at_work.set()
+        assert go.wait(60)
+        seen.append("first")
+
+    rounds.begin("a", "x", first)
+    assert at_work.wait(60)
+    rounds.begin("b", "x", lambda: seen.append("forgotten"))
+    rounds.begin("c", "x", lambda: seen.append("last"))
+    rounds.forget("b")
+    assert seen == [] and rounds.is_making("c", "x")
+    go.set()
+    while rounds.is_making("c", "x") or rounds.is_making("a", "x"):
+        surroundings.sleep(0.001)
+    assert seen == ["first", "last"]
+
+
+def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks():
+    play = Play(**CURVE)
+    rounds = Held()
+    play.controller = play.new_controller(rounds=rounds)
+    for _ in range(3):
+        assert not play.look() and not read_plans(play.store, "small")
+    rounds.finish()
+    assert rounds.made == 1 and not read_plans(play.store, "small")
+    play.look()
+    assert [plan.number for plan in read_plans(play.store, "small")] == [1]
+
+
+def test_a_round_of_a_campaign_that_has_changed_is_not_written():
+    play = Play(**CURVE)
+    rounds = Held()
+    play.controller = play.new_controller(rounds=rounds)
+    play.look()
+    play.cases = 802
+    play.apply()
+    play.look()
+    rounds.finish()
+    play.look()
+    (plan,) = read_plans(play.store, "small")
+    assert plan.sources[0].rows == 802
+
+
+def test_a_round_that_another_has_made_and_measured_meanwhile_is_not_taken_up():
+    play = Play(**{**CURVE, "more": "density: {tolerance: 1%}\n"})  # so that another follows
+    rounds = Held()
+    late = play.new_controller(rounds=rounds)
+    late.look()
+    measures(play)
+    while len(read_plans(play.store, "small")) < 2:
+        play.rounds(1)
+    rounds.finish()
+    late.look()
+    assert late._memories["small"].plan.plan.number == 2
+    assert [plan.number for plan in read_plans(play.store, "small")] == [1, 2]
