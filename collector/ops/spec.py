@@ -47,7 +47,7 @@ class TensorMaker(Protocol):
         """These numbers, from the host: tables of indices and lengths."""
 
     def stored(self, tensor: Any, format: str) -> Any:
-        """The tensor in a slot's format: FRACTAL_NZ on an NPU, elsewhere as it is."""
+        """The tensor in a slot's format: FRACTAL_NZ or NC1HWC0 on an NPU, elsewhere as it is."""
 
 
 @dataclass(frozen=True, slots=True)

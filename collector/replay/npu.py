@@ -18,10 +18,10 @@ from collector.replay.calls import Calls, NpuCalls
 from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.stack import Runtime
-from collector.vocabulary import FRACTAL_NZ
+from collector.vocabulary import FRACTAL_NZ, NC1HWC0
 
 _MIB = 1 << 20
-_ACL_FORMAT_FRACTAL_NZ = 29  # acl/acl_base.h
+_ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}  # acl/acl_base.h
 _SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
 # Where torch_npu does not tell, or tells what no L2 is: that of the largest part, so that a flush
 # is one everywhere.
@@ -51,7 +51,7 @@ class NpuDevice:
         self._index = index
         self._format_cast = torch_npu.npu_format_cast
         torch.npu.set_device(index)
-        # Otherwise a cast to FRACTAL_NZ leaves the tensor as it is, and says nothing.
+        # Otherwise a cast into blocks leaves the tensor as it is, and says nothing.
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
@@ -62,9 +62,8 @@ class NpuDevice:
         torch.npu.synchronize(self._index)
 
     def cast(self, tensor: Any, format: str) -> Any:
-        if format != FRACTAL_NZ:
-            return tensor
-        return self._format_cast(tensor, _ACL_FORMAT_FRACTAL_NZ)
+        number = _ACL_FORMATS.get(format)
+        return tensor if number is None else self._format_cast(tensor, number)
 
     def mark(self, tensor: Any) -> None:
         torch.neg(tensor)

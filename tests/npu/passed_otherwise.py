@@ -94,6 +94,10 @@ _CONVERSIONS = frozenset({"TransData"})
 COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "ApplyAdamWV2": frozenset({"aclnnSubs"}),  # torch counts the step before, aclnn after
+        # a pass is of two kernels
+        "BNTrainingReduce": frozenset({"BNTrainingUpdate"}),
+        "BNTrainingReduceGrad": frozenset({"BNTrainingUpdateGrad"}),
+        "BNTrainingUpdate": frozenset({"BNTrainingReduce"}),
         "Conv2D": _CONVERSIONS,
         "Conv2DBackpropInput": _CONVERSIONS,
         # autograd wants the gradient in memory of its own

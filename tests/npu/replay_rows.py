@@ -24,11 +24,11 @@ from collector.case import Case
 from collector.errors import OpmeterError
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.vocabulary import FRACTAL_NZ
+from collector.vocabulary import FRACTAL_NZ, NC1HWC0
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.calls import read_calls
 
-_ACL_FORMAT_FRACTAL_NZ = 29
+_ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}
 _LAUNCHES = 2
 _SCHEMAS = Path(__file__).parent / "vllm_ascend_schemas.py"
 STOCK_SITE = "OPMETER_STOCK_SITE"
@@ -46,9 +46,8 @@ class Host:
         self.torch.npu.synchronize()
 
     def cast(self, tensor: Any, format: str) -> Any:
-        if format != FRACTAL_NZ:
-            return tensor
-        return self.torch_npu.npu_format_cast(tensor, _ACL_FORMAT_FRACTAL_NZ)
+        number = _ACL_FORMATS.get(format)
+        return tensor if number is None else self.torch_npu.npu_format_cast(tensor, number)
 
 
 def main(out: Path, rows: list[str]) -> None:

@@ -19,7 +19,7 @@ from collector.ops.registry import find
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import Profile, read_profile
 
-_NAMED = 0.005  # of the compute time: what is larger and refused is named
+NAMED = 0.005  # of the compute time: what is larger and refused is named
 _BACKENDS = ("npu", "cpu")
 
 
@@ -61,7 +61,7 @@ class Measurable:
         )
         yield f"    {told}"
         for one in self.refused:
-            if one.time_us >= _NAMED * self.compute_us:
+            if one.time_us >= NAMED * self.compute_us:
                 share = _percent(one.time_us, self.compute_us)
                 yield f"    {share:>7}  {one.kernel_type}: {one.rule}"
 

@@ -1,12 +1,13 @@
 """The table of what can be measured of real profiles; and of the real ones, where they are."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
-from tests.truth.shares import main, profiles_in
+from tests.truth.shares import NAMED, main, profiles_in
 
 pytestmark = pytest.mark.fast
 
@@ -49,6 +50,22 @@ def test_nearly_all_of_a_real_run_s_compute_time_can_be_measured(name):
         pytest.skip(f"{name} is not at hand: OPMETER_TEST_PROFILES names a folder of profiles")
     for found in profiles_in(folder):
         assert found.measurable_us["npu"] >= GOALS[name] * found.compute_us
+
+
+def test_whatever_is_refused_of_a_real_profile_and_takes_long_is_named_in_the_docs():
+    folder = Path(os.environ.get("OPMETER_TEST_PROFILES", "/nowhere"))
+    if not folder.is_dir():
+        pytest.skip("OPMETER_TEST_PROFILES names no folder of profiles")
+    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+    section = page.partition("## What real profiles hold")[2].partition("\n## ")[0]
+    refused = {
+        one.kernel_type
+        for found in profiles_in(folder)
+        for one in found.refused
+        if one.time_us >= NAMED * found.compute_us
+    }
+    named = {name for name in refused if re.search(rf"\b{re.escape(name)}\b", section)}
+    assert named == refused
 
 
 def test_without_profiles_it_says_how_to_name_some(monkeypatch, capsys):

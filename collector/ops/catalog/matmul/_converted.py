@@ -70,12 +70,16 @@ def _shortened(product: Product) -> Product | None:
     if max(a.inner, b.inner) > _LONG:
         return product
     if a.inner <= _SHORT:
-        name, size = ("m" if product.transposes_a else "k"), a.inner
-    elif b.inner <= _SHORT:
-        name, size = ("k" if product.transposes_b else "n"), b.inner
-    else:
-        return None
-    return replace(product, **{name: size - 1})
+        return _without_one(product, "m" if product.transposes_a else "k")
+    if b.inner <= _SHORT:
+        return _without_one(product, "k" if product.transposes_b else "n")
+    return None
+
+
+def _without_one(product: Product, size: str) -> Product:
+    if size == "m":
+        return replace(product, m=product.m - 1)
+    return replace(product, n=product.n - 1) if size == "n" else replace(product, k=product.k - 1)
 
 
 def _is_converted(product: Product) -> bool:

@@ -54,11 +54,14 @@ class CpuMaker:
 
 
 def is_named(tensor, slot, dtype):
-    """Whether a tensor is what a slot of a row names: its shape, or what lies so in blocks. Of a
-    filter's blocks the shape is not told, of packed numbers neither that nor the dtype."""
+    """Whether a tensor is what a slot of a row names: its shape, or what lies so in blocks, numbers
+    of channels among them. Of a filter's blocks the shape is not told, of packed numbers neither
+    that nor the dtype."""
     if not slot.known_dtype.torch_name:
         return True
-    shapes = (slot.shape or (), logical_shape(slot))
+    lying = logical_shape(slot)
+    of_channels = lying[1:2] if slot.format == "NC1HWC0" and lying[::2] == (1, 1) else lying
+    shapes = (slot.shape or (), lying, of_channels)
     return tensor.dtype == dtype and (slot.format == "FRACTAL_Z" or tuple(tensor.shape) in shapes)
 
 

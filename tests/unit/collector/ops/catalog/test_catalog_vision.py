@@ -204,3 +204,85 @@ def test_a_conversion_puts_each_element_where_the_format_has_it(torch, build, la
     assert blocked[tuple(torch.tensor(places).T)].tolist() == numbers
     if into:  # and nothing else
         assert plain.count_nonzero() == blocked.count_nonzero()
+
+
+# --- normalised batches ----------------------------------------------------------------------
+
+IMAGE, BLOCKED, EACH = "2,2,6,6,16", "1,2,1,1,16", "32"
+
+
+def batch_norm(kernel, images, statistics, outputs, dtype="FLOAT"):
+    """A case of `images` images, then these statistics; `outputs` are i and s."""
+    slots = [(IMAGE, dtype, "NC1HWC0")] * images
+    slots += [(s, "FLOAT", "NC1HWC0" if "," in s else "ND") for s in statistics]
+    image, statistic = (IMAGE, dtype, "NC1HWC0"), (BLOCKED, "FLOAT", "NC1HWC0")
+    given = [image if kind == "i" else statistic for kind in outputs]
+    sides = [";".join(column) for side in (slots, given) for column in zip(*side, strict=True)]
+    return case_in(kernel, *sides)
+
+
+NORMS = (
+    ("BNTrainingReduce", 1, 0, "ss"),
+    ("BNTrainingUpdate", 1, 6, "issss"),
+    ("BNTrainingUpdateGrad", 2, 2, "ss"),
+    ("BNTrainingReduceGrad", 2, 5, "i"),
+    ("BNInfer", 1, 4, "i"),
+)
+
+
+def over_channels(torch, numbers):
+    return numbers.sum((0, 2, 3))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16"])
+@pytest.mark.parametrize(("kernel", "images", "statistics", "outputs"), NORMS)
+def test_a_batch_is_normalised_as_its_formulas_say(
+    torch, build, launch, kernel, images, statistics, outputs, dtype
+):
+    case = batch_norm(kernel, images, [EACH] * statistics, outputs, dtype)
+    call = build(case, wide=True)
+    *given, scale, offset, mean, variance = (tensor.double().clone() for tensor in call.args)
+    *dy, x = given
+    gave = [tensor.double() for tensor in launch(case, call)]
+    one = [1, -1, 1, 1]
+    count = x.numel() // scale.numel()
+    x_mean = over_channels(torch, x) / count
+    x_variance = over_channels(torch, (x - x_mean.view(one)) ** 2) / count
+    inverse = (x_variance + 1e-5).rsqrt()
+    if kernel.endswith("Grad"):  # of the statistics that are given
+        normal = (x - mean.view(one)) * variance.view(one)
+        d_scale, d_offset = over_channels(torch, dy[0] * normal), over_channels(torch, dy[0])
+        step = dy[0] - (d_offset.view(one) + normal * d_scale.view(one)) / count
+        dx = step * (scale * variance).view(one)
+        expected = [dx] if outputs == "i" else [d_scale, d_offset]
+    elif kernel == "BNInfer":
+        normal = (x - mean.view(one)) / (variance.view(one) + 1e-5).sqrt()
+        expected = [normal * scale.view(one) + offset.view(one)]
+    else:
+        y = (x - x_mean.view(one)) * (scale * inverse).view(one) + offset.view(one)
+        unbiased = x_variance * count / (count - 1)
+        running = [0.9 * mean + 0.1 * x_mean, 0.9 * variance + 0.1 * unbiased]
+        both = [x_mean, inverse]
+        expected = both if outputs == "ss" else [y, *running, *both]
+    for one_of, other in zip(gave, expected, strict=True):
+        torch.testing.assert_close(one_of, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("kernel", "images", "statistics", "outputs"), NORMS)
+def test_statistics_lie_in_blocks_or_by_channel(kernel, images, statistics, outputs):
+    op = find(kernel)
+    for shape in (BLOCKED, EACH):
+        case = batch_norm(kernel, images, [shape] * statistics, outputs)
+        op.check(case, "npu")
+        assert op.flops(case) >= 2 * 2 * 32 * 36
+    wrong = [
+        batch_norm(kernel, images, [EACH] * statistics, outputs, "DT_BF16"),
+        batch_norm(kernel, images, [EACH] * (statistics + 1), outputs),
+        batch_norm(kernel, images, [EACH] * statistics, outputs + "s"),
+    ]
+    wrong += [batch_norm(kernel, images, ["16"] * statistics, outputs)] if statistics else []
+    for case in wrong:
+        with pytest.raises(CaseRejected):
+            op.check(case, "npu")
