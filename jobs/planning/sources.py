@@ -86,7 +86,9 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             in_context = campaign.measure.cache == CONTEXT
             profile = read_profile([path], skip_bad_rows=skip_bad_rows, with_contexts=in_context)
             if step is None:
-                return _profile(_named(profile), profile, same_stack=same_stack)
+                left = _left_out(profile)
+                name = f"profile ({left})" if left else "profile"
+                return _profile(name, profile, same_stack=same_stack)
             return _whole_step(profile, path, step, campaign, same_stack=same_stack)
         case CollectivesSource():
             return _collectives(source, campaign)
@@ -100,13 +102,13 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
             return _profile(f"bundled:{name}", profile, same_stack=False)
 
 
-def _named(profile: Profile) -> str:
-    """How a plan calls a profile: with what was left out of it, as the campaign asked."""
+def _left_out(profile: Profile) -> str:
+    """What was left out of a profile, as the campaign asked."""
     report = profile.report
     rows, files = len(report.skipped), len(report.unusable)
     left = [counted(rows, "bad row")] if rows else []
     left += [counted(files, "unusable file")] if files else []
-    return f"profile, {' and '.join(left)} left out" if left else "profile"
+    return f"{' and '.join(left)} left out" if left else ""
 
 
 def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
@@ -130,7 +132,8 @@ def _whole_step(
         if one.is_derived:
             reasons["size derived from what was sent"] += one.count
     rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
-    told = "; ".join(f"{count}: {reason}" for count, reason in rows)
+    left = _left_out(profile)
+    told = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
     name = f"profile with {counted(len(collectives), 'collective')}"
     kernels = tuple(with_ep_size(one, step.ep_size) for one in profile.records)
     whole = replace(profile, records=(*kernels, *collectives))

@@ -206,7 +206,7 @@ def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
     write_profile(tmp_path, "K5", [Told(), Told(kernel="0")])
     text = f"campaign: c\nsources: [{{profile: {tmp_path}, bad_rows: skip}}]\nbackend: cpu\n"
     (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
-    assert source.planned.name == "profile, 1 bad row left out"
+    assert source.planned.name == "profile (1 bad row left out)"  # which a plan prints
     strict = text.replace(", bad_rows: skip", "")
     with pytest.raises(BadInput, match="Type is no name of a kernel"):
         load_sources(campaign_from_text(strict, path="c.yaml", base=tmp_path), MemoryStore())
