@@ -8,7 +8,7 @@ are there already count, so that the same wish over again asks for nothing.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from random import Random
 from typing import Any
@@ -18,6 +18,7 @@ from collector.record import CaseRecord
 from collector.shapes.blocks import in_blocks
 from collector.shapes.grid_patterns import Dims, GridPattern, Way
 from collector.shapes.memory import case_bytes
+from collector.shapes.names import uneven_ends
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     BASE_CELLS,
@@ -58,6 +59,13 @@ class Template:
     outputs: tuple[Word, ...]
     op_state: str
     settings: tuple[tuple[str, str], ...]
+
+    def without(self, columns: Collection[str]) -> "Template":
+        """The same, but for what it says in these columns."""
+        if not columns:
+            return self
+        left = tuple(one for one in self.settings if one[0] not in columns)
+        return replace(self, settings=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ def choose(
 ) -> Chosen:
     """Cases of a kernel that are not among those `known` by id. `sizes` are those that only models
     tell together, where the pattern has such."""
+    like = tuple(dict.fromkeys(one.without(pattern.own_columns) for one in like))
     axes = (like, *pattern.axes.values(), *([sizes] if pattern.of_models else []))
     points = prod(map(len, axes))
     order = _order(points, wish, like[0].kernel_type if like else "")
@@ -207,12 +216,23 @@ def asked(
     if broken is not None:
         return f"{broken} is wanted"
     why = "the pattern does not tell all of the slots, or not how they lie"
+    columns = _columns(pattern, names)
     for record in _ways(pattern.ways, template, names):
-        answer = ask(record)
+        answer = ask(replace(record, extra={**record.extra, **columns}) if columns else record)
         if not isinstance(answer, Refusal):
             return answer
         why = answer
     return why
+
+
+def _columns(pattern: GridPattern, names: Mapping[str, int]) -> dict[str, str]:
+    """What a point says beside shapes."""
+    told = {column: str(text.value(names)) for column, text in pattern.columns.items()}
+    uneven = pattern.ends
+    if uneven is None or not (percent := uneven.percent.value(names)):
+        return told
+    ends = uneven_ends(uneven.rows.value(names), uneven.groups.value(names), percent)
+    return told | {uneven.column: ",".join(map(str, ends))}
 
 
 def _ways(

@@ -1,22 +1,26 @@
 """Patterns of shapes for kernels, read from data: axes with their values, what they must keep, and
 the ways in which a case's slots may be made of them."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from collector.errors import BadInput
 from collector.shapes.expression import Expression, dims_of, parse_expression
+from collector.vocabulary import RUNTIME_PREFIX
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models tell together: of weights, width and depth; of the experts of a
 # rank, how many they are, their hidden size and their own.
 OF_MODELS = {PRODUCTS: ("n", "k"), EXPERTS: ("e", "h", "i")}
 _ABSENT = "-"
+_NAME = re.compile(r"[a-z_]+")
 
 Dims = tuple[Expression, ...] | None
 
@@ -30,10 +34,22 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """The column that says where each of so many groups of rows ends: some have `percent` less than
+    evenly, others more. At 0 percent it says nothing, which is even."""
+
+    column: str
+    rows: Expression
+    groups: Expression
+    percent: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class GridPattern:
     """`axes` are names with their values, in order, and `called` how their values are called, where
     they have a name; `source` is that of OF_MODELS of which one more
-    axis is, or empty. Of points that do not `keep` a rule there is no case."""
+    axis is, or empty. Of points that do not `keep` a rule there is no case. `columns` are `Runtime
+    ...` columns of a case, and `ends` one more, where groups of its rows are uneven."""
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
@@ -42,11 +58,31 @@ class GridPattern:
     keep: tuple[Expression, ...]
     ways: tuple[Way, ...]
     kernels: tuple[str, ...]
+    columns: Mapping[str, Expression] = field(default_factory=lambda: MappingProxyType({}))
+    ends: Ends | None = None
 
     @property
     def of_models(self) -> tuple[str, ...]:
         """What the numbers of the axis of models are called; none where there is no such axis."""
         return OF_MODELS.get(self.source, ())
+
+    @property
+    def own_columns(self) -> frozenset[str]:
+        """The columns that a point tells, whatever a row says there."""
+        return frozenset((*self.columns, *([self.ends.column] if self.ends else [])))
+
+    @property
+    def of_shapes(self) -> "GridPattern":
+        """The same without the axes that only columns tell."""
+        told = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
+        beside = {one.text.strip() for one in told}
+        return replace(
+            self,
+            axes={name: of for name, of in self.axes.items() if name not in beside},
+            keep=tuple(one for one in self.keep if not beside & set(_NAME.findall(one.text))),
+            columns={},
+            ends=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +135,17 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
             for way in said["ways"]
         ),
         tuple(said["kernels"]),
+        {
+            RUNTIME_PREFIX + column: parse_expression(str(text))
+            for column, text in said.get("columns", {}).items()
+        },
+        _ends(said["ends"]) if "ends" in said else None,
     )
+
+
+def _ends(said: Any) -> Ends:
+    rows, groups, percent = (parse_expression(str(said[name])) for name in ("rows", "groups", "percent"))
+    return Ends(RUNTIME_PREFIX + str(said["column"]), rows, groups, percent)
 
 
 def _dims(text: str | int) -> Dims:

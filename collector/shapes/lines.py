@@ -18,7 +18,11 @@ def between(
     pattern: GridPattern, cases: Iterable[Case], standard: Standard, sizes: Sequence[int], ask: Ask
 ) -> Iterator[CaseRecord | Refusal]:
     """The case of each point that the standard wants between those of the cases, or why there is
-    none; `sizes` are those of weights that the grid knows."""
+    none; `sizes` are those of weights that the grid knows. What columns tell stays as a row has it;
+    rows in uneven groups are left out."""
+    uneven = pattern.ends
+    cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
+    pattern = pattern.of_shapes
     names = (*pattern.axes, *pattern.of_models)
     for template, points in _points(pattern, cases, names).items():
         for point in _wanted(pattern, names, points, standard, sizes):

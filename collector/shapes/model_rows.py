@@ -15,6 +15,7 @@ from collector.shapes.step import derive_step
 
 _TP = (1, 2, 4, 8, 16)
 _LEAST_RANKS = 16  # of experts
+_SKEWS = (0, 50)  # percent by which requests of a decode have more and fewer keys
 _PREFILL = ((1, 2, 4, 8), (256, 512, 1024, 2048, 3072, 4096, 4099, 4608, 5120, 6144, 8192))
 _DECODE = (
     (1, 2, 4, 8, 12, 16, 24, 32),
@@ -89,4 +90,5 @@ def _passes(
     for count, length in product(prompts, lengths):
         yield Batch(Phase.PREFILL, count, length, length)
     for count, length in product(requests, keys):
-        yield Batch(Phase.DECODE, count, 1, length)
+        for skew in _SKEWS if count > 1 else _SKEWS[:1]:
+            yield Batch(Phase.DECODE, count, 1, length, skew=skew)

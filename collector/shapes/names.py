@@ -62,12 +62,13 @@ def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> 
         "past_lengths": tuple(keys - queries for queries, keys in prompts),
         "part_ends": running(part.queries),
         "part_keys": part.keys,
-        "expert_ends": _ends(routed, decoder.experts // layout.ep, batch.imbalance),
+        "expert_ends": uneven_ends(routed, decoder.experts // layout.ep, batch.imbalance),
     }
 
 
-def _ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
-    """Where the rows of each expert end, all of them together; the last ones have most."""
+def uneven_ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
+    """Where the rows of each expert end, all of them together; the last ones have most, so many
+    percent more than evenly, and the first so many less."""
     if not routed:
         return ()
     if not percent:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,39 @@ def chosen(kernel, *, rows=20, seed=0, like=None, sizes=None, largest=ANY, known
     like = templates(row.case for row in like or fixture_rows(kernel))
     sizes = sizes or (EXPERTS if pattern.source == "experts" else PRODUCTS)
     return choose(pattern, like, sizes, known, ask, Wish(rows, seed, largest))
+
+
+def test_how_much_of_a_mask_holds_is_an_axis():
+    found = chosen("MaskedFill", rows=None, like=fixture_rows("MaskedFill")[:1]).records
+    densities = Counter(record.extra["Runtime mask_density"] for record in found)
+    assert set(densities) == {"1", "10", "50", "90", "99"}
+    assert len(set(densities.values())) == 1  # of each size all of them
+
+
+def test_how_uneven_the_loads_of_experts_are_is_an_axis():
+    kernel = "GroupedMatmulSwigluQuant"
+    found = chosen(kernel, rows=None).records
+    column = "Runtime group_list_values"
+    loads = [
+        [int(end) for end in record.extra[column].split(",")]
+        for record in found
+        if record.extra.get(column)
+    ]
+    assert 0 < len(loads) < len(found)  # the others are even, of which a row says nothing
+    for ends in loads:
+        counts = [end - start for start, end in pairwise([0, *ends])]
+        assert counts == sorted(counts) and counts[0] < counts[-1]
+
+
+@pytest.mark.parametrize("kernel", ["MaskedFill", "GroupedMatmulSwigluQuant"])
+def test_rows_that_say_such_an_axis_make_no_more_of_it(kernel):
+    rows = fixture_rows(kernel)
+    first = chosen(kernel, like=rows)
+    again = chosen(
+        kernel, like=[*rows, *first.records], known={one.case_id for one in first.records}
+    )
+    assert len(first.records) == 20 and not again.records
+    assert (again.points, again.known) == (first.points, 20)
 
 
 def test_no_kernel_is_of_two_patterns():

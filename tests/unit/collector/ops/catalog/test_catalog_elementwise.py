@@ -1,9 +1,11 @@
 """Arithmetic, comparisons, logic, activations and the optimiser against independent sources."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from collector.errors import CaseRejected
 from tests.unit.collector.ops.conftest import gradients
 
 pytestmark = pytest.mark.torch
@@ -140,6 +142,20 @@ def test_masked_elements_become_zero_in_place(torch, case_of, build, launch):
     assert out is x
     for row, kept, hidden in zip(out, before, mask.view(-1).tolist(), strict=True):
         assert row.tolist() == ([0.0] * 8 if hidden else kept.tolist())
+
+
+@pytest.mark.parametrize(("told", "share"), [("0", 0), ("10", 0.1), ("100", 1), (None, 0.5)])
+def test_of_a_mask_as_much_holds_as_its_row_says(case_of, build, told, share):
+    case = case_of("MaskedFill", "50,80;50,80;", "FLOAT;BOOL;FLOAT", "50,80", "FLOAT")
+    said = (("Runtime mask_density", told),) if told else ()
+    _, mask, _ = build(replace(case, attributes=said)).args
+    assert mask.float().mean().item() == pytest.approx(share, abs=0.03)
+
+
+def test_a_mask_that_holds_more_than_all_is_refused(case_of, build):
+    case = case_of("MaskedFill", "5,8;5,8;", "FLOAT;BOOL;FLOAT", "5,8", "FLOAT")
+    with pytest.raises(CaseRejected, match="whole percents"):
+        build(replace(case, attributes=(("Runtime mask_density", "101"),)))
 
 
 @pytest.mark.parametrize(("dtype", "low"), [("FLOAT", -1), ("INT32", -1), ("UINT8", 0)])
