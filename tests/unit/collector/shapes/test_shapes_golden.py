@@ -69,6 +69,7 @@ QWEN_PREFILL = {  # a prompt of 4,104 tokens, which 16 ranks split
     "MatMulV2 4112,512;32,320,16,16": 64,
     "MatMulV2 4112,5120;320,200,16,16": 64,
     "MatMulV2 4112,1600;100,320,16,16": 64,
+    "SwiGlu 4112,3200": 64,
     "AddRmsNormBias 257,5120;257,5120;5120": 128,  # M / tp
     "split_qkv_rmsnorm_rope_kernel 4112,768;128": 63,
 }
@@ -88,6 +89,7 @@ DSV3_DECODE = {  # 5 requests, which 8 ranks split
     "BatchMatMulV2 16,5,128;16,128,512": 61,  # absorbed keys
     "TransposeBatchMatMul 16,5,512;16,512,128": 61,  # absorbed values
     "InterleaveRope 5,16,1,64;5,1,1,64;5,1,1,64": 61,
+    "KvRmsNormRopeCache 5,1,1,576;512;5,1,1,64;5,1,1,64;5;165,128,1,64;165,128,1,512": 61,
     "MoeGatingTopK 1,256;256": 58,
     "DispatchFFNCombine 1,7168;16,7168,4096;16,2048,7168;1,8;65536;114688;1,8": 58,
 }
@@ -96,7 +98,9 @@ DSV3_PREFILL = {
     "QuantBatchMatmulV3 2048,1536;96,96,16,32;3072;3072": 61,
     "QuantBatchMatmulV3 2048,2048;224,128,16,32;7168;7168": 61,
     "QuantBatchMatmulV3 256,7168;128,448,16,32;4096;256": 58,
+    "QuantBatchMatmulV3 256,2048;224,128,16,32;7168;256": 58,  # shared down
     "QuantBatchMatmulV3 2048,7168;144,448,16,32;4608;2048": 3,
+    "QuantBatchMatmulV3 2048,2304;224,144,16,32;7168;2048": 3,  # dense down
     "MatMulV2 2048,512;4096,512": 61,  # kv_b (4096,512)
     "MoeGatingTopK 256,256;256": 58,
 }
