@@ -93,13 +93,15 @@ class PlannedSource:
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
     """A shard and its forecast; its cases lie under the shard's key, in order, in a table of this
-    hash. One of several `ranks` is a gang: all of them run at once, or none."""
+    hash. One of several `ranks` is a gang: all of them run at once, or none. One whose cases are
+    measured a second time says in which shards they stand for the first, `again_of`."""
 
     shard_id: str
     cases: int
     predicted_s: float
     sha256: str
     ranks: int = 1
+    again_of: tuple[str, ...] = ()
 
     @property
     def is_gang(self) -> bool:
@@ -195,6 +197,8 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
+        if not shard["again_of"]:  # nor shards of repeats, nor that they said of what
+            del shard["again_of"]
     rounds = ("repeats", "narrowed", "left_out", "unsure", "learning")
     for name in (*rounds, "compute_us", "measurable_us", "unknown_us"):
         if not value["forecast"][name]:  # as before there were any

@@ -8,7 +8,6 @@ who does which shard; a shard that nobody can finish is committed by the parent,
 
 import logging
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from collector.worker.assignment import Assignment, abandon, keep_log
 from collector.worker.blame import exit_code
 from collector.worker.exit_codes import ExitCode
 from collector.worker.progress import read_progress
+from jobs.executor.shard_choice import Todo
 
 logger = logging.getLogger(__name__)
 
@@ -136,9 +136,7 @@ class LocalRun:
         self, shards: Sequence[str], devices: Sequence[int], failures: list[OpmeterError]
     ) -> None:
         """Have shards done on devices, each by the first that is free."""
-        todo: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for shard in shards:
-            todo.put(shard)
+        todo = Todo(self.plan, shards)
         threads = [
             surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
             for device in devices[: len(shards)]
@@ -147,13 +145,10 @@ class LocalRun:
             while thread.is_alive():
                 thread.join(_LOOK_S)
 
-    def _serve(
-        self, device: int, todo: "queue.SimpleQueue[str]", failures: list[OpmeterError]
-    ) -> None:
+    def _serve(self, device: int, todo: Todo, failures: list[OpmeterError]) -> None:
         while not self.stop.is_set() and not any(map(self._ends_all, failures)):
-            try:
-                shard = todo.get_nowait()
-            except queue.Empty:
+            shard = todo.take(device)
+            if shard is None:
                 return
             try:
                 self._finish(shard, device)

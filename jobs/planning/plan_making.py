@@ -92,7 +92,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     repeated = _repeated(missing, request, shards, cost.start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
-    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash)
+    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash, shards)
     told = _shares(candidates, missing, request, find)
     forecast = Forecast(
         cases=len(priced),
@@ -229,6 +229,7 @@ def _repeated(
     if request.owed is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()
+    lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}
     for ranks in sorted({item.ranks for item in priced}, reverse=True):
         if ranks == 1:
             total_s = _device_s(shards, campaign.backend)
@@ -240,6 +241,7 @@ def _repeated(
             total_s=total_s,
             start_s=start_s if ranks == 1 else GANG_COST.start_s,
             token=request.number,
+            lanes=lanes if ranks == 1 else {},
         )
     return found
 
@@ -357,7 +359,9 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
         op_mapping=request.op_mapping,
         forecast=forecast,
         shards=tuple(
-            PlannedShard(s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table), s.ranks)
+            PlannedShard(
+                s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table), s.ranks, s.again_of
+            )
             for s in shards
         ),
     )

@@ -5,9 +5,10 @@ Chosen by chance that follows from the plan, not by what is known of a case, and
 each decade of durations; whoever measures them cannot tell. Pure.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, zip_longest
 from math import ceil, floor, fsum, inf, log10
+from types import MappingProxyType
 
 from collector.canonical import short_hash
 from jobs.campaign.quality import REPEAT_SHARE
@@ -21,13 +22,23 @@ _COST_SHARE = 0.03  # of the plan's time in cases
 _ALL_SHARE = 0.048  # of the plan's time, with the starts of their sessions: canaries take the rest
 _MOST_SHARDS = 12
 
+NO_LANES: Mapping[str, int] = MappingProxyType({})
+
 
 def repeated_shards(
-    priced: Sequence[PricedCase], share: float, *, total_s: float, start_s: float, token: object
+    priced: Sequence[PricedCase],
+    share: float,
+    *,
+    total_s: float,
+    start_s: float,
+    token: object,
+    lanes: Mapping[str, int] = NO_LANES,
 ) -> list[list[PricedCase]]:
     """The cases to measure again, as the shards that hold them. The more sessions meet, the more is
     told; but with their starts of `start_s` each they shall cost no more than 4.8 % of the plan's
-    `total_s`, more with a share above the usual one, and each has four cases at least.
+    `total_s`, more with a share above the usual one, and each has four cases at least. Cases that
+    one device should measure first (`lanes` says which, by their ids) stand together, so that the
+    shard can go to another one.
 
     Example: of a plan of 120 s, where a session starts in 5 s, 5.76 s pay for one session and the
     cases of 0.76 s.
@@ -38,6 +49,10 @@ def repeated_shards(
     count = min(affordable, _MOST_SHARDS, len(cases) // _FEWEST)
     if not count:
         return []
+    by_lane = sorted(cases, key=lambda item: lanes.get(item.candidate.record.case_id, 0))
+    if len(set(lanes.values())) > 1:
+        ends = [len(cases) * end // count for end in range(count + 1)]
+        return [by_lane[begin:end] for begin, end in pairwise(ends)]
     dealt = longest_first([item.cost_s for item in cases], count)
     return [[cases[at] for at in shard] for shard in dealt]
 

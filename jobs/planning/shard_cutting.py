@@ -5,7 +5,7 @@ none has to wait until the others of its gang are free.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil, fsum
 
@@ -23,8 +23,9 @@ GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 
 @dataclass(frozen=True, slots=True)
 class CutShard:
-    """A shard and its table. `start_s` is when its devices should come to it, if every forecast
-    holds."""
+    """A shard, its table, and the ids of its cases. `start_s` is when its devices should come to
+    it, if every forecast holds, and `lane` which device that should be. One that measures cases a
+    second time has the shards in which they stand for the first in `again_of`."""
 
     shard_id: str
     table: bytes
@@ -32,6 +33,9 @@ class CutShard:
     predicted_s: float
     start_s: float
     ranks: int = 1
+    case_ids: tuple[str, ...] = ()
+    lane: int = 0
+    again_of: tuple[str, ...] = ()
 
 
 def cut_shards(
@@ -89,12 +93,12 @@ def _cut_singles(
         groups.setdefault(item.group, []).append(index)
     count = shards_a_device(fsum(costs), devices, settings, cost.start_s)
     cut = []
-    for device in pack(list(groups.values()), costs, devices, count).devices:
+    for lane, device in enumerate(pack(list(groups.values()), costs, devices, count).devices):
         members = [_in_order([priced[index] for index in shard]) for shard in device]
         lasts = [_shard_s(shard, settings.session_s, cost) for shard in members]
         starts = accumulate(lasts[:-1], initial=begin_s)
         of_device = zip(members, lasts, starts, strict=True)
-        cut += [_shard(*facts, answers_hash) for facts in of_device]
+        cut += [replace(_shard(*facts, answers_hash), lane=lane) for facts in of_device]
     return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
 
 
@@ -104,15 +108,18 @@ def cut_repeats(
     cost: SessionCost,
     begin_s: float,
     answers_hash: str,
+    once: Sequence[CutShard],
 ) -> list[CutShard]:
     """The shards of cases that are measured a second time, from `begin_s` on, each of as many
-    ranks. They are none of those in which the same cases may be measured for the first time."""
+    ranks. They are none of those in which the same cases are measured `once`."""
     again_hash = short_hash([answers_hash, "again"])
     cut = []
     for shard in repeated:
         ranks = shard[0].ranks
         lasts_s = _shard_s(shard, settings.session_s, cost if ranks == 1 else GANG_COST)
-        cut.append(_shard(_in_order(shard), lasts_s, begin_s, again_hash, ranks))
+        made = _shard(_in_order(shard), lasts_s, begin_s, again_hash, ranks)
+        first = (one.shard_id for one in once if not set(made.case_ids).isdisjoint(one.case_ids))
+        cut.append(replace(made, again_of=tuple(first)))
     return cut
 
 
@@ -165,4 +172,5 @@ def _shard(
 ) -> CutShard:
     table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
     shard_id = short_hash([sha256_hex(table), answers_hash])
-    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s, ranks)
+    ids = tuple(item.candidate.record.case_id for item in cases)
+    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s, ranks, ids)

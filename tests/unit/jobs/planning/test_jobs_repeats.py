@@ -149,6 +149,28 @@ def test_nobody_sees_that_a_case_is_repeated() -> None:
     assert all(first[case] == once_more for case, once_more in again.items())
 
 
+def test_a_shard_of_repeats_says_in_which_its_cases_stand_first() -> None:
+    made = plan(request(*MANY, source=OWN, more="devices: 4\n"))
+    cases = {
+        shard.shard_id: {case.record.case_id for case in read_shard(made.shards[shard.shard_id])}
+        for shard in made.plan.shards
+    }
+    once = [shard for shard in made.plan.shards if shard not in made.plan.repeats]
+    assert made.plan.repeats and not any(shard.again_of for shard in once)
+    for shard in made.plan.repeats:
+        first = [one.shard_id for one in once if cases[one.shard_id] & cases[shard.shard_id]]
+        assert list(shard.again_of) == first
+    assert plan_from_json(plan_to_json(made.plan)) == made.plan
+
+
+def test_cases_that_one_device_measures_first_are_repeated_together() -> None:
+    cases = priced(*[3e-6, 3e-5, 3e-4, 3e-3] * 400)
+    lanes = {case: at % 2 for at, case in enumerate(ids(cases))}
+    found = repeated_shards(cases, 0.02, total_s=1e6, start_s=30.0, token=1, lanes=lanes)
+    assert [len(shard) for shard in found] == [4] * 8
+    assert sum(len({lanes[case] for case in ids(shard)}) > 1 for shard in found) <= 1
+
+
 def test_failures_and_damage_are_measured_once() -> None:
     asked = request(*MANY, source=OWN)
     every = frozenset(r.case_id for r in MANY)

@@ -1,0 +1,101 @@
+"""Which device measures what is measured a second time."""
+
+import heapq
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+
+from collector.plan import PlannedShard
+from collector.store.memory import MemoryStore
+from jobs.executor.shard_choice import Todo, next_shard
+from tests.unit.jobs.executor.test_jobs_local_run import told_run
+from tests.unit.jobs.plans import plan_of, shards_of
+
+pytestmark = pytest.mark.fast
+
+AGAIN = {"r0": ("s0",), "r1": ("s1",), "r2": ("s2",)}
+
+
+def with_repeats(again_of, first):
+    """A plan of so many shards and of these that measure cases of them again."""
+    shards = shards_of(*[1.0] * first)
+    again = (replace(shards[0], shard_id=name, again_of=of) for name, of in again_of.items())
+    return plan_of((*shards, *again))
+
+
+def test_what_is_measured_for_the_first_time_is_done_in_the_order_of_the_plan():
+    assert next_shard(["s3", "r0", "r1"], 0, AGAIN, {"s0": 0}) == "s3"
+
+
+@pytest.mark.parametrize(("device", "shard"), [(0, "r1"), (1, "r0"), (2, "r0")])
+def test_a_repeat_goes_to_a_device_that_has_not_measured_it(device, shard):
+    assert next_shard(["r0", "r1"], device, AGAIN, {"s0": 0, "s1": 1}) == shard
+
+
+def test_every_third_stays_where_it_was_and_nobody_waits():
+    taken = {"s0": 0, "s1": 1, "s2": 2}
+    assert next_shard(["r1", "r2"], 2, {**AGAIN, "r1": ("s2",)}, taken) == "r2"
+    assert next_shard(["r2"], 0, AGAIN, taken) == "r2"
+    assert next_shard(["r0"], 0, AGAIN, taken) == "r0"
+
+
+def test_of_repeats_of_several_devices_the_one_with_least_of_the_own_is_taken():
+    again = {"r0": ("s0", "s1"), "r1": ("s0", "s1", "s3")}
+    assert next_shard(["r0", "r1"], 0, again, {"s0": 0, "s1": 1, "s3": 1}) == "r1"
+
+
+def test_each_shard_is_given_once():
+    todo = Todo(with_repeats(AGAIN, 3), ["s0", "s1", "s2", "r0", "r1", "r2"])
+    given = [todo.take(at % 2) for at in range(8)]
+    assert sorted(given[:6]) == ["r0", "r1", "r2", "s0", "s1", "s2"]
+    assert given[6:] == [None, None]
+
+
+def elsewhere(devices, seed):
+    """Of a plan whose shards take as long as they like, whether each repeat was on another device
+    than its cases: those that should be, and those that should stay."""
+    chance = random.Random(seed)
+    first = 6 * devices
+    again = {
+        f"r{n}": tuple(f"s{at}" for at in range(n % devices, first, devices)) for n in range(6)
+    }
+    todo = Todo(with_repeats(again, first), [*(f"s{n}" for n in range(first)), *again])
+    on, free = {}, [(0.0, device) for device in range(devices)]
+    while free:
+        now, device = heapq.heappop(free)
+        if (shard := todo.take(device)) is not None:
+            on[shard] = device
+            heapq.heappush(free, (now + chance.uniform(0.9, 1.1), device))
+    far = {name: sum(on[shard] != on[name] for shard in of) / len(of) for name, of in again.items()}
+    stays = ("r2", "r5")
+    return [far[n] for n in far if n not in stays], [far[n] for n in stays]
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_most_repeats_are_measured_on_other_devices_and_some_are_not(devices):
+    played = [elsewhere(devices, seed) for seed in range(20)]
+    others, stayed = (sum(sum(one[side]) for one in played) for side in (0, 1))
+    of_chance = 1 - 1 / devices
+    assert others / (20 * 4) > of_chance + 0.5 / devices
+    assert stayed / (20 * 2) < of_chance
+
+
+def test_a_run_of_two_devices_measures_again_on_the_other_one(tmp_path):
+    both, on = threading.Barrier(2, timeout=60), {}
+
+    def worker(assignment):
+        on[assignment.shard] = assignment.device
+        if assignment.shard.startswith("s"):
+            both.wait()
+        return 0, ""
+
+    shards = [
+        PlannedShard(name, 1, 1.0, "", 1, of)
+        for name, of in {"s0": (), "s1": (), "r0": ("s0",), "r1": ("s1",)}.items()
+    ]
+    run = told_run(MemoryStore(), tmp_path, worker)
+    run = replace(run, plan=replace(run.plan, shards=tuple(shards)), devices=[0, 1])
+    run.measure([shard.shard_id for shard in shards])
+    assert on["r0"] == on["s1"] != on["s0"] == on["r1"]
