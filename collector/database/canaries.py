@@ -36,10 +36,16 @@ def session_canaries(state: State, path: str) -> list[SessionFactor]:
 
 def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
     """What tells of canaries among rows with these columns, once for each session."""
-    rows = rows.filter(pc.not_equal(rows["canaries"], ""))
+    rows = rows.select(CANARY_COLUMNS)  # a filter copies all that it is given
+    told = pc.not_equal(rows["canaries"], "")
     for name, wanted in (("version_path", path), ("stack_id", version.shown_stack.stack_id)):
-        rows = rows.filter(pc.equal(rows[name], wanted))
-    return rows.select([*_TOLD, "started_at"]).group_by([*_TOLD]).aggregate([("started_at", "min")])
+        told = pc.and_(told, pc.equal(rows[name], wanted))
+    return (
+        rows.filter(told)
+        .select([*_TOLD, "started_at"])
+        .group_by([*_TOLD])
+        .aggregate([("started_at", "min")])
+    )
 
 
 def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:

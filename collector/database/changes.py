@@ -93,7 +93,7 @@ def _numbers(state: State) -> dict[str, _Numbers]:
 
 
 def _of_version(state: State, path: str, intervals: VersionIntervals) -> _Numbers:
-    best = best_rows(state, path)
+    best = best_rows(state, path, doubts=intervals.doubts, faults=intervals.faults)
     names = ("case", "measurement", "good", "mean_us")
     found = {}
     for case, measurement, good, told in zip(*(best[n].to_pylist() for n in names), strict=True):

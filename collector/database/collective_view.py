@@ -194,7 +194,8 @@ def _rows(
 
 def _measured(state: State, path: str, cache: str | None) -> dict[str, Mapping[str, Any]]:
     """The measurement of each case that shows, by case."""
-    best = best_rows(state, path, cache=cache, doubts={})  # sessions of ranks have no canaries
+    # Sessions of ranks have no canaries, and their cases are on no curve.
+    best = best_rows(state, path, cache=cache, doubts={}, faults={})
     best = best.filter(best["good"])
     wanted = state.measurements.filter(
         pc.is_in(state.measurements["measurement"], value_set=best["measurement"].combine_chunks())

@@ -11,7 +11,7 @@ do together waits for a network: neither is judged.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from collector.ops.floor import floor_us
 from collector.ops.peaks import described_peaks
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
+from collector.quality.evidence import Whole
 from collector.quality.hidden_work import Floats, WorkCurve, find_hidden_work, may_hide
 from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
 from collector.stack import Stack
@@ -37,16 +38,20 @@ _MOST_OF_CURVE = 4000
 _CURVE = ("kernel_type", "core", "cache", INPUT_DTYPES)
 CURVE_COLUMNS = ("measurement", "case", "kernel_type", "core", "cache", "mean_us")
 
+Faults = Mapping[str, str]  # measurement -> why its curve is held back
 
-def with_curve_faults(
-    rows: pa.Table, good: pa.Table, cases: pa.Table, version: Version
-) -> pa.Table:
-    """The rows of measurements; those on a curve that is held back have the outcome `implausible`,
-    with the reason, and are the same otherwise. `good` are the good measurements (CURVE_COLUMNS)
-    that compete to show in a version directory, sorted by id, and `cases` the case records of that
+
+def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
+    """The measurements on curves that are held back. `good` are the good ones (CURVE_COLUMNS) that
+    compete to show in a version directory, sorted by id, and `cases` the case records of that
     directory."""
     stack = version.shown_stack
-    faults = {} if stack.device.startswith("CPU_") else dict(_faults(good, cases, stack))
+    return {} if stack.device.startswith("CPU_") else dict(_faults(good, cases, stack))
+
+
+def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:
+    """The rows of measurements; those on a curve that is held back have the outcome `implausible`,
+    with the reason, and are the same otherwise."""
     if not faults:
         return rows
     at = pc.index_in(rows["measurement"], value_set=pa.array(faults, TEXT))
@@ -71,32 +76,31 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
         return
     good = good.append_column(INPUT_DTYPES, cases[INPUT_DTYPES].take(place))
     duration_us = good["mean_us"].cast(pa.float64()).to_numpy()
+    places = place.to_numpy()
     for curve in _curves(good):
         part = curve[:_MOST_OF_CURVE]
         if not (may_hide(duration_us[part]) or may_be_mistaken(duration_us[part])):
             continue
-        fault = _fault(cases.take(place.take(pa.array(part))), duration_us[part], stack)
+        own, of_own = np.unique(places[part], return_inverse=True)
+        fault = _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack)
         if fault:
             for measurement in good["measurement"].take(pa.array(curve)).to_pylist():
                 yield measurement, fault
 
 
-def _fault(cases: pa.Table, duration_us: Floats, stack: Stack) -> str:
-    """Why the curve of these cases is held back; empty where it is not."""
+def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
+    """Why the curve of measurements of these cases is held back; empty where it is not. `measured`
+    has the place of each one's case."""
     replayed = [_replayed(*row) for row in _rows(cases)]
-    known = [found for found in replayed if found]
-    duration_us = duration_us[[found is not None for found in replayed]]
+    known = np.array([one is not None for one in replayed], np.bool_)
+    duration_us, measured = duration_us[known[measured]], measured[known[measured]]
     if described_peaks(stack.device) is not None and may_be_mistaken(duration_us):
-        least_us = np.array([floor_us(case, stack) for _, case in known], np.float64)
-        if fault := find_unit_mistake(duration_us, least_us):
+        least = [floor_us(one[1], stack) if one else 0.0 for one in replayed]
+        if fault := find_unit_mistake(duration_us, np.array(least, np.float64)[measured]):
             return fault
-    hidden = find_hidden_work(
-        WorkCurve(
-            operations=np.array([op.flops(case) for op, case in known], np.float64),
-            traffic=np.array([op.traffic(case) for op, case in known], np.float64),
-            duration_us=duration_us,
-        )
-    )
+    work = [(one[0].flops(one[1]), one[0].traffic(one[1])) if one else (0, 0) for one in replayed]
+    operations, traffic = np.array(work, np.float64)[measured].T
+    hidden = find_hidden_work(WorkCurve(operations, traffic, duration_us))
     return hidden.fault if hidden else ""
 
 

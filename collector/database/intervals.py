@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from collector.collective_case import is_collective
 from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
-from collector.database.query import good_rows, isolated, judged_rows
+from collector.database.curves import Faults
+from collector.database.query import faults_of, good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.canary_history import SessionFactor
@@ -26,6 +27,14 @@ from collector.quality.stack_interval import StackIntervals, stack_intervals
 from collector.quality.student import student_factor
 from collector.quality.variance import fit, learn
 from collector.quality.variance_prior import VariancePrior, prior_of
+
+# What decides which measurements tell, and what they tell: to filter all columns takes longer than
+# all the rest.
+_TOLD = (
+    *("measurement", "case", "kernel_type", "cache", *SESSION, *DEVICE, "mean_us", "median_us"),
+    *("ci_low_us", "ci_high_us", "n_accepted", "warnings"),
+    *("final", "version_path", "stack_id", "outcome"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +57,24 @@ class CaseInterval:
 
 @dataclass(frozen=True, slots=True)
 class VersionIntervals:
-    """The intervals of a version directory by measurement, and its doubtful sessions. `model` is
-    what decides how wide they are, and what shows, beside the measurements of each case: equal
-    where it is the same."""
+    """The intervals of a version directory by measurement, its doubtful sessions, and what of it
+    is held back. `model` is what decides how wide they are, and what shows, beside the measurements
+    of each case: equal where it is the same."""
 
     of: Mapping[str, CaseInterval]
     doubts: Doubts
+    faults: Faults
     model: object
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEvidence:
     """The good measurements of a version directory, what they and its canaries tell, and the prior
-    that stacks of other directories make of their kind of device."""
+    that stacks of other directories make of their kind of device; and the measurements on curves
+    that are held back, which are none of them."""
 
-    rows: pa.Table
+    rows: pa.Table  # the columns _TOLD
+    faults: Faults
     canaries: Sequence[SessionFactor]
     evidence: Evidence
     prior: VariancePrior
@@ -80,7 +92,8 @@ def intervals_of(state: State) -> dict[str, VersionIntervals]:
 
 def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionIntervals:
     of = {**kernels.of, **over_ranks.of}
-    return VersionIntervals(of, kernels.doubts, (kernels.model, over_ranks.model))
+    model = (kernels.model, over_ranks.model)
+    return VersionIntervals(of, kernels.doubts, kernels.faults, model)
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
@@ -90,7 +103,12 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     priors = {path: prior_of(name, over_ranks=collectives) for path, name in devices.items()}
     # Sessions of ranks have no canaries.
     canaries = {path: () if collectives else session_canaries(state, path) for path in priors}
-    rows = {path: _rows(state, path, doubts_of(canaries[path]), collectives) for path in priors}
+    # Nor are they on a curve.
+    faults = {path: {} if collectives else faults_of(state, path) for path in priors}
+    rows = {
+        path: _rows(state, path, (doubts_of(canaries[path]), faults[path]), collectives)
+        for path in priors
+    }
     shown = "median_us" if collectives else "mean_us"
     found = {
         path: evidence_of(_means(rows[path], shown), repeat_spread=prior.repeat_spread)
@@ -99,7 +117,8 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     told = {}
     for path, prior in priors.items():
         others = [e.pairs for p, e in found.items() if p != path and priors[p] == prior]
-        told[path] = VersionEvidence(rows[path], canaries[path], found[path], learn(others, prior))
+        learnt = learn(others, prior)
+        told[path] = VersionEvidence(rows[path], faults[path], canaries[path], found[path], learnt)
     return told
 
 
@@ -127,7 +146,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         tuple(evidence.group_spread.tolist()),
         tuple(variance.ratios.tolist()),
     )
-    return VersionIntervals(dict(zip(names, cases, strict=True)), doubts, model)
+    return VersionIntervals(dict(zip(names, cases, strict=True)), doubts, told.faults, model)
 
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
@@ -142,11 +161,11 @@ def _digits(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rows(state: State, path: str, doubts: Doubts, collectives: bool) -> pa.Table:
+def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: bool) -> pa.Table:
     """The good measurements of the stack that a version shows, sorted by id: those of collectives,
     or all others; without those behind other launches, of which each has its own interval."""
-    rows = good_rows(judged_rows(state, path, doubts), state.versions[path], path)
-    rows = isolated(rows)
+    rows = judged_rows(state, path, *judged).select(_TOLD)
+    rows = isolated(good_rows(rows, state.versions[path], path))
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     wanted = pa.array([kind for kind in kinds if is_collective(kind) == collectives], TEXT)
     rows = rows.filter(pc.is_in(rows["kernel_type"], wanted))

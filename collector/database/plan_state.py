@@ -15,7 +15,7 @@ from collector.database.binding import BoundShard
 from collector.database.committed import CommittedAttempt, StoredShard, fetch
 from collector.database.measurement_rows import rows_of_part
 from collector.database.plans import Damage, MergedPlan, plan_reader
-from collector.database.plausible import with_implausible
+from collector.database.plausible import most_floors_us, with_implausible
 from collector.database.raw_records import RawRecord, records_named
 from collector.database.record_rows import case_rows, profile_rows
 from collector.database.state import TEXT, State, version_of
@@ -119,27 +119,27 @@ class _Rows:
             self.damaged.append(Damage(plan.campaign, plan.number, shard.shard_id, str(error)))
 
     def _add(self, shard: StoredShard) -> None:
-        records = self._add_records(shard)
+        records = _records_of(self._plan, shard)
+        # Before anything else asks for the cases: each is read from its cells once.
+        most_us = most_floors_us(records, self._plan) if shard.answer is not None else {}
+        self._add_records(records)
         if shard.damage is not None:
             raise shard.damage
         if shard.answer is not None:
-            self._add_answer(shard.answer, records)
+            self._add_answer(shard.answer, records, most_us)
         elif self._held.has(self._plan, shard.shard_id):
             self._is_measured = True
         else:
             self.missing.append(shard.shard_id)
 
-    def _add_records(self, shard: StoredShard) -> list[CaseRecord]:
-        if shard.table is None:
-            return []
-        key = keys.shard(self._plan.campaign, shard.shard_id)
-        records = [case.record for case in read_shard(shard.table, path=key)]
+    def _add_records(self, records: list[CaseRecord]) -> None:
         self._cases.append(case_rows(self._plan, records))
         self._profiles.append(profile_rows(self._plan, records))
-        return records
 
-    def _add_answer(self, answer: CommittedAttempt, records: list[CaseRecord]) -> None:
-        table = _measurements(self._plan, answer, records)
+    def _add_answer(
+        self, answer: CommittedAttempt, records: list[CaseRecord], most_us: Mapping[str, float]
+    ) -> None:
+        table = _measurements(self._plan, answer, records, most_us)
         if not table.num_rows:
             raise BadInput("none of its parts holds a row", path=answer.key)
         ran = _records_that_ran(table, records)
@@ -164,22 +164,38 @@ class _Rows:
         )
 
 
-def _measurements(plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Table:
+def _records_of(plan: Plan, shard: StoredShard) -> list[CaseRecord]:
+    if shard.table is None:
+        return []
+    key = keys.shard(plan.campaign, shard.shard_id)
+    return [case.record for case in read_shard(shard.table, path=key)]
+
+
+def _measurements(
+    plan: Plan,
+    answer: CommittedAttempt,
+    records: Sequence[CaseRecord],
+    most_us: Mapping[str, float],
+) -> pa.Table:
     """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
     if not answer.parts:
         raise BadInput("it names no part, and a committed shard has one", path=answer.key)
     own = {record.case_id: record for record in records}
     answer.bound.check_final(answer.manifest.final, own, answer.key)
     parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
-    return _marked(parts, plan, answer, records)
+    return _marked(parts, plan, answer, records, most_us)
 
 
 def _marked(
-    parts: Sequence[pa.Table], plan: Plan, answer: CommittedAttempt, records: Sequence[CaseRecord]
+    parts: Sequence[pa.Table],
+    plan: Plan,
+    answer: CommittedAttempt,
+    records: Sequence[CaseRecord],
+    most_us: Mapping[str, float],
 ) -> pa.Table:
     table = pa.concat_tables(parts).combine_chunks()
     ran = _records_that_ran(table, records)
-    table = with_implausible(table, (*records, *ran), plan)
+    table = with_implausible(table, (*records, *ran), plan, most_us)
     final = _final_flags(table, answer.manifest, answer.key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     return table.append_column("final", final).append_column("version_path", path)

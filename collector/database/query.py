@@ -20,7 +20,7 @@ from collector.database.canaries import (
     session_canaries,
     with_doubts,
 )
-from collector.database.curves import CURVE_COLUMNS, with_curve_faults
+from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
 from collector.database.row_sets import distinct
 from collector.database.state import State, Version, highest_rows
 from collector.measurement import CONTEXT, Outcome
@@ -50,25 +50,39 @@ class Answered:
 
 
 def best_rows(
-    state: State, version_path: str, *, cache: str | None = None, doubts: Doubts | None = None
+    state: State,
+    version_path: str,
+    *,
+    cache: str | None = None,
+    doubts: Doubts | None = None,
+    faults: Faults | None = None,
 ) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`. `doubts` are
-    those of the whole state, where this is a part of it."""
-    rows = judged_rows(state, version_path, doubts).select([*ANSWERING, *_SHOWN])
+    """For each case answered there, the measurement that counts, with a column `good`. `doubts` and
+    `faults` are those of the whole state, where this is a part of it, or they are known."""
+    rows = judged_rows(state, version_path, doubts, faults).select([*ANSWERING, *_SHOWN])
     return best_of(rows, state.versions[version_path], version_path, cache=cache)
 
 
-def judged_rows(state: State, version_path: str, doubts: Doubts | None = None) -> pa.Table:
-    """All measurements; those on a curve of that version directory that is held back have the
-    outcome `implausible`, whatever it was, and those of sessions whose canaries are odd (`doubts`,
-    where that is known) have a warning."""
+def judged_rows(
+    state: State, version_path: str, doubts: Doubts | None = None, faults: Faults | None = None
+) -> pa.Table:
+    """All measurements; those on a curve of that version directory that is held back (`faults`,
+    where that is known) have the outcome `implausible`, whatever it was, and those of sessions
+    whose canaries are odd (`doubts`, the same) have a warning."""
     if doubts is None:
         doubts = doubts_of(session_canaries(state, version_path))
+    if faults is None:
+        faults = faults_of(state, version_path)
+    return with_doubts(with_curve_faults(state.measurements, faults), doubts)
+
+
+def faults_of(state: State, version_path: str) -> Faults:
+    """The measurements on curves of that version directory that are held back."""
     version = state.versions[version_path]
     competing = state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}])
     good = good_rows(competing, version, version_path)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
-    return with_doubts(with_curve_faults(state.measurements, good, cases, version), doubts)
+    return curve_faults(good, cases, version)
 
 
 def best_of(
@@ -79,7 +93,7 @@ def best_of(
     Only final measurements of the version's stack compete; with `cache` only those of that state
     of the caches, without it those of the case alone.
     """
-    rows = _of_shown_stack(rows, version, version_path)
+    rows = rows.filter(_is_of_shown_stack(rows, version, version_path))
     rows = rows.filter(pc.equal(rows["cache"], cache)) if cache else isolated(rows)
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
@@ -97,17 +111,17 @@ def isolated(rows: pa.Table) -> pa.Table:
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
     """The good ones among the measurements that compete to show in a version directory."""
-    rows = _of_shown_stack(rows, version, version_path)
-    return rows.filter(_is_good(rows))
+    competes = _is_of_shown_stack(rows, version, version_path)
+    return rows.filter(pc.and_(competes, _is_good(rows)))
 
 
-def _of_shown_stack(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
-    """The final measurements of the stack that a version directory shows."""
-    rows = rows.filter(rows["final"])
+def _is_of_shown_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
+    """Which are final measurements of the stack that a version directory shows."""
+    found = rows["final"]
     wanted = {"version_path": version_path, "stack_id": version.shown_stack.stack_id}
     for name, value in wanted.items():
-        rows = rows.filter(pc.equal(rows[name], value))
-    return rows
+        found = pc.and_(found, pc.equal(rows[name], value))
+    return found
 
 
 def _is_good(rows: pa.Table) -> pa.ChunkedArray:

@@ -82,7 +82,8 @@ def version_qualities(state: State) -> list[VersionQuality]:
 
 def _shown(state: State, path: str, told: VersionEvidence, cache: str | None) -> ShownVersion:
     intervals = version_intervals(told)
-    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
+    doubts, faults = intervals.doubts, intervals.faults
+    best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
     return ShownVersion(path, best, intervals, told)
 
 

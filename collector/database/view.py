@@ -153,7 +153,8 @@ def _measured(
     state: State, path: str, cache: str | None, intervals: VersionIntervals
 ) -> dict[str, Cells]:
     """The cells of every good measurement that shows, by case."""
-    best = best_rows(state, path, cache=cache, doubts=intervals.doubts)
+    doubts, faults = intervals.doubts, intervals.faults
+    best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
     best = best.filter(best["good"])
     names = ("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "counters", "cache")
     rows = zip(*(best[name].to_pylist() for name in (*names, "library", "assumes")), strict=True)

@@ -144,7 +144,9 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
 
 
 def _ends(said: Any) -> Ends:
-    rows, groups, percent = (parse_expression(str(said[name])) for name in ("rows", "groups", "percent"))
+    rows, groups, percent = (
+        parse_expression(str(said[name])) for name in ("rows", "groups", "percent")
+    )
     return Ends(RUNTIME_PREFIX + str(said["column"]), rows, groups, percent)
 
 

@@ -85,7 +85,7 @@ def _whole(one: Any) -> Any:
     return tuple(one) if isinstance(one, Iterator) else one
 
 
-def _of_parts(parts: Iterable[pa.Table], plan: Any, answer: Any, records: Any) -> Hashable:
+def _of_parts(parts: Iterable[pa.Table], plan: Any, answer: Any, *_: Any) -> Hashable:
     """The rows of a shard's parts: its records follow from the plan and the manifest's key."""
     return (id(plan), answer.key, frozenset(answer.manifest.final.items()), *map(id, parts))
 

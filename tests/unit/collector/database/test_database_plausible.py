@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collector import keys
 from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge_plans
+from collector.database.plausible import most_floors_us, with_implausible
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.view import render
@@ -24,6 +28,7 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.database.campaign_maker import plan_of as plan_of_made
 
 pytestmark = pytest.mark.fast
 
@@ -98,6 +103,21 @@ def test_the_device_decides():
     ]
     assert outcomes[0][PRODUCT.case_id] == Outcome.IMPLAUSIBLE
     assert outcomes[1][PRODUCT.case_id] == Outcome.OK
+
+
+@given(st.lists(st.sampled_from(["0.001", "1.9", "5000.0", "9e5", "7e7", "nan", "-1.0", ""])))
+@settings(max_examples=30, deadline=None)
+def test_what_a_floor_is_at_most_changes_no_verdict(means):
+    records, made = [PRODUCT, ADD], plan_of_made(plan_of(Tried(2.0)))
+    columns = {
+        "case": [records[at % 2].case_id if at % 3 else "unknown" for at in range(len(means))],
+        "mean_us": means,
+        "outcome": ["ok"] * len(means),
+        "reason": [""] * len(means),
+    }
+    table = pa.table({name: pa.array(texts, pa.large_string()) for name, texts in columns.items()})
+    bounds = most_floors_us(records, made)
+    assert with_implausible(table, records, made, bounds) == with_implausible(table, records, made)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0.0", "-2.0", "1.0,9.0,0.5", ""])

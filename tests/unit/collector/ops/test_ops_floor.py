@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.case import case_from_cells
-from collector.ops.floor import LEAST_KERNEL_US, LEAST_US, _ceiling, _flops_per_s, floor_us
+from collector.ops.floor import (
+    LEAST_KERNEL_US,
+    LEAST_US,
+    _ceiling,
+    _flops_per_s,
+    floor_us,
+    most_floor_us,
+)
 from collector.ops.peaks import described_devices, described_peaks
 from collector.ops.registry import find
 from collector.stack import Stack
@@ -97,6 +105,16 @@ def test_any_details_of_a_cpu_give_a_floor(threads, flags):
 def test_every_operator_has_a_floor(stack):
     for row in all_rows():
         assert LEAST_US <= floor_us(row.case, stack) < 1e6
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_floor_is_above_what_it_is_at_most(stack):
+    """Of what a declaration takes it is the same; inputs of another row it mostly refuses."""
+    rows = [row.case for row in all_rows()]
+    for case, other in zip(rows, [*rows[1:], rows[0]], strict=True):
+        assert most_floor_us(case, stack) == floor_us(case, stack)
+        strange = replace(case, inputs=other.inputs)
+        assert most_floor_us(strange, stack) >= floor_us(strange, stack)
 
 
 def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
