@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,23 @@ def build_image(cache: Path, target: str = "controller") -> ProjectImage:
                 podman.forget(name, but=image.name)
                 _remove_older(image.archive, target)
     return image
+
+
+def run_built(cache: Path, target: str, words: Sequence[str]) -> str:
+    """What a command prints in a container of a target that is built here (of `collector-cpu`
+    several gigabytes), without a network; it is kept nowhere but in podman's own store.
+
+    NoCluster where podman is not to be had, RuntimeError where anything fails.
+    """
+    machine.require_root()
+    machine.require(machine.IMAGE_TOOLS)
+    name = f"localhost/opmeter-{target}"
+    podman = _Podman(cache / "podman")
+    with podman.alone():
+        tagged = f"{name}:{_key()}"
+        podman.build(tagged, target, _base(podman))
+        podman.forget(name, but=tagged)
+        return podman("run", "--rm", "--network=none", tagged, *words)
 
 
 @dataclass(frozen=True, slots=True)
