@@ -21,6 +21,8 @@ _ON_ITS_WAY_NS = 10_000  # from the host's call to the device
 _CLOCK_MHZ = 1650
 _NO_MODEL = "4294967295"
 _NOT_KNOWN = "N/A"
+# What no core of A2 and A3 computes in DOUBLE (ops-math of CANN: sub.cpp, mul.cpp).
+_ON_AI_CPU = frozenset({"Sub", "Mul"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Task:
     def core(self) -> str:
         if self.call.kind == "HCCL":
             return "COMMUNICATION"
+        if self.kernel in _ON_AI_CPU and self.call.tensors[0].dtype == "DOUBLE":
+            return "AI_CPU"
         if "Attention" in self.kernel or "Grouped" in self.kernel:
             return "MIX_AIC"
         return "AI_CORE" if "MatMul" in self.kernel else "AI_VECTOR_CORE"
@@ -130,7 +134,7 @@ def _shapes(text: str) -> Mapping[str, str]:
 @lru_cache(maxsize=4096)
 def _counted(core: str, duration_ns: int, group: str) -> dict[str, str]:
     """Counters that fit the duration: the cores that did not run say 0, as msprof does."""
-    if core == "COMMUNICATION":
+    if core in ("COMMUNICATION", "AI_CPU"):
         return {}
     busy_us = duration_ns / 1000 * 0.9
     runs = {"aic": core != "AI_VECTOR_CORE", "aiv": core != "AI_CORE"}
