@@ -2,12 +2,14 @@
 calls for a mixture of experts over two ranks, and which arguments it takes (`stock_calls/`).
 
 Each release runs with the torch and torch_npu that it is built for, all three as they are on PyPI,
-in an environment of its own in the cache: some 6 GB and minutes for each, so that no test does it.
-Read the difference before it is committed.
+in an environment of its own in the cache: 7 GB and minutes for each, once. `tests/stacks` holds the
+files against another recording; read the difference before it is committed.
 """
 
 import ctypes
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ OPERATORS = ("dispatch_ffn_combine", "dispatch_gmm_combine_decode")
 RANKS = 2
 _ROOT = Path(__file__).parents[2]
 _INSIDE, _RANK = "--inside", "--rank"
+_WHOLE = "whole"  # a file: an environment was installed to its end
 _KERNELS = ("DispatchFFNCombine", "DispatchGmmCombineDecode")
 
 
@@ -44,38 +47,68 @@ STACKS = {
 def main(arguments: list[str]) -> int:
     """Record the releases named, or all."""
     if arguments[:1] == [_INSIDE]:
-        return _record(arguments[1], Path(arguments[2]))
+        return _record(Path(arguments[1]), Path(arguments[2]))
     if arguments[:1] == [_RANK]:
         return _call(int(arguments[1]))
     for release in arguments or STACKS:
-        folder = installed(release)
-        python = folder / "python" / "bin" / "python"
-        inside = [python, "-m", "tests.npu.stock_extension", _INSIDE, release, folder / "site"]
-        subprocess.run(inside, cwd=_ROOT, check=True)
+        installed(release)
+        told = recorded_experts(release)
+        experts_path(release).write_text(told)
+        print(f"{release}: {len(told.splitlines())} schemas and calls of {RANKS} ranks")
     return 0
 
 
-def installed(release: str) -> Path:
+def experts_path(release: str) -> Path:
+    return FOLDER / f"{release}.txt"
+
+
+def recorded_experts(release: str) -> str:
+    """What an installed stack's extension calls now."""
+    return run_inside("tests.npu.stock_extension", release)
+
+
+def run_inside(module: str, release: str) -> str:
+    """What a module writes that an installed stack's own Python runs: `--inside SITE OUT`."""
+    folder = environment_of(release)
+    env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "told"
+        inside = [folder / "python/bin/python", "-m", module, _INSIDE, folder / "site", out]
+        subprocess.run(inside, cwd=_ROOT, check=True, env=env, stdout=sys.stderr)
+        return out.read_text()
+
+
+def environment_of(release: str) -> Path:
     """The folder of a release's environment: `python`, and the wheels unpacked in `site`."""
-    folder, stack = wheel.cache() / f"vllm_ascend-{release}", STACKS[release]
+    return wheel.cache() / f"vllm_ascend-{release}"
+
+
+def is_installed(release: str) -> bool:
+    return (environment_of(release) / _WHOLE).exists()
+
+
+def installed(release: str) -> Path:
+    """The environment of a release, installed where it is not there yet."""
+    folder, stack = environment_of(release), STACKS[release]
     python, site = folder / "python", folder / "site"
-    if not (folder / "whole").exists():
-        pip = [python / "bin" / "pip", "install", "--quiet"]
+    if not is_installed(release):
+        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted one left
+        pip = [python / "bin" / "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
         npu = (f"torch_npu=={stack.torch_npu}", f"vllm_ascend=={release}")
         subprocess.run([sys.executable, "-m", "venv", python], check=True)
         subprocess.run([*pip, f"torch=={stack.torch}", stack.numpy, "pyyaml"], check=True)
         subprocess.run([*pip, "--no-deps", "--target", site, *npu], check=True)
-        (folder / "whole").touch()
+        (folder / _WHOLE).touch()
     return folder
 
 
-def _record(release: str, site: Path) -> int:
+def _record(site: Path, out: Path) -> int:
     """Run by the release's own Python: have all ranks call, and write down what came."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "calls"
         env = environment(build(site), devices=RANKS, log=log)
         env |= {"SITE": str(site), "WORLD_SIZE": str(RANKS)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29611"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.npu.stock_extension", _RANK, str(rank)],
@@ -88,10 +121,13 @@ def _record(release: str, site: Path) -> int:
         said = [rank.communicate(timeout=300)[0] for rank in ranks]
         calls = sorted(call.text for call in read_calls(log) if _is_of_experts(call.text))
     schemas = [line for line in said[0].splitlines() if line.startswith("_C_ascend::")]
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{release}.txt").write_text("\n".join([*schemas, *calls]) + "\n")
-    print(f"{release}: {len(schemas)} schemas, {len(calls)} calls of {RANKS} ranks")
+    out.write_text("\n".join([*schemas, *calls]) + "\n")
     return max(abs(rank.returncode) for rank in ranks)
+
+
+def _free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
 
 
 def _is_of_experts(call: str) -> bool:

@@ -6,15 +6,17 @@ for the fixture rows of the catalogue: vllm_ascend, and the torch and torch_npu 
                                           not those of torch_npu 2.13.0 (`calls/`)
 
 The wheels are as they are; a release's own headers and library of custom operators decide which
-function is called. Environments as in `stock_extension`: by hand. Read the difference before it is
-committed.
+function is called. `tests/stacks` holds the files against another recording; read the difference
+before it is committed. `python -m tests.npu.stock_stacks install` makes the environments of
+`stock_extension` alone.
 """
 
+import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from collector.ops.registry import find
@@ -22,26 +24,45 @@ from tests.npu.fakecann.build import build
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
-from tests.npu.stock_extension import FOLDER, STACKS, installed
+from tests.npu.stock_extension import FOLDER, STACKS, installed, run_inside
 
-_ROOT = Path(__file__).parents[2]
-_INSIDE = "--inside"
+_INSIDE, _INSTALL = "--inside", "install"
 # What no two runs have in common: numbers that torch_npu reads out of memory that it has given
 # back (`restore_shape` of MoeTokenUnpermute, until 2.10), and what a process said before its end.
 _ADDRESS = re.compile(r"ints\(\d{12,}\)")
 _LAST_WORDS = re.compile(r"(error: the process ended, status -?\d+).*", re.S)
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What came of all rows; the blocks of the two files."""
+
+    rows: int
+    served: tuple[str, ...]
+    otherwise: tuple[str, ...]
+
+
 def main(arguments: list[str]) -> int:
-    """Record the releases named, or all."""
+    """Install the stacks, or record the releases named, or all."""
     if arguments[:1] == [_INSIDE]:
-        return _record(arguments[1], Path(arguments[2]))
+        return _record(Path(arguments[1]), Path(arguments[2]))
+    if arguments == [_INSTALL]:
+        for release in STACKS:
+            print(installed(release))
+        return 0
     for release in arguments or STACKS:
-        folder = installed(release)
-        python = folder / "python" / "bin" / "python"
-        inside = [python, "-m", "tests.npu.stock_stacks", _INSIDE, release, folder / "site"]
-        subprocess.run(inside, cwd=_ROOT, check=True)
+        installed(release)
+        told = recorded(release)
+        served_path(release).write_text("\n".join(told.served))
+        otherwise_path(release).write_text("\n".join(told.otherwise))
+        print(f"{release}: {told.rows} rows, {len(told.otherwise)} otherwise")
     return 0
+
+
+def recorded(release: str) -> Recording:
+    """What an installed stack calls now."""
+    told = json.loads(run_inside("tests.npu.stock_stacks", release))
+    return Recording(told["rows"], tuple(told["served"]), tuple(told["otherwise"]))
 
 
 def served_path(release: str) -> Path:
@@ -52,16 +73,14 @@ def otherwise_path(release: str) -> Path:
     return FOLDER / f"{release}_otherwise.txt"
 
 
-def _record(release: str, site: Path) -> int:
+def _record(site: Path, out: Path) -> int:
     """Run by the release's own Python: replay every row, and write down what is of interest."""
     os.environ[STOCK_SITE] = str(site)
     found = replay(build(site), kernels_with_rows())
+    rows = sum(map(len, found.values()))
     served = [kernel for kernel in found if _is_served(kernel)]
     blocks = [_of_library(_text(k, row), row) for k in served for row in found.pop(k)]
-    served_path(release).write_text("\n".join(blocks))
-    otherwise = _otherwise(found)
-    otherwise_path(release).write_text("\n".join(otherwise))
-    print(f"{release}: {sum(map(len, found.values()))} rows, {len(otherwise)} otherwise")
+    out.write_text(json.dumps({"rows": rows, "served": blocks, "otherwise": _otherwise(found)}))
     return 0
 
 

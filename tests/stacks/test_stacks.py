@@ -1,0 +1,45 @@
+"""Both serving stacks whole, as they are on PyPI: what they call for every fixture row, and for a
+mixture of experts over two ranks, is what the files of `tests/npu/stock_calls` hold.
+
+7 GB a stack, so that this is for who asks: `python -m tests.npu.stock_stacks install` provides
+them, and `python -m tests.npu.stock_stacks` and `...stock_extension` write the files anew.
+"""
+
+import os
+
+import pytest
+
+from tests.fixtures.op_rows import rows_alone
+from tests.npu.replayed import kernels_with_rows
+from tests.npu.stock_extension import STACKS, experts_path, is_installed, recorded_experts
+from tests.npu.stock_stacks import otherwise_path, recorded, served_path
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+AGAIN = "record again, and read the difference: python -m tests.npu."
+
+
+@pytest.fixture(params=STACKS)
+def release(request: pytest.FixtureRequest) -> str:
+    """A release of vllm_ascend, installed with its torch and torch_npu. Where it is not the test
+    is skipped with the command; under CI, or with OPMETER_NO_SKIP=1, it fails."""
+    name: str = request.param
+    if not is_installed(name):
+        lacks = f"vllm_ascend {name} is wanted: python -m tests.npu.stock_stacks install"
+        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
+            pytest.fail(lacks)
+        pytest.skip(lacks)
+    return name
+
+
+def test_a_stack_calls_for_every_row_what_its_files_say(release):
+    told = recorded(release)
+    assert told.rows == sum(len(rows_alone(kernel)) for kernel in kernels_with_rows())
+    again = f"{AGAIN}stock_stacks {release}"
+    assert "\n".join(told.served) == served_path(release).read_text(), again
+    assert "\n".join(told.otherwise) == otherwise_path(release).read_text(), again
+
+
+def test_the_extension_of_a_stack_calls_over_two_ranks_what_its_file_says(release):
+    again = f"{AGAIN}stock_extension {release}"
+    assert recorded_experts(release) == experts_path(release).read_text(), again
