@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,6 @@ from collector.counting import counted
 from collector.errors import BadInput
 from jobs.cli.terminal import say
 from jobs.cli.tree_options import (
-    DatabasePathOption,
     DeviceOption,
     VersionOption,
     VllmOption,
@@ -30,7 +30,10 @@ def grid_verb(
         str | None,
         typer.Option(help="models, by commas: `opmeter model list`, or a config.json  [any size]"),
     ] = None,
-    database_path: DatabasePathOption = None,
+    database_path: Annotated[
+        Path | None,
+        typer.Option("--database-path", "--data-dir", help="the version directory of a tree"),
+    ] = None,
     device: DeviceOption = None,
     vllm_version: VllmOption = "",
     torch_version: VersionOption = "",

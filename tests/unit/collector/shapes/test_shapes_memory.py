@@ -3,6 +3,7 @@
 import pytest
 
 from collector.case import case_from_cells
+from collector.expert_call import ExpertCall
 from collector.shapes.memory import case_bytes
 
 pytestmark = pytest.mark.fast
@@ -26,3 +27,14 @@ def test_a_matrix_in_blocks_is_there_twice_and_whole(weight, format, taken):
         "Output Formats": "ND",
     }
     assert case_bytes(case_from_cells("MatMulV2", cells)) == 10 * 64 * 2 + taken + 10 * 128 * 4
+
+
+@pytest.mark.parametrize(("tokens", "buffer_mib"), [(4, 200), (4096, 3 * 224 + 10)])
+def test_experts_over_ranks_have_a_buffer_for_what_comes_and_one_for_what_goes(tokens, buffer_mib):
+    call = ExpertCall(tokens, 7168, 2048, 16, 8, 4)
+    case = call.case
+    tensors = sum(
+        (2 if slot.format == "FRACTAL_NZ" else 1) * slot.size_bytes
+        for slot in (*case.inputs, *case.outputs)
+    )
+    assert case_bytes(case) == tensors + 2 * buffer_mib * 2**20

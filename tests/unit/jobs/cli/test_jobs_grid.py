@@ -45,6 +45,11 @@ def test_a_dry_run_writes_nothing(tree):
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
+def test_the_tree_may_be_called_as_the_first_design_did(tree):
+    said = CliRunner().invoke(app, ["grid", "--data-dir", str(tree), "--rows", "10", "--dry-run"])
+    assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
+
+
 def test_a_tree_that_has_all_of_it_is_done(tree):
     assert grid(tree, "--rows", "10").exit_code == 0
     again = grid(tree, "--rows", "10")
