@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs.cli.coverage_lines import covered_lines, message_lines, print_json
 from jobs.cli.model_options import (
-    AskedCampaign,
     ConcurrencyOption,
     GraphSizesOption,
     ImbalanceOption,
     InputOption,
     LayoutOption,
     MaxBatchedTokensOption,
-    MissingOption,
     MixedOption,
     ModelOption,
     OutputOption,
@@ -31,7 +30,9 @@ from jobs.cli.terminal import say
 
 
 def coverage_verb(
-    campaign: AskedCampaign = None,
+    campaign: Annotated[
+        str | None, typer.Argument(help="a campaign.yaml, whose sources are looked up")
+    ] = None,
     *,
     root: RootOption = None,
     version: CommitOption = None,
@@ -51,7 +52,9 @@ def coverage_verb(
     imbalance: ImbalanceOption = None,
     release: ReleaseOption = None,
     grid: RanksGridOption = "",
-    missing: MissingOption = None,
+    missing: Annotated[
+        Path | None, typer.Option(help="a new folder: what has no duration, as a tree to measure")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
 ) -> None:
     """Say how much of what a model or a profile launches a version of the database has; what of the

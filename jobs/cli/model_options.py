@@ -1,13 +1,11 @@
-"""Options that name what is looked up: a campaign, a profile, or a model with its serving."""
+"""Options that name what is looked up in the place of a campaign: a profile, or a model with its
+serving."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-AskedCampaign = Annotated[
-    str | None, typer.Argument(help="a campaign.yaml, whose sources are looked up")
-]
 ProfileOption = Annotated[Path | None, typer.Option(help="instead of a campaign: a profile")]
 ModelOption = Annotated[
     str | None, typer.Option(help="or a name of `opmeter model list`, or a config.json")
@@ -42,6 +40,3 @@ ImbalanceOption = Annotated[
     int | None, typer.Option(help="percent: experts have more and fewer rows", min=0, max=99)
 ]
 ReleaseOption = Annotated[str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")]
-MissingOption = Annotated[
-    Path | None, typer.Option(help="a new folder: what has no duration, as a tree to measure")
-]

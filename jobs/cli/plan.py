@@ -13,14 +13,12 @@ from collector.counting import counted
 from collector.errors import BadInput
 from collector.printable import in_one_line
 from jobs.cli.model_options import (
-    AskedCampaign,
     ConcurrencyOption,
     GraphSizesOption,
     ImbalanceOption,
     InputOption,
     LayoutOption,
     MaxBatchedTokensOption,
-    MissingOption,
     MixedOption,
     ModelOption,
     OutputOption,
@@ -51,7 +49,10 @@ _LISTED = 25
 
 
 def plan_verb(
-    campaign: AskedCampaign = None,
+    campaign: Annotated[
+        str | None,
+        typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart"),
+    ] = None,
     *,
     root: RootOption = None,
     again: Annotated[bool, typer.Option("--again", help="plan everything once more")] = False,
@@ -75,7 +76,10 @@ def plan_verb(
         Path | None,
         typer.Option(help="with --budget, a new .svg or .png: what measuring brings for its hours"),
     ] = None,
-    missing: MissingOption = None,
+    missing: Annotated[
+        Path | None,
+        typer.Option(help="with --budget, a new folder: what it pays for, as a tree to measure"),
+    ] = None,
     profile: ProfileOption = None,
     model: ModelOption = None,
     layout: LayoutOption = "",

@@ -1,9 +1,11 @@
 """A model of two layers, a campaign of it, and a database that lacks some of its cases."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from collector.database.merge import CREATE, merge_plans
+from collector.record import CaseRecord
 from collector.store import open_store
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
@@ -41,7 +43,12 @@ def write_small_model(folder: Path) -> None:
     campaign = campaign_from_text(CAMPAIGN, path="c.yaml", base=folder)
     (source,) = load_sources(campaign, MemoryStore())
     records = [record for record in source.records if record.kernel_type != "Sort"]
+    write_database(folder / "data", records)
+
+
+def write_database(folder: Path, records: Sequence[CaseRecord]) -> None:
+    """A database in which each of these has a duration."""
     made = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
-    store = open_store(str(folder / "data"))
+    store = open_store(str(folder))
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")

@@ -1,18 +1,20 @@
 """`opmeter coverage` as a user types it."""
 
+import csv
 import json
 
 import pytest
 from typer.testing import CliRunner
 
 from collector.errors import BadInput
+from collector.profiles.kernel_details import read_profile
 from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
-from jobs.planning.sources import load_sources
+from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
 from tests.unit.collector.database.campaign_maker import PATH
-from tests.unit.jobs.cli.small_model import SERVING, write_small_model
+from tests.unit.jobs.cli.small_model import SERVING, write_database, write_small_model
 
 pytestmark = pytest.mark.fast
 
@@ -48,6 +50,32 @@ def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(fol
         "25.0% of it are these cases, communication 75.0%: --grid, or opmeter comm"
     )
     assert "device time" not in coverage("campaign.yaml").stdout
+
+
+@pytest.mark.parametrize("run", ["train_cann8.3rc1_rank0", "inference_cann9.1"])
+def test_a_database_of_a_real_runs_cases_covers_it_but_for_what_it_lacks(
+    real_profiles, tmp_path, monkeypatch, run
+):
+    """It has all cases but those of MatMulV2; shares are by the profiler's own rows."""
+    monkeypatch.chdir(tmp_path)
+    profile = real_profiles / f"{run}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    records = completed_records(read_profile([profile]).records)
+    there = [record for record in records if record.kernel_type != "MatMulV2"]
+    write_database(tmp_path / "data", there)
+    told = json.loads(coverage("--profile", str(profile), "--json").stdout)
+    standings = {one["case_id"]: one["standing"] for one in told["cases"]}
+    assert set(standings) == {record.case_id for record in records}
+    known = {record.case_id for record in there}
+    assert {case for case, standing in standings.items() if standing == "exact"} == known
+    with (profile / "kernel_details.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.DictReader(file) if row["Accelerator Core"] != "COMMUNICATION"]
+    times = [(row["Type"], float(row["Duration(us)"])) for row in rows]
+    whole = sum(us for _, us in times)
+    lacks = sum(us for kernel, us in times if kernel == "MatMulV2")
+    assert told["metrics"]["m5"] == pytest.approx(1 - lacks / whole, rel=1e-6)
+    assert told["metrics"]["m1"] == pytest.approx(
+        1 - sum(kernel == "MatMulV2" for kernel, _ in times) / len(times)
+    )
 
 
 def test_the_options_of_a_model_are_those_of_a_source(folder):
