@@ -12,6 +12,7 @@ from collector.errors import BadInput
 if TYPE_CHECKING:
     from jobs.campaign.campaign_file import Campaign
 
+_BACKENDS = {"CPU_": "cpu", "CUDA_": "cuda"}  # by how their devices are called; others are NPUs
 _MOST_DEVICES = 1 << 16  # nothing is launched: as many as any message needs
 
 
@@ -79,7 +80,7 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     told = {
         "campaign": "options",
         "sources": [{**source, **messages}],
-        "backend": "cpu" if device.startswith("CPU_") else "npu",
+        "backend": next((b for start, b in _BACKENDS.items() if device.startswith(start)), "npu"),
         "devices": _MOST_DEVICES,
     }
     return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())

@@ -72,9 +72,10 @@ def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
 def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
     """What measuring brings for its time, to the budget and beyond."""
     last = points[-1]
+    cases, spent = counted(last.cases, "case"), _spent(last.device_h)
     yield (
-        f"measuring   {counted(last.cases, 'case')} without a duration take {last.device_h:,.3f} "
-        "device-hours; those that tell most for their time come first"
+        f"measuring   {cases} without a duration take {spent} of a device; those that tell most "
+        "for their time come first"
     )
     hours = [point.device_h for point in points]
     steps = {bisect_right(hours, last.device_h * part) - 1 for part in _PARTS}
@@ -83,13 +84,21 @@ def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
         point = points[at]
         bar = "#" * round(_BAR * point.share)
         mark = "  the budget" if at == spent else ""
-        told = f"{point.device_h:11,.3f} h {point.cases:7,} cases {point.share:6.1%}"
+        told = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
         yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()
+
+
+def _spent(device_h: float) -> str:
+    """Device time, in the unit that suits it."""
+    seconds = 3600 * device_h
+    if seconds < 100:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.1f} min" if seconds < 6000 else f"{device_h:,.2f} h"
 
 
 def _first_lines(paid: Sequence[Gain]) -> Iterator[str]:
     """The first of the cases that the budget pays for."""
     if paid:
-        yield "first of them, with their share of the time and the device-seconds that they take"
+        yield "first of them, with their share of the time and what they take of a device"
     for gain in paid[:_LISTED]:
         yield f"  {gain.share:6.1%} {gain.device_s:8.2f} s {gain.record.case.describe()}"

@@ -2,7 +2,7 @@
 Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import fsum
 
@@ -48,7 +48,8 @@ def gains(
 ) -> tuple[Gain, ...]:
     """What can be measured of what is wanted, that first which tells most of unknown time for its
     own. What was tried and has no duration, and what no device will run, is left out; the campaign
-    says how measuring is done."""
+    says how measuring is done. The first of them pays for the start of a session, too: there is one
+    however little is measured."""
     whole_us = fsum(one.wanted.time_us for one in found) or 1.0
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     known = [
@@ -57,8 +58,9 @@ def gains(
         if one.standing in _UNCERTAIN
         and (gain := _gain(one, whole_us, campaign, peaks, find, cost)) is not None
     ]
-    ranked = sorted(known, key=lambda pair: (-pair[0], pair[1].record.case_id))
-    return tuple(gain for _, gain in ranked)
+    ranked = [gain for _, gain in sorted(known, key=lambda one: (-one[0], one[1].record.case_id))]
+    begun = (replace(gain, device_s=gain.device_s + cost.start_s) for gain in ranked[:1])
+    return (*begun, *ranked[1:])
 
 
 def curve(found: Sequence[Covered], ordered: Sequence[Gain]) -> tuple[Point, ...]:

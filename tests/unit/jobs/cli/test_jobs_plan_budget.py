@@ -35,7 +35,7 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
     said = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
     lines = said.stdout.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring   2 cases"))
-    assert lines[at + 1].split()[:4] == ["0.000", "h", "0", "cases"]
+    assert lines[at + 1].split()[:4] == ["0.0", "s", "0", "cases"]
     (end,) = (at for at, line in enumerate(lines) if line.endswith("the budget"))
     assert "100.0%" in lines[end] and lines[end + 1].startswith("first of them")
     assert sorted(line.split("Sort ")[1] for line in lines[end + 2 :]) == [
@@ -64,6 +64,13 @@ def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
     assert said.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]
     shares = [line.split()[4] for line in said.stdout.splitlines() if " cases " in line][1:]
     assert shares[0] == "0.0%" and shares[-1] == "100.0%"
+
+
+def test_a_gpu_runs_references_and_takes_other_time(folder):
+    words = ("--model", "config.json", *SERVING, "--budget", "1", "--device")
+    said = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
+    gpu, npu = (text.splitlines()[1] for text in said)
+    assert gpu.startswith("measuring") and npu.startswith("measuring") and gpu != npu
 
 
 def test_a_budgets_curve_is_drawn(folder):

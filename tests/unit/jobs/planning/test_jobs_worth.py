@@ -55,6 +55,11 @@ def test_a_costly_case_waits_for_cheap_ones_of_the_same_time():
     ]
 
 
+def test_the_first_case_pays_for_the_start_of_a_session():
+    first, second = ordered(*(wanted(rows, 9.0, Standing.MISSING) for rows in (16, 17)))
+    assert first.device_s > 20.0 > 1.0 > second.device_s
+
+
 _CASES = st.lists(
     st.tuples(st.integers(1, 4096), st.floats(0, 1e6), st.sampled_from(list(Standing))),
     unique_by=lambda case: case[0],
