@@ -165,10 +165,11 @@ def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: b
     """The good measurements of the stack that a version shows, sorted by id: those of collectives,
     or all others; without those behind other launches, of which each has its own interval."""
     rows = judged_rows(state, path, *judged).select(_TOLD)
-    rows = isolated(good_rows(rows, state.versions[path], path))
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
-    wanted = pa.array([kind for kind in kinds if is_collective(kind) == collectives], TEXT)
-    rows = rows.filter(pc.is_in(rows["kernel_type"], wanted))
+    wanted = [kind for kind in kinds if is_collective(kind) == collectives]
+    if len(wanted) < len(kinds):  # mostly all are, or none
+        rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(wanted, TEXT)))
+    rows = isolated(good_rows(rows, state.versions[path], path))
     return rows.take(pc.sort_indices(rows, sort_keys=[("measurement", "ascending")]))
 
 

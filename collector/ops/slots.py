@@ -35,6 +35,8 @@ def output_shape(case: Case, position: int = 0) -> Shape | None:
 
 def broadcast(*shapes: Shape) -> Shape | None:
     """The shape that tensors of these shapes broadcast to; None where they do not."""
+    if len(set(shapes)) == 1:  # as of most: merges ask by the 100,000
+        return shapes[0]
     dims = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         wide = set(sizes) - {1}

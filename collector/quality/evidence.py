@@ -7,6 +7,7 @@ taken together by their kernel's family and the decade of their duration.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import log
 
 import numpy as np
@@ -68,7 +69,7 @@ class Pairs:
             self.difference[chosen],
             self.repeats_variance[chosen],
             self.spread_squared[chosen],
-            [family for family, is_in in zip(self.families, chosen, strict=True) if is_in],
+            list(compress(self.families, chosen.tolist())),
             self.groups[chosen],
             self.weights[chosen],
             self.meetings[chosen],
