@@ -20,7 +20,7 @@ from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import Recorded, parse_call
 
 _ROOT = Path(__file__).parents[2]
-_LIMIT_S = 300
+_LIMIT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
