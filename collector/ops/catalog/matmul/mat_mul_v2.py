@@ -38,9 +38,9 @@ def product_of(case: Case) -> Product | None:
 
 
 def _reference(
-    torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any = None, linear: Any = None
+    torch: Any, a: Any, b: Any, bias: Any = None, *, out_dtype: Any = None, npu: Any = None
 ) -> Any:
-    if linear is not None:
+    if npu is not None:
         return torch.mm(a, b.t())
     if out_dtype in (None, a.dtype):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
@@ -49,10 +49,10 @@ def _reference(
     return torch.mm(a.to(out_dtype), b.to(out_dtype))
 
 
-def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, linear: Any = None, **wide: Any) -> Any:
+def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, npu: Any = None, **wide: Any) -> Any:
     """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
-    if linear is not None:
-        return linear(a, b)
+    if npu is not None:  # torch_npu's operators
+        return npu.npu_linear(a, b)
     return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
 
 
@@ -107,7 +107,7 @@ def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
         make.stored(make.normal(size, slot.dtype), slot.format)
         for size, slot in zip(sizes, slots, strict=True)
     ]
-    return Call(tuple(operands), {"linear": make.torch.ops.npu.npu_linear})
+    return Call(tuple(operands), {"npu": make.torch.ops.npu})
 
 
 def _build_plain(product: Product, dtype: str, make: TensorMaker) -> Call:
