@@ -5,8 +5,10 @@
 The files of a folder are those of microsoft/vidur, `data/profiling/compute/{device}/{model}/`.
 Each is a stack; a (token count, tensor-parallel size) that a file holds twice was measured in two
 sessions. What the files of `--fit` tell becomes the prior of those of `--judge`, which show only
-their first sessions. Where both are one folder, random halves of its
-files judge the others.
+their first sessions. Where both are one folder, random halves of its files judge the others, twenty
+times, and the pairs of all splits together meet the bar or miss it; `splits_met` counts the single
+splits that meet it. Of two folders there is one split, which may miss the bar by chance, as most of
+those do.
 One JSON line; exit 1 where a bar is missed.
 """
 
@@ -151,7 +153,7 @@ def judge(fit_on: Sequence[Path], judge_on: Sequence[Path]) -> dict[str, object]
 def judge_halves(paths: Sequence[Path]) -> dict[str, object]:
     """Random halves of the files, each judged by what the other tells; the pairs of all splits
     together, and how far single splits lie apart, which few sessions make far."""
-    found, shares = [], []
+    found, shares, met = list[tuple[Floats, Floats]](), [], 0
     for split in range(_SPLITS):
         order = np.random.default_rng(split).permutation(len(paths))
         half = len(paths) // 2
@@ -159,11 +161,12 @@ def judge_halves(paths: Sequence[Path]) -> dict[str, object]:
         found += (own := judged(held, learnt_from(fitted)))
         apart, reaches = _together(own)
         shares.append([float(np.mean(apart <= reach)) for reach in reaches])
+        met += bool(verdict(apart, reaches)["is_met"])
     ends = {
         f"splits_{share:.0%}": [round(min(held), 4), round(max(held), 4)]
         for share, held in zip(SHARES, zip(*shares, strict=True), strict=True)
     }
-    return {**verdict(*_together(found)), "splits": _SPLITS, **ends}
+    return {**verdict(*_together(found)), "splits": _SPLITS, "splits_met": met, **ends}
 
 
 def _together(found: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
