@@ -3,13 +3,16 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.rank_files import read_results
+from collector.comm.rank_files import CaseSeen, read_results
 from collector.distribute_call import (
     COMBINE,
     DISPATCH,
@@ -33,6 +36,8 @@ WITH_ALL = DistributeCall(
     DISPATCH, 6, 32, 4, 2, RANKS, 8, is_int8=True, optional=(WEIGHTS, MASK, TP_COUNTS)
 )
 BACK = DistributeCall(COMBINE, 6, 32, 4, 2, RANKS, 6, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
+CALLS = (SENT, WITH_ALL, BACK)
+FEWER, FEWER_X = DistributeCall(DISPATCH, 5, 32, 4, 2, RANKS, 6), "bf16[5,32]:ND"
 BENCH = """
 import sys
 from pathlib import Path
@@ -86,52 +91,67 @@ def calls_of(rank: int) -> Counter[str]:
     )
 
 
+@dataclass(frozen=True)
+class Benched:
+    """What two ranks said, called and saw."""
+
+    said: list[str]
+    calls: Counter[str]
+    seen: list[CaseSeen]
+
+
+@pytest.fixture(scope="module")
+def benched(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], Benched]:
+    """The bench of a mode. By kernels it has a case more, whose kernel is given other tensors."""
+
+    @cache
+    def benched_by(mode: Mode) -> Benched:
+        folder = tmp_path_factory.mktemp(mode)
+        other = Fault("between", call=f"{SENDS}({FEWER_X}", to="casts")
+        faults = write_faults(folder / "faults.json", other)
+        calls = (*CALLS, FEWER) if mode is Mode.KERNEL else CALLS
+        plan = MoePlan("npu", RANKS, 1, 0.0, tuple(MoeCase(call, 7) for call in calls), mode=mode)
+        log = folder / "log"
+        done = subprocess.run(
+            [sys.executable, "-c", BENCH, plan.to_json(), str(folder)],
+            cwd=ROOT,
+            env=environment(fake, log=log, devices=RANKS, faults=faults),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        own = (call.text for call in read_calls(log) if "aclnnMoeDistribute" in call.text)
+        return Benched(done.stdout.splitlines(), Counter(own), read_results(folder))
+
+    return benched_by
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.EVENT, Mode.KERNEL])
 def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
-    fake: FakeCann, tmp_path: Path, mode: Mode
+    benched: Callable[[Mode], Benched], mode: Mode
 ):
-    log = tmp_path / "log"
-    cases = tuple(MoeCase(call, 7) for call in (SENT, WITH_ALL, BACK))
-    plan = MoePlan("npu", RANKS, 1, 0.0, cases, mode=mode)
-    done = subprocess.run(
-        [sys.executable, "-c", BENCH, plan.to_json(), str(tmp_path)],
-        cwd=ROOT,
-        env=environment(fake, log=log, devices=RANKS),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["the result of rank 0, 1 is wrong"] * 3
-    calls = Counter(call.text for call in read_calls(log) if "aclnnMoeDistribute" in call.text)
+    found = benched(mode)
+    assert found.said[: len(CALLS)] == ["the result of rank 0, 1 is wrong"] * len(CALLS)
+    calls = Counter({call: n for call, n in found.calls.items() if FEWER_X not in call})
     assert calls == calls_of(0) + calls_of(1)
-    seen = read_results(tmp_path)
-    assert len(seen) == len(cases)
+    seen = found.seen[: len(CALLS)]
+    assert len(seen) == len(CALLS)
     for ranks in (one.ranks for one in seen):
         assert [len(rank.durations_us) for rank in ranks] == [TIMED] * RANKS
         assert min(min(rank.durations_us) for rank in ranks) > 0
         assert all(list(rank.starts_us) == sorted(rank.starts_us) for rank in ranks)
     wanted = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events tell no tensors
-    assert [one.identity for one in seen] == [wanted] * len(cases)
+    assert [one.identity for one in seen] == [wanted] * len(CALLS)
     if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and nothing beside
         assert all(len(set(rank.durations_us)) == 1 for one in seen for rank in one.ranks)
 
 
 @pytest.mark.slow
 def test_a_kernel_that_is_given_other_tensors_is_no_number_of_the_case(
-    fake: FakeCann, tmp_path: Path
+    benched: Callable[[Mode], Benched],
 ):
-    faults = write_faults(tmp_path / "faults.json", Fault("between", kernel=DISPATCH, to="casts"))
-    plan = MoePlan("npu", RANKS, 1, 0.0, (MoeCase(SENT, 7),), mode=Mode.KERNEL)
-    subprocess.run(
-        [sys.executable, "-c", BENCH, plan.to_json(), str(tmp_path)],
-        cwd=ROOT,
-        env=environment(fake, devices=RANKS, faults=faults),
-        capture_output=True,
-        timeout=300,
-        check=True,
-    )
-    (seen,) = read_results(tmp_path)
+    (seen,) = benched(Mode.KERNEL).seen[len(CALLS) :]
     assert (seen.ranks, seen.identity) == ((), "")
-    assert seen.left_out.startswith("other tensors came in rank 0: input 1: 6,32 FLOAT ND came")
+    assert seen.left_out.startswith("other tensors came in rank 0: input 1: 5,32 FLOAT ND came")

@@ -21,6 +21,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Proof
+from collector.measuring.answers import SessionAnswers
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import CANARY_PLACES, Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
@@ -80,7 +81,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A session that came to its end undamaged."""
+    """A session that ran to its end, and is whole."""
 
     spec: SessionSpec
     directory: Path
@@ -146,9 +147,16 @@ MARK = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The good cases, two that cannot be measured, and one as whose kernel another runs."""
     spec = session(*GOOD, unary("NoSuchKernel"), MARK, nz_matmul())
-    folder = tmp_path_factory.mktemp("recorded")
+    return ran_whole(tmp_path_factory.mktemp("recorded"), spec)
+
+
+def ran_whole(folder: Path, spec: SessionSpec, *faults: Fault) -> Recorded:
+    """A session that many tests look at, or export again."""
     with pytest.MonkeyPatch.context() as patch:
-        report, result = bench_in(folder, patch).run(spec)
+        bench = bench_in(folder, patch)
+        if faults:
+            bench.faults(*faults)
+        report, result = bench.run(spec)
     return Recorded(spec, folder / "session_1", report, result)
 
 
@@ -193,33 +201,37 @@ def in_context(record: CaseRecord, *before: CaseRecord) -> CaseRecord:
     return replace(record, before=before)
 
 
-def test_what_ran_before_a_case_is_told_from_it_by_its_order(bench):
-    """Behind launches of its own type and tensors, too, with no mark between any two kernels."""
-    measure = MeasureSettings(repeat_count=4, cache="context")
-    alone = bench.run(session(add(8), unary("Abs"), measure=MeasureSettings(repeat_count=4)))[1]
+@pytest.fixture(scope="module")
+def in_contexts(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Two cases and eight more, behind launches of their own type and tensors, too."""
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
-    cases = (in_context(add(8), add(8), unknown, unary("Abs")), in_context(unary("Abs"), add(8)))
-    _, result = bench.run(session(*cases, measure=measure))
-    assert outcomes(result) == [Outcome.OK] * 2
-    assert _durations(result) == _durations(alone)
-    for m, before in zip(result.measurements, ("2 launches, ", "1 launches, "), strict=True):
+    two = (in_context(add(8), add(8), unknown, unary("Abs")), in_context(unary("Abs"), add(8)))
+    eight = (in_context(add(rows), unary("Abs"), add(rows)) for rows in range(11, 19))
+    measure = MeasureSettings(repeat_count=4, cache="context")
+    return ran_whole(tmp_path_factory.mktemp("contexts"), session(*two, *eight, measure=measure))
+
+
+def test_what_ran_before_a_case_is_told_from_it_by_its_order(recorded, in_contexts):
+    """With no mark between any two kernels."""
+    result = in_contexts.result
+    assert outcomes(result) == [Outcome.OK] * 10
+    alone = _durations(recorded.result)
+    found = _durations(result)
+    assert found == pytest.approx({case: alone[case] for case in found})
+    for m, before in zip(result.measurements, ("2 launches, ", "1 launches, "), strict=False):
         assert (m.cache, m.n_observed, m.companions) == ("context", 4, ())
         assert m.identity is Proof.PROVED and m.context.startswith(before)
     assert result.measurements[0].context.endswith("; without NoSuchKernel")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_lost_records_of_what_ran_before_a_case_move_no_number(bench, seed):
-    measure = MeasureSettings(repeat_count=4, cache="context")
-    cases = [in_context(add(rows), unary("Abs"), add(rows)) for rows in range(1, 9)]
-    spec = session(*cases, measure=measure)
-    recorded = Recorded(spec, bench.folder / "session_1", *bench.run(spec))
+def test_lost_records_of_what_ran_before_a_case_move_no_number(bench, in_contexts, seed):
     bench.faults(Fault("lose", share=0.02), seed=seed)
-    damaged = bench.export_again(recorded)
-    whole = _durations(recorded.result)
+    damaged = bench.export_again(in_contexts)
+    whole = _durations(in_contexts.result)
     lost = [m for m in damaged.measurements if m.outcome is Outcome.PROFILER_LOST]
     good = [m for m in damaged.measurements if m.is_good]
-    assert len(lost) + len(good) == len(cases) and lost and good
+    assert len(lost) + len(good) == len(in_contexts.spec.cases) and lost and good
     assert {m.case_id for m in lost} <= set(damaged.retry)
     found = _durations(damaged)
     assert all(found[m.case_id] == whole[m.case_id] for m in good)
@@ -319,9 +331,16 @@ def test_a_session_of_which_nothing_can_be_read_answers_nothing(bench):
     assert list(result.retry) == [add(8).case_id]
 
 
-def test_a_crash_keeps_the_cases_before_it(bench):
-    bench.faults(Fault("crash", call="aclnnAbs(", nth=3))
-    report, result = bench.run(session(add(8), add(9), unary("Abs"), add(10)))
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A session that ended in a launch of its third case."""
+    spec = session(add(8), add(9), unary("Abs"), add(10))
+    crash = Fault("crash", call="aclnnAbs(", nth=3)
+    return ran_whole(tmp_path_factory.mktemp("crashed"), spec, crash)
+
+
+def test_a_crash_keeps_the_cases_before_it(crashed):
+    report, result = crashed.report, crashed.result
     assert (report.ending, report.offender) == (Ending.CRASHED, 2)
     assert report.reason in (
         "killed by SIGSEGV while launching",
@@ -331,11 +350,11 @@ def test_a_crash_keeps_the_cases_before_it(bench):
     assert list(result.retry) == [add(10).case_id]
 
 
-def test_a_crash_whose_last_records_are_lost_has_the_case_measured_again(bench):
-    bench.faults(Fault("crash", call="aclnnAbs(", nth=3), Fault("lose", kernel="Add", nth=12))
-    _, result = bench.run(session(add(8), add(9), unary("Abs")))
+def test_a_crash_whose_last_records_are_lost_has_the_case_measured_again(bench, crashed):
+    bench.faults(Fault("lose", kernel="Add", nth=12))
+    result = bench.export_again(crashed)
     assert outcomes(result) == [Outcome.OK, Outcome.CRASHED]
-    assert list(result.retry) == [add(9).case_id]
+    assert list(result.retry) == [add(9).case_id, add(10).case_id]
 
 
 def test_a_hang_is_ended_with_msprof_and_blamed(bench):
@@ -420,17 +439,27 @@ def test_operators_whose_needs_are_not_met_are_unsupported(bench, monkeypatch):
     assert "install vllm-ascend" in found["NoTorchOp"].reason
 
 
-def test_every_group_of_counters_is_a_pass_of_its_own(bench):
+@pytest.fixture(scope="module")
+def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionAnswers:
+    """Sessions of a minute, with two groups of counters."""
     groups = ("Memory", "PipeUtilization")
     measure = MeasureSettings(repeat_count=3, aic_metrics=groups)
     stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
     settings = SessionSettings("npu", stack, measure, Limits())
-    instrument = ReplayInstrument(
-        settings, bench.folder, threading.Event(), lambda done, case: None
-    )
-    cases = [ShardCase(add(8), 0.01), ShardCase(unary("NoSuchKernel"), 0.01)]
-    answers = instrument.measure(cases, replace(PROVENANCE, runtime=Runtime.FAKE))
-    good, refused = answers.measurements
+    cases = [ShardCase(add(8), 30.0), ShardCase(unary("NoSuchKernel"), 0.01)]
+    with pytest.MonkeyPatch.context() as patch:
+        bench = bench_in(tmp_path_factory.mktemp("instrumented"), patch)
+        instrument = ReplayInstrument(
+            settings, bench.folder, threading.Event(), lambda done, case: None
+        )
+        return instrument.measure(
+            [*cases, ShardCase(add(16), 30.0)], replace(PROVENANCE, runtime=Runtime.FAKE)
+        )
+
+
+def test_every_group_of_counters_is_a_pass_of_its_own(instrumented):
+    answers = instrumented
+    good, refused, _ = answers.measurements
     names = [name for name, _ in good.counters]
     assert "aiv_vec_time(us)" in names and "aiv_main_mem_read_bw(GB/s)" in names
     assert len(names) == len(set(names)) and good.warnings == ()
@@ -439,17 +468,11 @@ def test_every_group_of_counters_is_a_pass_of_its_own(bench):
     assert "aiv_main_mem_read_bw" in answers.raw[1].summary.read_text().splitlines()[0]
 
 
-def test_a_session_of_a_minute_tells_its_canaries(bench):
-    stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
-    settings = SessionSettings("npu", stack, MeasureSettings(repeat_count=3), Limits())
-    instrument = ReplayInstrument(
-        settings, bench.folder, threading.Event(), lambda done, case: None
-    )
-    cases = [ShardCase(add(rows), 30.0) for rows in (8, 16)]
-    answers = instrument.measure(cases, replace(PROVENANCE, runtime=Runtime.FAKE))
-    assert [m.case_id for m in answers.measurements] == [case.record.case_id for case in cases]
-    assert all(m.is_good and m.n_expected == 3 for m in answers.measurements)
-    (told,) = {m.canaries for m in answers.measurements}
+def test_a_session_of_a_minute_tells_its_canaries(instrumented):
+    measured = [m for m in instrumented.measurements if m.outcome is not Outcome.UNSUPPORTED]
+    assert [m.case_id for m in measured] == [add(rows).case_id for rows in (8, 16)]
+    assert all(m.is_good and m.n_expected == 3 for m in measured)
+    (told,) = {m.canaries for m in measured}
     # The fake device does a product of 4096 in less than any device can: that is no reading.
     assert [(r.case.split()[0], r.place) for r in told] == [("Add", p) for p in CANARY_PLACES]
 

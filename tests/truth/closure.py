@@ -32,13 +32,16 @@ campaign: closure-{cache}
 sources: [{{profile: run_ascend_pt}}]
 target: here
 backend: cpu
-measure: {{cache: {cache}}}
+measure: {{cache: {cache}{repeats}}}
 """
 _PROGRAM = "import sys; from jobs.cli import main; sys.exit(main())"
 
 
-def closed(folder: Path, requests: int, steps: int, cache: str = "warm") -> dict[str, object]:
-    """The sum of a decoder's step, in microseconds, and what its parts leave apart."""
+def closed(
+    folder: Path, requests: int, steps: int, cache: str = "warm", repeats: int | None = None
+) -> dict[str, object]:
+    """The sum of a decoder's step, in microseconds, and what its parts leave apart. Each kernel is
+    repeated so often, or as a budget and how busy the machine is ask for."""
     output = folder / "run_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     ran = profiled_steps(SmallDecoder(requests), steps)
@@ -51,8 +54,10 @@ def closed(folder: Path, requests: int, steps: int, cache: str = "warm") -> dict
     lines = [f"{n},{computing_us},0,{step_us - computing_us}" for n in range(_PROFILED)]
     header = "Step,Computing,Communication(Not Overlapped),Free"
     (output / FILE).write_text("\n".join((header, *lines)) + "\n")
+    fixed = f", repeats: {repeats}" if repeats else ""
     for state in (cache, "context"):
-        (folder / "campaign.yaml").write_text(_CAMPAIGN.format(cache=state))
+        text = _CAMPAIGN.format(cache=state, repeats=fixed)
+        (folder / "campaign.yaml").write_text(text)
         _opmeter(folder, "run", "campaign.yaml", "--root", "data")
     words = ("run_ascend_pt", "--root", "data", "--json", "--cache", cache)
     told = json.loads(_opmeter(folder, "compare", *words))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_a_run_is_rebuilt_of_kernels_that_are_all_known(tmp_path):
-    found = closed(tmp_path, requests=2, steps=5)
+    found = closed(tmp_path, requests=2, steps=5, repeats=4)
     assert found["unknown_cases"] == [] and found["unknown_us"] == 0
     assert found["without_context"] == [] and found["neighbours_us"] != 0
     assert found["isolated_us"] > 0 and found["host_us"] >= 0

@@ -17,7 +17,7 @@ _CAMPAIGN = f"""campaign: {NAME}
 sources:
   - collectives: {{operations: [all_reduce], bytes: [1024, 65536], groups: [2], grid: [2]}}
 backend: cpu
-measure: {{budget_s: 1.5, repeats: [30, 3000]}}
+measure: {{budget_s: 0.6, repeats: [30, 3000]}}
 """
 _PATIENCE_S = 120.0
 
