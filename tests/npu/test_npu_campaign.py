@@ -1,4 +1,4 @@
-"""A whole campaign of 2,000 mixed cases on the fake NPU, of which one in twenty meets a fault, one
+"""A whole campaign of 1,000 mixed cases on the fake NPU, of which one in twenty meets a fault, one
 in twenty is cast, transposed or split on its way to its kernel, and one in twenty is answered by a
 custom OPP that has a function of CANN's name.
 
@@ -45,7 +45,7 @@ from tests.npu.replayed import Replayed, replay
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
-CASES = int(os.environ.get("OPMETER_NPU_CASES") or 2000)
+CASES = int(os.environ.get("OPMETER_NPU_CASES") or 1000)
 _ROOT = Path(__file__).parents[2]
 _CAMPAIGN = """\
 campaign: faulty
