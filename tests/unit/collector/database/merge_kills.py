@@ -71,15 +71,15 @@ def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixt
     with capsys.disabled():
         print(f" a merge of N = {len(calls)} store calls, killed before and after each", end="")
     prepared = prepare()
-    for at in range(1, len(calls) + 1):
-        for after in (False, True):
-            url, store = place.filled(f"{at}-{after}", prepared)
-            [status] = merges.run([MergeOrder(url, PLANS, kill_at=at, after=after)])
-            assert status == -signal.SIGKILL
-            merge_plans(store, PLANS, guard=CREATE, author="again")
-            head = find_head(store)
-            assert head is not None and (head.number, head.content_hash) == (2, wanted)
-            assert find_problems(store) == []
+    # A store that is left after a call is the one that is left before the next.
+    for at, after in ((1, False), *((at, True) for at in range(1, len(calls) + 1))):
+        url, store = place.filled(f"{at}-{after}", prepared)
+        [status] = merges.run([MergeOrder(url, PLANS, kill_at=at, after=after)])
+        assert status == -signal.SIGKILL
+        merge_plans(store, PLANS, guard=CREATE, author="again")
+        head = find_head(store)
+        assert head is not None and (head.number, head.content_hash) == (2, wanted)
+        assert find_problems(store) == []
 
 
 def check_two_at_once(place: Place, merges: MergeProcesses) -> None:
