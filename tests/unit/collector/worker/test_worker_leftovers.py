@@ -201,7 +201,7 @@ def test_what_cannot_be_relied_on_is_set_aside_by_name_and_measured_again(
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_whatever_befalls_a_leftover_the_shard_is_committed_and_merged(data, tmp_path_factory):
     """A bit, a range or a whole object, of anything that the first attempt left."""
     folder = tmp_path_factory.mktemp("work")
