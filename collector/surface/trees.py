@@ -7,7 +7,6 @@ nothing has to be known of where they are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,30 +112,33 @@ def _splits(
 ) -> tuple[Indices, Indices]:
     """The column and the edge that leave the least square in each node; where none does, an edge
     that has all points on one side."""
-    width = bins.shape[1]
-    cell = (place[:, None] * width + np.arange(width)) * _BINS + bins
-    shape = (nodes, width, _BINS)
+    width, most = bins.shape[1], int(bins.max()) + 1  # behind the last one nothing is split
+    cell = ((place[:, None] * width + np.arange(width)) * most + bins).ravel()
+    shape = (nodes, width, most)
     size = int(np.prod(shape))
-    sums = np.bincount(cell.ravel(), np.repeat(left, width), size).reshape(shape).cumsum(2)
-    counts = np.bincount(cell.ravel(), minlength=size).reshape(shape).cumsum(2)
-    gain = _gain(sums, counts, growth).reshape(nodes, -1)
+    sums, counts = (
+        np.bincount(cell, weights, size).reshape(shape).astype(float, copy=False).cumsum(2)
+        for weights in (np.repeat(left, width), None)
+    )
+    gain = _gain(sums, counts, growth)
+    gain = gain.reshape(nodes, -1)
     best = gain.argmax(1)
     is_split = gain[np.arange(nodes), best] > 0
-    return best // _BINS, np.where(is_split, best % _BINS, _BINS)
+    return best // most, np.where(is_split, best % most, _BINS)
 
 
-def _gain(sums: Floats, counts: npt.NDArray[Any], growth: Growth) -> Floats:
-    """By how much the square left shrinks if a node is split behind each bin of each column."""
+def _gain(sums: Floats, counts: Floats, growth: Growth) -> Floats:
+    """By how much the square left shrinks if a node is split behind each bin of each column. In
+    place, of what is given, too: this is where the time of all trees goes."""
     all_sums, all_counts = sums[:, :, -1:], counts[:, :, -1:]
     whole = all_sums**2 / (all_counts + growth.shrink)
     behind, rest = all_counts - counts, all_sums - sums
-    few = (counts < growth.least) | (behind < growth.least)
-    # In place: this is where the time of all trees goes.
-    np.multiply(sums, sums, out=sums)
-    sums /= counts + growth.shrink
-    np.multiply(rest, rest, out=rest)
-    rest /= behind + growth.shrink
+    few = np.minimum(counts, behind) < growth.least
+    for square, of in ((sums, counts), (rest, behind)):
+        np.multiply(square, square, out=square)
+        of += growth.shrink
+        square /= of
     sums += rest
     sums -= whole
-    sums[few] = -1
+    np.copyto(sums, -1, where=few)
     return sums
