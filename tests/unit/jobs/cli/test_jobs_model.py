@@ -38,6 +38,12 @@ def test_the_requests_that_fill_a_graph_are_not_sampled():
     assert found["SwiGlu"] == "16,51200" and found["Sort"] == "13,151936"
 
 
+def test_a_host_that_only_decodes_shows_its_own_kernel():
+    words = ("deepseek-v3", "--layout", "tp=8,dp=2,ep=16,quantisation=w8a8", "--tokens", "8")
+    both, alone = (model("show", *words, *more).stdout for more in ((), ("--decodes-alone",)))
+    assert "mla_preprocess_0_mix_aic" in alone and "mla_preprocess_0_mix_aic" not in both
+
+
 def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
     words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
     told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
@@ -56,6 +62,7 @@ def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
         (["qwen3-32b", "--layout", "tp=5"], "tp=5 does not divide"),
         (["qwen3-32b", "--tokens", "7", "--requests", "2"], "as many for each"),
         (["qwen3-32b", "--tokens", "4", "--padding", "4"], "a request that is not empty"),
+        (["qwen3-32b", "--phase", "prefill", "--decodes-alone"], "has no prompts"),
         (["deepseek-v3"], "w8a8"),
     ],
 )
