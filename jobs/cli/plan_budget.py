@@ -79,11 +79,11 @@ def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
     )
     hours = [point.device_h for point in points]
     steps = {bisect_right(hours, last.device_h * part) - 1 for part in _PARTS}
-    spent = bisect_right(hours, budget_h) - 1
-    for at in sorted({*steps, spent}):
+    end = bisect_right(hours, budget_h) - 1
+    for at in sorted({*steps, end}):
         point = points[at]
         bar = "#" * round(_BAR * point.share)
-        mark = "  the budget" if at == spent else ""
+        mark = "  the budget" if at == end else ""
         told = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
         yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()
 
