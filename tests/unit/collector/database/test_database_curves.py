@@ -113,6 +113,13 @@ def test_kernels_that_show_their_work_are_shown():
     assert len(shown(state_of(plan(1, device), plan(2, device)))) == 2 * _HALF
 
 
+@pytest.mark.parametrize(("timed", "count"), [(hosted, 0), (device, 2 * _HALF)])
+def test_a_case_that_two_sessions_measured_is_on_its_curve_twice(timed, count):
+    once = [plan(number, timed) for number in (1, 2)]
+    shard = replace(once[0].shards[0], name="again")
+    assert len(shown(state_of(*once, replace(once[0], number=3, shards=[shard])))) == count
+
+
 def test_a_launch_that_costs_a_device_60_us_is_shown():
     later = state_of(*(plan(number, lambda us: us + 55) for number in (1, 2)))
     assert len(shown(later)) == 2 * _HALF
