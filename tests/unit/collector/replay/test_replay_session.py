@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.supervisor import Ending, run_session
 from collector.row import from_row, to_row
+from tests.unit.collector.replay.conftest import ran, spec_of
 from tests.unit.collector.replay.replay_cases import (
     PROVENANCE,
     add_record,
@@ -133,30 +133,41 @@ def _is_well_measured(measurement, *, repeats: int) -> None:
     assert "" < measurement.started_at <= measurement.ended_at
 
 
-def test_the_journal_is_json_lines(session_of, tmp_path):
-    spec = session_of(add_record(3))
-    run_session(spec, tmp_path)
-    events = [
-        json.loads(line)["event"] for line in Path(tmp_path, JOURNAL).read_text().splitlines()
-    ]
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return ran(spec_of(add_record(3)), tmp_path_factory.mktemp("plain"))
+
+
+def test_files_where_it_was_started_are_not_imported(plain):
+    assert plain.report.ending is Ending.COMPLETE, plain.report.log_tail
+
+
+def test_the_journal_is_json_lines(plain):
+    lines = (plain.directory / JOURNAL).read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
     steps = [event for event in events if event != "heartbeat"]
     assert steps == ["start", "ready", "begin", "phase", "phase", "end", "window", "finish"]
 
 
-def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(session_of, tmp_path):
-    own = add_record(8)
-    two = case_record("TwoSteps", "8,64", "8,64")
-    before = (own, two, case_record("NoSuchKernel", "4,4", "4,4"), own)
-    spec = session_of(
-        replace(own, before=before),
+@pytest.fixture(scope="module")
+def in_context(tmp_path_factory):
+    """Cases behind few launches, behind none, and behind many."""
+    own, two = add_record(8), case_record("TwoSteps", "8,64", "8,64")
+    unknown = case_record("NoSuchKernel", "4,4", "4,4")
+    spec = spec_of(
+        replace(own, before=(own, two, unknown, own)),
         replace(case_record("Sub", "8,64;8,64", "8,64"), before=(own,)),
         two,
-        replace(two, before=(before[2],)),
+        replace(two, before=(unknown,)),
+        *(replace(add_record(rows), before=(add_record(1),) * 40) for rows in (2, 3, 4)),
         measure=MeasureSettings(repeat_count=4, cache="context"),
     )
-    report = run_session(spec, tmp_path)
-    result = collect(spec, tmp_path, report, PROVENANCE)
-    behind_itself, other, alone, behind_nothing = result.measurements
+    return ran(spec, tmp_path_factory.mktemp("context"))
+
+
+def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(in_context):
+    result = in_context.result
+    behind_itself, other, alone, behind_nothing = result.measurements[:4]
     for measured in (behind_itself, other):
         _is_well_measured(measured, repeats=4)
         assert (measured.cache, measured.companions) == ("context", ())
@@ -168,7 +179,7 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(ses
     assert alone.reason == ("nothing stands before it in its source, and cache: context is wanted")
     assert "nothing but NoSuchKernel" in behind_nothing.reason
     rows = [row.op_type for row in read_op_summary(result.summary)]
-    launches = read_journal(tmp_path / JOURNAL).cases[0].launches
+    launches = read_journal(in_context.directory / JOURNAL).cases[0].launches
     first = rows[rows.index(SENTINEL_TYPE) :][: 1 + 5 * launches]
     # The mark of each repeat, the three launches before the case, and that.
     assert [kind for kind in first[1:] if kind != SENTINEL_TYPE] == [
@@ -180,10 +191,8 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(ses
     assert all(from_row(to_row(m)) == m for m in result.measurements)
 
 
-def test_what_runs_before_cases_fills_a_profilers_window_as_they_do(session_of, tmp_path):
-    cases = [replace(add_record(rows), before=(add_record(1),) * 40) for rows in (2, 3, 4)]
-    spec = session_of(*cases, measure=MeasureSettings(repeat_count=3, cache="context"))
-    report = run_session(spec, tmp_path)
-    assert all(m.is_good for m in collect(spec, tmp_path, report, PROVENANCE).measurements)
-    journal = read_journal(tmp_path / JOURNAL)
-    assert [len(window.ordinals) for window in journal.windows] == [2, 1]
+def test_what_runs_before_cases_fills_a_profilers_window_as_they_do(in_context):
+    """Of at least 64 launches: 4 and 2, and twice 41; what is refused is in none."""
+    assert all(m.is_good for m in in_context.result.measurements[4:])
+    journal = read_journal(in_context.directory / JOURNAL)
+    assert [len(window.ordinals) for window in journal.windows] == [4, 1]

@@ -127,15 +127,6 @@ def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch)
     assert list(result.retry) == [spec.cases[0].record.case_id]
 
 
-def test_files_where_it_was_started_are_not_imported(session_of, tmp_path, monkeypatch):
-    (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
-    monkeypatch.chdir(tmp_path)
-    spec, folder = session_of(add_record(1)), tmp_path / "session"
-    folder.mkdir()
-    report = run_session(spec, folder)
-    assert report.ending is Ending.COMPLETE, report.log_tail
-
-
 def test_killing_the_supervisor_leaves_no_session(session_of, tmp_path):
     spec = session_of(case_record("Sleep", *SQUARE))
     write_spec(spec, tmp_path)
