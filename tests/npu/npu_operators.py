@@ -1,6 +1,7 @@
-"""Operators of which this host lacks something: named by `SessionSpec.catalog`, and found by the
-session through PYTHONPATH."""
+"""Operators of which this host lacks something, beside those of the catalogue: named by
+`SessionSpec.catalog`, and found by the session through PYTHONPATH."""
 
+from collector.ops import registry
 from collector.ops.spec import Need, NpuCall, OpSpec
 
 
@@ -27,4 +28,4 @@ _OPERATORS = {
 
 
 def find(kernel_type: str) -> OpSpec | None:
-    return _OPERATORS.get(kernel_type)
+    return _OPERATORS.get(kernel_type) or registry.find(kernel_type)

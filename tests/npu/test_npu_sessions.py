@@ -322,11 +322,28 @@ def test_good_data_count_however_msprof_ends(bench, fault):
     assert outcomes(result) == [Outcome.OK] * 2
 
 
-def test_a_session_of_which_nothing_can_be_read_answers_nothing(bench):
-    bench.faults(Fault("no_export", times=1), Fault("lose"))
-    report, result = bench.run(session(add(8), unary("NoSuchKernel")))
+LACKING = ("NeedsOpp", "NeedsVllm", "NoAttribute", "NoTorchOp")
+
+
+@pytest.fixture(scope="module")
+def unread(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A session of which nothing can be read, and most of whose cases are not launched."""
+    folder = tmp_path_factory.mktemp("unread")
+    with pytest.MonkeyPatch.context() as patch:
+        bench = bench_in(folder, patch)
+        patch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+        bench.faults(Fault("no_export", times=1), Fault("lose"))
+        unknown = map(unary, ("NoSuchKernel", *LACKING))
+        spec = session(add(8), *unknown, catalog="npu_operators")
+        report, result = bench.run(spec)
+    return Recorded(spec, folder / "session_1", report, result)
+
+
+def test_a_session_of_which_nothing_can_be_read_answers_nothing(unread):
+    report, result = unread.report, unread.result
     assert report.ending is Ending.COMPLETE
-    assert outcomes(result) == [Outcome.UNSUPPORTED]
+    assert outcomes(result) == [Outcome.UNSUPPORTED] * 5
     assert result.unread == "msprof wrote no op_summary" and result.began
     assert list(result.retry) == [add(8).case_id]
 
@@ -426,13 +443,9 @@ def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
         bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
 
 
-def test_operators_whose_needs_are_not_met_are_unsupported(bench, monkeypatch):
-    monkeypatch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    records = [unary("NeedsOpp"), unary("NeedsVllm"), unary("NoAttribute"), unary("NoTorchOp")]
-    _, result = bench.run(session(*records, catalog="npu_operators"))
-    assert outcomes(result) == [Outcome.UNSUPPORTED] * 4
-    found = by_kernel(result.measurements)
+def test_operators_whose_needs_are_not_met_are_unsupported(unread):
+    found = by_kernel(unread.result.measurements)
+    assert {found[name].outcome for name in LACKING} == {Outcome.UNSUPPORTED}
     assert "export ASCEND_CUSTOM_OPP_PATH=" in found["NeedsOpp"].reason
     assert "No module named 'vllm_ascend'" in found["NeedsVllm"].reason
     assert found["NoAttribute"].reason.startswith("torch_npu.npu_no_such_thing is not there (")
