@@ -59,7 +59,7 @@ def coverage_verb(
 ) -> None:
     """Say how much of what a model or a profile launches a version of the database has; what of the
     rest to measure first, `opmeter plan --budget` says."""
-    from jobs.cli.look_up import Asked, Where, check_missing, look_up, written
+    from jobs.cli.look_up import Asked, Where, check_missing, find_covered, written
     from jobs.planning.coverage import user_metrics
 
     served = ServedModel(
@@ -78,7 +78,7 @@ def coverage_verb(
         imbalance,
     )
     check_missing(missing)
-    found = look_up(Asked(campaign, profile, served, grid), Where(root, version, directory))
+    found = find_covered(Asked(campaign, profile, served, grid), Where(root, version, directory))
     metrics = user_metrics(found.cases, found.free)
     if as_json:
         print_json(found.place, found.cases, metrics)

@@ -12,7 +12,7 @@ _TICKS = 5
 _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
-def curve_picture(points: Sequence[Point], budget_h: float, title: str) -> Picture:
+def picture_of(points: Sequence[Point], budget_h: float, title: str) -> Picture:
     """The share of the time that has a duration over device-hours, and where the budget ends."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)

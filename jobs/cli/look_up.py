@@ -80,7 +80,7 @@ class Found:
         return [one.wanted.record for one in ordered if one.standing is not Standing.EXACT]
 
 
-def look_up(asked: Asked, where: Where, advice: str = "") -> Found:
+def find_covered(asked: Asked, where: Where, advice: str = "") -> Found:
     """How far a version has what is asked for. BadInput for what cannot be meant, and where no
     version is, with `advice` on what to do then."""
     from collector.database.commits import find_head

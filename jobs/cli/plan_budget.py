@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from collector.counting import counted
 from collector.errors import BadInput
-from jobs.cli.curve_picture import curve_picture
-from jobs.cli.look_up import Asked, Where, check_missing, look_up, written
+from jobs.cli.curve_picture import picture_of
+from jobs.cli.look_up import Asked, Where, check_missing, find_covered, written
 from jobs.cli.picture import check_picture_file, drawn
 from jobs.cli.terminal import say
 
@@ -54,7 +54,7 @@ def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
     check_missing(budget.missing)
     if budget.curve is not None:
         check_picture_file(budget.curve)
-    found = look_up(asked, where, "--device NAME says what a stack without a version takes")
+    found = find_covered(asked, where, "--device NAME says what a stack without a version takes")
     ordered = gains(found.cases, found.campaign, found.peaks, find)
     points = curve(found.cases, ordered)
     paid = within(ordered, hours)
@@ -62,7 +62,7 @@ def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
         say(line)
     if budget.curve is not None:
         title = f"{asked}: time with a duration in {found.place}"
-        write_whole(budget.curve, drawn(curve_picture(points, hours, title), budget.curve))
+        write_whole(budget.curve, drawn(picture_of(points, hours, title), budget.curve))
     if budget.missing is not None:
         say(written(budget.missing, [gain.record for gain in paid]), err=True)
     else:

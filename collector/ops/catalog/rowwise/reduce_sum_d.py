@@ -14,7 +14,7 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
     """The dimensions that are summed, and whether they stay as 1. Of several that would do, as of
     equal sizes, the last ones; None where none do."""
     x, out = input_shape(case, 0), output_shape(case)
-    if out is None:
+    if out is None or len(out) > len(x):
         return None
     if len(out) == len(x):
         dims = tuple(i for i, size in enumerate(x) if size != out[i])

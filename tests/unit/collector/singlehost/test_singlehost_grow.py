@@ -166,7 +166,7 @@ def test_attention_gets_rows_of_models_that_differ_in_lengths_alone(tree):
         (row["Input Shapes"], row["Runtime actual_seq_lengths_kv_values"].split(",")[0])
         for row in rows
     }
-    assert len(lengths) == len(rows) == 780
+    assert len(lengths) == len(rows) == 1270
     pages = {shapes for shapes, length in lengths if length in ("4100", "4224")}
     assert len(pages) < 80  # 33 pages each: the shapes are the same, the lengths are not
     assert all(row["Runtime num_heads"] and row["Runtime avg_seq_len"] for row in rows)
