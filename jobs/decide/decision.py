@@ -318,7 +318,7 @@ class _Round:
             indexes = len(self._awaited[job.name])
             narrow = only_begun and not job.gang
             found += min(indexes, max(job.parallelism, job.active)) if narrow else indexes
-            found += 0 if self._is_retired(job) else self._remaining[job.name].doubled_pods
+            found += 0 if self._is_retired(job) else self._remaining[job.name].other_pods
         return found
 
     def _coming_back(self) -> int:

@@ -66,7 +66,7 @@ def scaling(
         if job.gang and job.suspended and why:
             continue  # it holds nothing, and comes back only where there is room for all of it
         todo = claim.left
-        left -= min(len(todo.open_indexes), _share(claim, left)) + todo.doubled_pods
+        left -= min(len(todo.open_indexes), _share(claim, left)) + todo.other_pods
         left = max(0, left)
 
 

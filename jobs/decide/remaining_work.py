@@ -2,6 +2,10 @@
 
 Shards are given to a younger wave while a node is lost or quarantined. That may be over, and then
 the older Job's pods may come to them as well: nobody waits for those, but each has a device.
+
+Example: a Job of four runs index 2, and index 3, whose shards are committed; 0 and 1 were on a node
+that is lost, and go to a younger wave. When 3 ends, Kubernetes begins 0 in its place, which nobody
+can keep it from: it does not get narrower than what runs. So both its pods hold a worker.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +21,8 @@ class Remaining:
 
     open_indexes: tuple[int, ...]  # can still commit a shard, and no younger wave has them
     taken_indexes: frozenset[int]  # a younger wave has them
-    doubled_pods: int  # pods that measure what a younger wave has, too
+    # Pods that measure what a younger wave has, too, or in whose place Kubernetes may begin that.
+    other_pods: int
 
 
 def left_of(
@@ -48,12 +53,13 @@ def _of(
         if (job.name, index) not in lost and not observed.committed.issuperset(shards)
     ]
     ended = job.succeeded | job.failed
-    doubled = taken.intersection(waited_for)
-    pods = observed.pods_of(job) if doubled else ()
+    gone = {index for name, index in lost if name == job.name}
+    open_indexes = tuple(i for i in waited_for if i not in ended and i not in taken)
+    pods = observed.pods_of(job) if taken or gone else ()
     return Remaining(
-        open_indexes=tuple(i for i in waited_for if i not in ended and i not in taken),
+        open_indexes=open_indexes,
         taken_indexes=taken,
-        doubled_pods=sum(_is_at(pod, doubled) for pod in pods),
+        other_pods=sum(_is_elsewhere(pod, {*open_indexes, *gone}) for pod in pods),
     )
 
 
@@ -65,5 +71,5 @@ def _taken(wave: Wave, newest: Mapping[str, int]) -> frozenset[int]:
     )
 
 
-def _is_at(pod: PodView, indexes: Collection[int]) -> bool:
-    return pod.index in indexes and not pod.has_ended and not pod.deleting
+def _is_elsewhere(pod: PodView, indexes: Collection[int]) -> bool:
+    return pod.index not in indexes and not pod.has_ended and not pod.deleting

@@ -31,6 +31,7 @@ KEPT = (
     Kept(1005129, (), "a played run merged its own plan alone, as the real one does not: no fault"),
     Kept(1017834, (), "a pod whose Job is gone was counted among those with work: no fault"),
     Kept(1019353, (), "a pod of a wave's older Job, on a lost node, had its shard started twice"),
+    Kept(1069440, (), "an index that a younger wave had began in the place of an empty one's pod"),
     Kept(155, ("gangs=4",), "a gang was let go, and a wave was launched into its place"),
     Kept(17, ("gangs=4", "people=30"), "a retired plan's only shard came with another's: no fault"),
     Kept(267, ("gangs=6",), "a gang keeps away from more nodes than a quarantine may: no fault"),

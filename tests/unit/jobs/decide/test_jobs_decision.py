@@ -603,6 +603,24 @@ def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew()
     assert [a for a in cluster.look() if isinstance(a, Launch)]
 
 
+def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
+    """Of an older Job index 2 runs, and 3, which is committed; 0 and 1 are lost with their node."""
+    cluster = PlayedCluster(desired(4, workers=3))
+    cluster.look()
+    (name,) = cluster.jobs
+    (wave,) = cluster.waves.values()
+    at_work = [PodView(f"p{i}", f"p{i}", name, i, "n2", "Running") for i in (2, 3)]
+    lost = [
+        PodView(f"l{i}", f"l{i}", name, i, "n1", "Running", deleting=True, in_state_s=500)
+        for i in (0, 1)
+    ]
+    cluster.pods = [*at_work, *lost]
+    cluster.nodes["n1"] = False
+    cluster.committed |= dict.fromkeys(wave.indexes[3], Outcome.OK)
+    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    assert launch.wave.shards == {*wave.indexes[0], *wave.indexes[1]} and launch.cap == 1
+
+
 def test_jobs_of_an_older_plan_are_retired():
     cluster = PlayedCluster(desired(4))
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
