@@ -21,6 +21,7 @@ from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import parse_call, read_calls
 from tests.npu.fakecann.faults import Fault, for_ranks
 from tests.npu.fakecann.truth import truth_us
+from tests.unit.collector.comm.test_comm_gang import nobody_is_left
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
@@ -112,7 +113,7 @@ def failure(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> str:
     """Why it ended; none of its ranks is left."""
     with pytest.raises(GangFailed) as error:
         bench(folder, fake, environment_)
-    assert not any(state.process and state.process.is_alive for state in rank_states(folder))
+    assert nobody_is_left(folder)
     return str(error.value)
 
 
