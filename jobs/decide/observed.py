@@ -107,13 +107,14 @@ class Observed:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_hash", {wave.wave_hash: wave for wave in self.waves})
+        uids = {job.name: job.uid for job in self.jobs}
         pods_of = defaultdict[str, list[PodView]](list)
         for pod in self.pods:
-            pods_of[pod.job].append(pod)
+            if pod.job_uid in ("", uids.get(pod.job)):
+                pods_of[pod.job].append(pod)
         object.__setattr__(self, "_pods_of", dict(pods_of))
 
     def pods_of(self, job: JobView) -> Sequence[PodView]:
         """The pods of a Job, in the order of `pods`. Those of an older Job of its name are none of
         it: where a wave's Job was made anew, they may be left on a node that is lost."""
-        named = self._pods_of.get(job.name, ())
-        return [pod for pod in named if pod.job_uid in ("", job.uid)]
+        return self._pods_of.get(job.name, ())
