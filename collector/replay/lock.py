@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -103,8 +103,7 @@ def measuring_slot(
         yield
         return
     with ExitStack() as held:
-        while not stop.is_set() and not _take_slot(held, limit, chip, directory):
-            stop.wait(_SLOT_POLL_S)
+        _wait(stop, lambda: _take_slot(held, limit, chip, directory))
         yield
 
 
@@ -114,9 +113,14 @@ def installing_kernels(stop: threading.Event, directory: Path | None = None) -> 
     CANN's documents want ranks to agree on it (LOCAL_WORLD_SIZE): what reads the files of a half
     installed kernel does nobody knows what."""
     with ExitStack() as held:
-        while not stop.is_set() and not _take(held, "static-kernels", directory):
-            stop.wait(_SLOT_POLL_S)
+        _wait(stop, lambda: _take(held, "static-kernels", directory))
         yield
+
+
+def _wait(stop: threading.Event, take: Callable[[], bool]) -> None:
+    """Try until it is taken, or nobody wants it any more."""
+    while not stop.is_set() and not take():
+        stop.wait(_SLOT_POLL_S)
 
 
 def _take_slot(held: ExitStack, limit: int, chip: str, directory: Path | None) -> bool:
