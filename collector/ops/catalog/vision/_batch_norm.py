@@ -27,32 +27,6 @@ _ALL = [True, True, True]
 Run = Callable[..., Any]
 
 
-def forward(
-    kernel: str,
-    statistics: tuple[str, ...],
-    outputs: tuple[bool, ...],
-    flops: int,
-    run: Run,
-) -> OpSpec:
-    """A kernel of a forward pass: an image, statistics, and outputs, of which True says that they
-    are images. `run` is given the function and (image, scale, offset, mean, variance)."""
-    call = "torch.ops.aten.native_batch_norm"
-    return _norm(kernel, call, ("x",), statistics, outputs, flops, run)
-
-
-def backward(
-    kernel: str,
-    statistics: tuple[str, ...],
-    outputs: tuple[bool, ...],
-    flops: int,
-    run: Run,
-) -> OpSpec:
-    """A kernel of a gradient: that of the output and the image. `run` is given the function and
-    (gradient, image, scale, offset, mean, variance)."""
-    call = "torch.ops.aten.native_batch_norm_backward"
-    return _norm(kernel, call, ("grads", "x"), statistics, outputs, flops, run)
-
-
 def train(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
     """The image, and mean and 1 / deviation of each channel; mean and variance are updated."""
     return norm(x, scale, offset, mean, variance, True, _MOMENTUM, EPSILON)
@@ -81,14 +55,16 @@ def gradient_of_scale(
 
 
 def _norm(
-    kernel: str,
     call: str,
     images: tuple[str, ...],
+    kernel: str,
     statistics: tuple[str, ...],
     outputs: tuple[bool, ...],
     flops: int,
     run: Run,
 ) -> OpSpec:
+    """A kernel: its images, its statistics, and its outputs, of which True says that they are
+    images."""
     name = call.rpartition(".")[2]
     rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
     return OpSpec(
@@ -110,6 +86,12 @@ def _norm(
         ),
         npu=NpuCall(run=run),
     )
+
+
+# Of a forward pass: `run` is given the function and (image, scale, offset, mean, variance). Of a
+# gradient: the function and (gradient of the output, image, scale, offset, mean, variance).
+forward = partial(_norm, "torch.ops.aten.native_batch_norm", ("x",))
+backward = partial(_norm, "torch.ops.aten.native_batch_norm_backward", ("grads", "x"))
 
 
 def _image(case: Case) -> Shape:
