@@ -14,17 +14,14 @@ from jobs.cli.app import app
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
 from tests.unit.collector.database.campaign_maker import PATH
-from tests.unit.jobs.cli.small_model import SERVING, write_database, write_small_model
+from tests.unit.jobs.cli.small_model import SERVING, write_database
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a campaign and a database that has all of its cases but those of Sort."""
-    monkeypatch.chdir(tmp_path)
-    write_small_model(tmp_path)
-    return tmp_path
+def folder(small_model_folder):
+    return small_model_folder
 
 
 def coverage(*words):

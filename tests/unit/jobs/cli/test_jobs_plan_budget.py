@@ -12,17 +12,14 @@ from collector.store.memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import load_sources
-from tests.unit.jobs.cli.small_model import SERVING, write_small_model
+from tests.unit.jobs.cli.small_model import SERVING
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a campaign and a database that has all of its cases but those of Sort."""
-    monkeypatch.chdir(tmp_path)
-    write_small_model(tmp_path)
-    return tmp_path
+def folder(small_model_folder):
+    return small_model_folder
 
 
 def plan(*words):
