@@ -24,7 +24,7 @@ from collector.comm.rank_files import PLAN, RESULTS, LineCount, RankState, have_
 from collector.errors import BadInput, OpmeterError
 from collector.host.custom_opp import with_custom_opp
 from collector.host.npus import check_health
-from collector.host.stack import installed_vllm
+from collector.host.stack import CPU_ALLOCATOR, installed_vllm
 from collector.replay.process import describe_end, end_group
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
             env={
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-                **_threads(work.plan, meeting),
+                **_on_cpu(work.plan, meeting),
                 **_operators(work.plan),
                 **work.environment,
             },
@@ -205,10 +205,13 @@ def _operators(plan: GangPlan) -> dict[str, str]:
     return with_custom_opp(os.environ, installed_vllm()) if plan.backend == "npu" else {}
 
 
-def _threads(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
-    """Ranks on the cpu share its cores; torchrun would say so, and give each one."""
+def _on_cpu(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
+    """Ranks on the cpu share its cores, where torchrun would give each one, and have the allocator
+    that their stack names."""
+    if plan.backend != "cpu":
+        return {}
     share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)
-    return {"OMP_NUM_THREADS": str(share)} if plan.backend == "cpu" else {}
+    return {"OMP_NUM_THREADS": str(share), **CPU_ALLOCATOR}
 
 
 def _watch(

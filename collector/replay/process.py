@@ -101,7 +101,6 @@ def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
     NPU finds the custom operators with which a stack of `vllm` serves; with None, CANN's alone."""
     env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
     if backend == "cpu":
-        # The heap is kept between cases: page faults are no part of an operator's time.
         env.update(CPU_ALLOCATOR)
     if backend == "cuda":
         env.update(CUDA_ORDER)

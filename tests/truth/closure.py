@@ -4,23 +4,25 @@
 
 A small decoder is profiled and timed, its kernels are measured by `opmeter run` in a store of its
 own, apart and behind the launches that stand before them in the run, and `opmeter compare` rebuilds
-its step. One JSON line for each number of requests: the step as it was timed, its parts by cause,
-how far kernels lie from the run by kernel type, and by how much of the step the isolated times and
-the host miss it (`apart`), and those behind other launches and the host (`in_context`). Processes
-differ by where their memory lies, the decoder's and a session's: so each line is the round in the
-middle of several, and names what every round missed by (`rounds`). Exit 1 where the one in the
-middle is over a tenth. Steps and repeats during which a thread waited for a core are left out; the
-machine wants to be quiet all the same.
+its step. The decoder has the allocator of a session. One JSON line for each number of requests: the
+step as it was timed, its parts by cause, how far kernels lie from the run by kernel type, and by
+how much of the step the isolated times and the host miss it (`apart`), and those behind other
+launches and the host (`in_context`). Processes differ by where their memory lies, the decoder's and
+a session's: so each line is the round in the middle of several, and names what every round missed
+by (`rounds`). Exit 1 where the one in the middle is over a tenth. Steps and repeats during which a
+thread waited for a core are left out; the machine wants to be quiet all the same.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median_low
 
+from collector.host.stack import CPU_ALLOCATOR
 from collector.profiles.bundled import kernel_details
 from collector.profiles.step_trace import FILE
 from tests.truth.small_decoder import SmallDecoder, profiled_steps
@@ -98,6 +100,9 @@ def _opmeter(folder: Path, *words: str) -> str:
 
 
 def main(words: list[str]) -> int:
+    if not CPU_ALLOCATOR.items() <= os.environ.items():  # it is asked for as a process begins
+        command = [sys.executable, "-m", "tests.truth.closure", *words]
+        os.execve(sys.executable, command, os.environ | CPU_ALLOCATOR)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=5)
