@@ -10,6 +10,7 @@ import torch
 from collector.comm.kernel_window import nccl_window, npu_window
 from collector.comm.kernels import Span
 from collector.errors import BadInput, HostFault
+from collector.host import imports
 
 
 class RankDevice(Protocol):
@@ -85,7 +86,8 @@ def open_rank_device(backend: str, local_rank: int) -> RankDevice:
         return HostRank()
     if backend == "npu":
         try:
-            importlib.import_module("torch_npu")  # which adds torch.npu
+            with imports.for_good():  # a profiler forks a dozen processes a window of what is here
+                importlib.import_module("torch_npu")  # which adds torch.npu
         except ImportError as error:
             raise HostFault(f"--backend npu needs torch_npu and CANN: {error}") from error
     return AcceleratorRank(backend, local_rank)

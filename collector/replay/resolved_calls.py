@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collector.errors import BadInput, OpmeterError
+from collector.host import imports
 from collector.host.custom_opp import custom_opp_folders
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
@@ -79,12 +80,14 @@ def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _resolved() -> Iterator[ResolvedCall]:
-    import torch
+    with imports.for_good():
+        import torch
 
-    from collector.replay.calls import NoOperator, resolve
-    from collector.replay.npu import import_torch_npu
+        from collector.replay.calls import NoOperator, resolve
+        from collector.replay.npu import import_torch_npu
 
-    roots = {"torch": torch, "torch_npu": import_torch_npu()}
+        torch_npu = import_torch_npu()
+    roots = {"torch": torch, "torch_npu": torch_npu}
 
     def lacks(op: OpSpec) -> str:
         try:

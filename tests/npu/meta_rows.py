@@ -9,14 +9,16 @@ from typing import Any
 
 from collector.case import Case
 from collector.errors import OpmeterError
+from collector.host import imports
 from collector.ops.registry import all_ops
 from collector.ops.spec import Call, OpSpec
 from tests.fixtures.op_rows import rows_alone
 
 
 def main(out: Path) -> None:
-    import torch
-    import torch_npu
+    with imports.for_good():
+        import torch
+        import torch_npu
 
     roots = {"torch": torch, "torch_npu": torch_npu}
     answers = {

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from collector.case import Case
 from collector.errors import OpmeterError
+from collector.host import imports
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.vocabulary import FRACTAL_NZ, NC1HWC0
@@ -61,8 +62,9 @@ def main(out: Path, rows: list[str]) -> None:
 
 
 def open_host(log: Path) -> Host:
-    import torch
-    import torch_npu
+    with imports.for_good():
+        import torch
+        import torch_npu
 
     torch_npu.npu.config.allow_internal_format = True
     torch.npu.set_device(0)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from collector.host import imports
+
 Empty = Callable[..., Any]
 
 
@@ -72,8 +74,9 @@ def wrong_calls(torch: Any, npu: Any) -> dict[str, Callable[[Empty], Any]]:
 
 
 def main(device: str, out: Path) -> None:
-    import torch
-    import torch_npu
+    with imports.for_good():
+        import torch
+        import torch_npu
 
     def empty(*shape: int, d: Any = torch.bfloat16) -> Any:
         return torch.empty(*shape, dtype=d, device=device)
