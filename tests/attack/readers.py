@@ -75,7 +75,7 @@ class Reader:
     read: Read
 
 
-def readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
+def all_readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
     """All of them; `objects` is a store to take samples from, `folder` a place to write in."""
     yield from _of_objects(objects)
     yield from _of_files(folder)

@@ -7,7 +7,7 @@ import pytest
 
 from collector.errors import OpmeterError
 from tests.attack.mutation import mutated
-from tests.attack.readers import Reader, readers
+from tests.attack.readers import Reader, all_readers
 from tests.attack.victim import Scene, build
 
 _INPUTS = int(os.environ.get("OPMETER_ATTACK_INPUTS", "10000"))
@@ -37,7 +37,7 @@ _NAMES = (
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     objects = build(Scene(tmp_path_factory.mktemp("scene"))).objects()
-    return {r.name: r for r in readers(objects, tmp_path_factory.mktemp("files"))}
+    return {r.name: r for r in all_readers(objects, tmp_path_factory.mktemp("files"))}
 
 
 def refused(reader: Reader, data: bytes) -> str:

@@ -16,7 +16,7 @@ from jobs.selftest.bench import SessionBench
 from jobs.selftest.checks import CHECKS, run_checks
 from jobs.selftest.identity import verdict_on_outputs
 from tests.attack.selftest_bench import LyingBench
-from tests.npu.fakecann.build import build, environment
+from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.npu.fakecann.wheel import NoFakeCann
@@ -63,7 +63,7 @@ def host(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
     (folder / "version.info").write_text("version=8.5.0\n")
     try:
-        fake = build()
+        fake = build_fake_cann()
         env = environment(fake)
     except NoFakeCann as error:
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":

@@ -28,7 +28,7 @@ from collector.replay.results import collect  # noqa: E402
 from collector.replay.spec import SessionCase, SessionSpec  # noqa: E402
 from collector.replay.supervisor import Ending, run_session  # noqa: E402
 from collector.stack import Runtime  # noqa: E402
-from tests.npu.fakecann.build import build, environment  # noqa: E402
+from tests.npu.fakecann.build import build_fake_cann, environment  # noqa: E402
 
 CASES, REPEATS, LIMIT_MS = 200, 10, 5.0
 _PROVENANCE = Provenance(
@@ -37,7 +37,7 @@ _PROVENANCE = Provenance(
 
 
 def main() -> int:
-    os.environ.update(environment(build()))
+    os.environ.update(environment(build_fake_cann()))
     os.environ["PYTHONPATH"] += f":{ROOT}"
     spec = SessionSpec(
         backend="npu",

@@ -64,7 +64,7 @@ def main() -> int:
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         quiet, again = (run(wanted.campaign, Path(name) / part) for part in ("quiet", "again"))
-        with burner(wanted.on_s, wanted.off_s):
+        with burning(wanted.on_s, wanted.off_s):
             beside = run(wanted.campaign, Path(name) / "beside")
     pairs = {"quiet": compared(quiet, again), "burner": compared(quiet, beside)}
     ratio = beside.seconds / quiet.seconds
@@ -120,7 +120,7 @@ def compared(one: Run, other: Run) -> dict[str, float]:
 
 
 @contextmanager
-def burner(on_s: float, off_s: float) -> Iterator[None]:
+def burning(on_s: float, off_s: float) -> Iterator[None]:
     command = [sys.executable, "-c", _BURN, str(on_s), str(off_s)]
     with subprocess.Popen(command) as process:
         try:

@@ -13,7 +13,7 @@ from collector.store.file import FileStore
 from collector.store.memory import MemoryStore
 from collector.store.s3 import S3Store
 from tests.servers.faults import FaultProxy
-from tests.servers.moto_server import moto_server
+from tests.servers.moto_server import serve_moto
 from tests.servers.versitygw import NoServer, Versitygw
 
 _ENDPOINT, _BUCKET = "OPMETER_S3_ENDPOINT", "OPMETER_S3_BUCKET"
@@ -48,7 +48,7 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
-    with moto_server() as endpoint:
+    with serve_moto() as endpoint:
         environment = {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto-secret"}
         _make_bucket(endpoint, "contract", environment)
         yield S3Server(endpoint, "contract", environment)

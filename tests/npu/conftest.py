@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.npu.fakecann.build import FakeCann, build
+from tests.npu.fakecann.build import FakeCann, build_fake_cann
 from tests.npu.fakecann.wheel import NoFakeCann
 
 
@@ -13,7 +13,7 @@ def fake() -> FakeCann:
     """The fake CANN. Where it cannot be had the test is skipped with the reason; under CI, or
     with OPMETER_NO_SKIP=1, it fails."""
     try:
-        return build()
+        return build_fake_cann()
     except NoFakeCann as error:
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
             pytest.fail(str(error))

@@ -52,7 +52,7 @@ def kernels_of_graphs() -> list[str]:
     return [op.kernel for op in all_ops() if rows_of_graphs(op.kernel)]
 
 
-def graphed(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Graphed]]:
+def graphs_of(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Graphed]]:
     """The graphs of every such row of these kernels, made by one process."""
     rows = [f"{k}:{i}" for k in kernels for i in range(len(rows_of_graphs(k)))]
     found: dict[str, list[Graphed]] = {}

@@ -15,7 +15,7 @@ from tests.npu.golden import golden_path
 _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")
 
 
-def launched() -> bytes:
+def launched_table() -> bytes:
     """A row a function: kernel type, name, a letter for each argument, and whether there are
     floating-point numbers."""
     rows = ((op.kernel, *row) for op in all_ops() for row in sorted(set(_functions(op.kernel))))
@@ -39,5 +39,5 @@ def _arguments(call: Recorded) -> str:
 
 if __name__ == "__main__":
     file = Path(str(files("collector") / "data" / "launched.csv"))
-    file.write_bytes(launched())
+    file.write_bytes(launched_table())
     sys.stdout.write(f"{file}\n")

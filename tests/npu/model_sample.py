@@ -90,10 +90,10 @@ def main(rows: int, seed: int) -> int:
         os.environ["OPMETER_OP_ROWS"] = (
             folder  # which the tables' readers ask, here and in children
         )
-        from tests.npu.fakecann.build import build
+        from tests.npu.fakecann.build import build_fake_cann
         from tests.npu.replayed import replay
 
-        found = replay(build(), chosen)
+        found = replay(build_fake_cann(), chosen)
     wrong = 0
     for kernel, replayed in found.items():
         failed = [one for one in replayed if one.error or not one.calls]

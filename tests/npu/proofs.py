@@ -36,7 +36,7 @@ _ASSUMED = "assumed from its name"
 _OVER_RANKS = "call recorded over two ranks"
 
 
-def proofs() -> bytes:
+def proofs_table() -> bytes:
     """A row an operator: its kernel type, and what is known of it."""
     header = ("Kernel Type", "Proof", "Type")
     return table_bytes(header, ([op.kernel, proof(op), type_proof(op)] for op in all_ops()))
@@ -89,5 +89,5 @@ def _is_recorded(kernel: str, release: str) -> bool:
 
 if __name__ == "__main__":
     path = Path(str(files("collector") / "data" / "proofs.csv"))
-    path.write_bytes(proofs())
+    path.write_bytes(proofs_table())
     sys.stdout.write(f"{path}\n")

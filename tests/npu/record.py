@@ -4,11 +4,11 @@ named). Read the difference before it is committed."""
 
 import sys
 
-from tests.npu.fakecann.build import FakeCann, build
+from tests.npu.fakecann.build import FakeCann, build_fake_cann
 from tests.npu.fakecann.wheel import NoFakeCann
 from tests.npu.golden import FOLDER, golden_path, golden_text, no_own_call
 from tests.npu.graphed import FOLDER as GRAPHS
-from tests.npu.graphed import graph_path, graph_text, graphed, kernels_of_graphs
+from tests.npu.graphed import graph_path, graph_text, graphs_of, kernels_of_graphs
 from tests.npu.replayed import kernels_with_rows, replay
 
 
@@ -17,7 +17,7 @@ def main(kernels: list[str]) -> int:
     wanted = kernels or kernels_with_rows()
     failed = strange = 0
     try:
-        fake = build()
+        fake = build_fake_cann()
     except NoFakeCann as error:
         print(error, file=sys.stderr)
         return 1
@@ -41,7 +41,7 @@ def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
     wanted = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
     GRAPHS.mkdir(exist_ok=True)
     failed = 0
-    for kernel, rows in (graphed(fake, wanted) if wanted else {}).items():
+    for kernel, rows in (graphs_of(fake, wanted) if wanted else {}).items():
         graph_path(kernel).write_text(graph_text(rows))
         for row in rows:
             failed += bool(row.error)

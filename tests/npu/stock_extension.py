@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.npu.fakecann import wheel
-from tests.npu.fakecann.build import build, environment
+from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.calls import read_calls
 
 FOLDER = Path(__file__).parent / "stock_calls"
@@ -106,7 +106,7 @@ def _record(site: Path, out: Path) -> int:
     """Run by the release's own Python: have all ranks call, and write down what came."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "calls"
-        env = environment(build(site), devices=RANKS, log=log)
+        env = environment(build_fake_cann(site), devices=RANKS, log=log)
         env |= {"SITE": str(site), "WORLD_SIZE": str(RANKS)}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
         ranks = [

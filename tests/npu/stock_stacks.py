@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.ops.registry import find
-from tests.npu.fakecann.build import build
+from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
@@ -76,7 +76,7 @@ def otherwise_path(release: str) -> Path:
 def _record(site: Path, out: Path) -> int:
     """Run by the release's own Python: replay every row, and write down what is of interest."""
     os.environ[STOCK_SITE] = str(site)
-    found = replay(build(site), kernels_with_rows())
+    found = replay(build_fake_cann(site), kernels_with_rows())
     rows = sum(map(len, found.values()))
     served = [kernel for kernel in found if _is_served(kernel)]
     blocks = [_of_library(_text(k, row), row) for k in served for row in found.pop(k)]

@@ -15,7 +15,7 @@ import pytest
 from collector.profiles.launches import read_op_summary
 from tests.npu.fakecann import build as building
 from tests.npu.fakecann import wheel
-from tests.npu.fakecann.build import FakeCann, build, environment
+from tests.npu.fakecann.build import FakeCann, build_fake_cann, environment
 from tests.npu.fakecann.calls import read_calls
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.kernels import kernel_of
@@ -204,7 +204,9 @@ def test_a_launch_may_hang_and_what_ran_before_is_exported_later(fake: FakeCann,
 @pytest.mark.slow
 def test_two_processes_may_build_at_once(fake: FakeCann, tmp_path: Path):
     (tmp_path / fake.site.name).symlink_to(fake.site)
-    program = "from tests.npu.fakecann.build import build; print(build().libraries)"
+    program = (
+        "from tests.npu.fakecann.build import build_fake_cann; print(build_fake_cann().libraries)"
+    )
     env = dict(os.environ, OPMETER_CACHE=str(tmp_path))
     command = [sys.executable, "-c", program]
     both = [
@@ -222,13 +224,13 @@ def test_two_processes_may_build_at_once(fake: FakeCann, tmp_path: Path):
 
 def test_what_is_built_once_comes_from_the_cache(fake: FakeCann, monkeypatch):
     monkeypatch.setattr(building, "_compile", None)
-    assert build() == fake
+    assert build_fake_cann() == fake
 
 
 def test_a_machine_without_a_compiler_hears_what_to_install(monkeypatch):
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     with pytest.raises(NoFakeCann, match="gcc, g\\+\\+, nm, readelf not found; apt-get install"):
-        build()
+        build_fake_cann()
 
 
 def test_a_machine_without_the_wheel_hears_the_command(monkeypatch, tmp_path):

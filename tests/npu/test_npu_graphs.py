@@ -12,7 +12,7 @@ from tests.npu.graphed import (
     answers,
     graph_path,
     graph_text,
-    graphed,
+    graphs_of,
     kernels_of_graphs,
 )
 
@@ -32,7 +32,7 @@ BESIDE = {
 @pytest.fixture(scope="module")
 def made(fake: FakeCann) -> dict[str, list[Graphed]]:
     """Every row, by one process."""
-    return graphed(fake, KERNELS)
+    return graphs_of(fake, KERNELS)
 
 
 @EACH

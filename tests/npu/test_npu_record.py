@@ -16,7 +16,7 @@ def recorded(monkeypatch, tmp_path):
     """(call) -> the exit code of a recording of Neg that gave it."""
     for module in (golden, record):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
-    monkeypatch.setattr(record, "build", lambda: None)
+    monkeypatch.setattr(record, "build_fake_cann", lambda: None)
 
     def record_one(text):
         rows = [Replayed(rows_of("Neg")[0].case, "", ((parse_call(text),),))]
@@ -42,6 +42,6 @@ def test_where_nothing_can_be_recorded_the_reason_is_a_line(recorded, monkeypatc
     def build():
         raise NoFakeCann("arm64: arguments are recorded on x86-64 only")
 
-    monkeypatch.setattr(record, "build", build)
+    monkeypatch.setattr(record, "build_fake_cann", build)
     assert record.main(["Neg"]) == 1
     assert capsys.readouterr().err == "arm64: arguments are recorded on x86-64 only\n"

@@ -40,7 +40,7 @@ from collector.replay.supervisor import Ending, SessionProgress, SessionReport, 
 from collector.shard import ShardCase
 from collector.stack import Runtime, Stack
 from collector.vocabulary import INPUT_SHAPES
-from tests.npu.fakecann.build import build, environment
+from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.wheel import NoFakeCann
 from tests.unit.collector.replay.replay_cases import PROVENANCE, by_kernel, case_record
@@ -91,7 +91,7 @@ class Recorded:
 
 def bench_in(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
     try:
-        env = environment(build())
+        env = environment(build_fake_cann())
     except NoFakeCann as error:
         pytest.skip(str(error))
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{ROOT}"

@@ -13,7 +13,7 @@ from collector.host import imports
 Empty = Callable[..., Any]
 
 
-def wrong_calls(torch: Any, npu: Any) -> dict[str, Callable[[Empty], Any]]:
+def calls_to_refuse(torch: Any, npu: Any) -> dict[str, Callable[[Empty], Any]]:
     """Name -> what makes the call, from a function that makes empty tensors (bfloat16 where no
     dtype is told)."""
     f32, i8, i32, i64 = torch.float32, torch.int8, torch.int32, torch.int64
@@ -82,7 +82,7 @@ def main(device: str, out: Path) -> None:
         return torch.empty(*shape, dtype=d, device=device)
 
     answers = {}
-    for name, call in wrong_calls(torch, torch_npu).items():
+    for name, call in calls_to_refuse(torch, torch_npu).items():
         try:
             call(empty)
             answers[name] = ""

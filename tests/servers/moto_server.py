@@ -7,7 +7,7 @@ from typing import Any
 
 
 @contextmanager
-def moto_server() -> Iterator[str]:
+def serve_moto() -> Iterator[str]:
     """The endpoint of a server that keeps everything in memory.
 
     moto looks whether a key is there and then writes, without a lock: of racing create-only writes

@@ -15,8 +15,8 @@ from dataclasses import asdict
 import pyarrow as pa
 
 from tests.attack.simulation.mutants import MUTANTS, planted
-from tests.attack.simulation.play import play
-from tests.attack.simulation.remembered import remembered
+from tests.attack.simulation.play import play_seed
+from tests.attack.simulation.remembered import remembering
 
 _COLLECTED_EVERY = 50  # plays: each leaves half a megabyte of circles
 
@@ -59,8 +59,8 @@ def main() -> int:
     for seed in _collecting(seeds):
         began = time.monotonic()
         digest = hashlib.sha256()
-        with remembered(), planted(options.mutant) if options.mutant else nullcontext():
-            played = play(seed, _tracer(options, digest), options.fault)
+        with remembering(), planted(options.mutant) if options.mutant else nullcontext():
+            played = play_seed(seed, _tracer(options, digest), options.fault)
         failed += bool(played.broken)
         totals.update(steps=played.steps, calls=played.calls, commits=played.commits)
         if options.json:

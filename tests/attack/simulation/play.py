@@ -39,7 +39,7 @@ class Played:
     broken: str
 
 
-def play(
+def play_seed(
     seed: int, trace: Callable[[str], None] | None = None, changes: Sequence[str] = ()
 ) -> Played:
     """Play a seed to its end, with some of its faults as `changes` say them (NAME=VALUE)."""

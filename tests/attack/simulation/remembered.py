@@ -29,7 +29,7 @@ _MOST = 512  # values of each, of some kilobytes
 
 
 @contextmanager
-def remembered() -> Iterator[None]:
+def remembering() -> Iterator[None]:
     """Let what is played remember them."""
     with ExitStack() as patches:
         for where, name in _OF_BYTES:

@@ -14,7 +14,7 @@ _LEFTOVER = re.compile(
 )
 
 
-def rot(depot: Depot, chance: Random) -> str:
+def rot_object(depot: Depot, chance: Random) -> str:
     """Damage one object; its key, or nothing where there is none that may rot."""
     found = [key for key in sorted(depot.objects) if _may_rot(key, depot)]
     if not found:

@@ -10,7 +10,7 @@ from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.gangs import Meetings
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.promises import Promises
-from tests.attack.simulation.rot import rot
+from tests.attack.simulation.rot import rot_object
 from tests.attack.simulation.storage import Depot
 from tests.attack.simulation.world import World
 
@@ -76,7 +76,7 @@ class Stage:
 
     def rot_one(self) -> None:
         """An object changes where it lies."""
-        if key := rot(self.depot, self.chance):
+        if key := rot_object(self.depot, self.chance):
             self.world.say(f"ROT {key}")
             self.promises.rotten.add(key)
 

@@ -54,7 +54,7 @@ class Built:
         return self.folder / "kwok-stages.yaml"
 
 
-def build(cache: Path) -> Built:
+def build_servers(cache: Path) -> Built:
     """The servers, from the cache or built now (minutes). NoCluster where there is no Go."""
     folder = cache / f"kubernetes-{_key()}"
     if not folder.is_dir():

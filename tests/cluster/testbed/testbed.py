@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster.testbed import addons, machine, network, pki
 from tests.cluster.testbed.addons import Kwok
-from tests.cluster.testbed.build import Built, build
+from tests.cluster.testbed.build import Built, build_servers
 from tests.cluster.testbed.controlplane import ControlPlane
 from tests.cluster.testbed.kubectl import Kubectl
 from tests.cluster.testbed.node import Node
@@ -132,7 +132,7 @@ def open_testbed(settings: Settings) -> Testbed:
     """A testbed of what is built, now where it was not. NoCluster where this machine cannot."""
     machine.require_root()
     machine.require(machine.CLUSTER_TOOLS)
-    return Testbed(settings, build(settings.cache))
+    return Testbed(settings, build_servers(settings.cache))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Builds a CANN that computes nothing, around which the stock torch_npu runs on `npu:0`.
 
-    fake = build()                        # seconds the first time, then from the cache
+    fake = build_fake_cann()              # seconds the first time, then from the cache
     env = environment(fake, devices=1)    # what a subprocess needs
     subprocess.run([sys.executable, "-c", "import torch, torch_npu; ..."], env=env)
 
@@ -43,7 +43,7 @@ class FakeCann:
     tools: Path
 
 
-def build(stock: Path | None = None) -> FakeCann:
+def build_fake_cann(stock: Path | None = None) -> FakeCann:
     """The fake CANN, from the cache or built now; two processes may do so at once. `stock` is a
     folder of wheels unpacked beside each other, torch_npu's among them, in the place of ours.
 

@@ -88,6 +88,6 @@ def counters(group: str) -> tuple[str, ...]:
     return (*_CUBE, *cube, *_VECTOR, *vector)
 
 
-def columns(group: str, block: tuple[str, str]) -> tuple[str, ...]:
+def summary_columns(group: str, block: tuple[str, str]) -> tuple[str, ...]:
     """The header of an op_summary."""
     return (*_IDENTITY, *block, "HF32 Eligible", *_SHAPES, "Context ID", *counters(group))

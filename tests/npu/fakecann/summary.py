@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from tests.npu.fakecann.calls import Recorded, parse_call
 from tests.npu.fakecann.cells import cells_of
-from tests.npu.fakecann.columns import columns, counters
+from tests.npu.fakecann.columns import counters, summary_columns
 from tests.npu.fakecann.converted import kernels_of
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.libraries import answered_by
@@ -78,7 +78,7 @@ def write_summary(
 ) -> None:
     """Write an op_summary. Without `names` it is one of `--task-time=l0`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = columns(group, block)
+    header = summary_columns(group, block)
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(",".join(header) + "\n")
         writer = csv.writer(file, lineterminator="\n")

@@ -22,7 +22,7 @@ Schemas = Mapping[str, tuple[Schema, ...]]
 NAMES = tuple(release.replace("==", "-") for release in RELEASES)
 
 
-def matrix() -> bytes:
+def releases_table() -> bytes:
     """A row an operator of torch_npu's or vLLM-Ascend's, a column a release of either."""
     rows = rows_by_kernel()
     table = [
@@ -76,5 +76,5 @@ def _newest(release: str) -> str:
 
 if __name__ == "__main__":
     path = Path(str(files("collector") / "data" / "releases.csv"))
-    path.write_bytes(matrix())
+    path.write_bytes(releases_table())
     sys.stdout.write(f"{path}\n")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-MODULES = sorted(path for name in ("collector", "jobs") for path in (ROOT / name).rglob("*.py"))
+ROOMS = ("collector", "jobs", "tests")
+MODULES = sorted(path for name in ROOMS for path in (ROOT / name).rglob("*.py"))
 
 
 def bearers(paths):
@@ -21,7 +22,7 @@ def bearers(paths):
 
 @pytest.mark.fast
 def test_no_function_bears_the_name_of_its_module():
-    assert len(MODULES) > 500
+    assert len(MODULES) > 1000
     assert bearers(MODULES) == [], "rename the function: to what it gives, or to verb and object"
 
 

@@ -11,14 +11,14 @@ from collector.ops.proofs import proof_of, type_proof_of
 from collector.ops.registry import all_ops
 from jobs.cli.app import app
 from tests.npu.fakecann.kernels import load, tables
-from tests.npu.proofs import RECORDED, proofs
+from tests.npu.proofs import RECORDED, proofs_table
 
 pytestmark = pytest.mark.fast
 
 
 def test_the_list_is_that_of_the_recording_tier():
     held = (files("collector") / "data" / "proofs.csv").read_bytes()
-    assert held == proofs(), "python -m tests.npu.proofs writes it anew"
+    assert held == proofs_table(), "python -m tests.npu.proofs writes it anew"
 
 
 def test_every_operator_has_a_proof_and_most_were_recorded_whole():

@@ -15,7 +15,7 @@ from collector.ops.releases import ABSENT, OTHERWISE, answers_of, known_releases
 from collector.ops.spec import library_of
 from jobs.cli.app import app
 from tests.npu.releases.binding import Passed, misfit, parse_schema
-from tests.npu.releases.matrix import matrix, schemas_of
+from tests.npu.releases.matrix import releases_table, schemas_of
 from tests.npu.releases.wheels import (
     CALLED,
     FOLDER,
@@ -35,7 +35,7 @@ TORCH_NPU = [r.replace("==", "-") for r in RELEASES if r.startswith("torch_npu")
 
 def test_the_matrix_is_that_of_the_wheels():
     held = (files("collector") / "data" / "releases.csv").read_bytes()
-    assert held == matrix(), "python -m tests.npu.releases.matrix writes it anew"
+    assert held == releases_table(), "python -m tests.npu.releases.matrix writes it anew"
 
 
 def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_releases():

@@ -7,7 +7,7 @@ import pytest
 from collector.ops.launched import CFunction, launched_by
 from collector.ops.registry import all_ops
 from collector.replay.foreign_functions import foreign_function, read_header
-from tests.npu.launched import launched
+from tests.npu.launched import launched_table
 from tests.npu.releases.wheels import RELEASES, c_functions_of
 
 # As the wheel of vllm_ascend 0.18.0 declares it, in the project's words.
@@ -46,7 +46,7 @@ def test_a_header_is_read():
 @pytest.mark.fast
 def test_the_table_is_that_of_the_recorded_calls():
     held = (files("collector") / "data" / "launched.csv").read_bytes()
-    assert held == launched(), "python -m tests.npu.launched writes it anew"
+    assert held == launched_table(), "python -m tests.npu.launched writes it anew"
     assert launched_by("SparseFlashAttention") == (
         CFunction("aclnnSparseFlashAttention", "..........ss........", has_numbers=True),
     )

@@ -13,7 +13,7 @@ from collector.database.commits import find_head
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from jobs.planning.stored_plans import committed_shards
-from tests.attack.simulation.remembered import remembered
+from tests.attack.simulation.remembered import remembering
 from tests.unit.jobs.controller.played_campaign import (
     STACK,
     Play,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def read_once():
     """Hundreds of plays read the same bytes."""
-    with remembered():
+    with remembering():
         yield
 
 
