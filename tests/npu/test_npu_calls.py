@@ -19,7 +19,7 @@ from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 from tests.npu.slots_of_calls import missing
 
-pytestmark = [pytest.mark.npu, pytest.mark.torch]
+pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
 KERNELS = kernels_with_rows()
 EACH = pytest.mark.parametrize("kernel", KERNELS)

@@ -12,7 +12,7 @@ from collector.replay.disturbance import concurrency_test
 from jobs.cli.app import app
 from tests.npu.fakecann.build import environment
 
-pytestmark = [pytest.mark.torch, pytest.mark.npu]
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from tests.npu.graphed import (
     kernels_of_graphs,
 )
 
-pytestmark = [pytest.mark.npu, pytest.mark.torch]
+pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
 KERNELS = kernels_of_graphs()
 EACH = pytest.mark.parametrize("kernel", KERNELS)

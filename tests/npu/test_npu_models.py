@@ -18,7 +18,7 @@ from jobs.campaign.campaign_file import load_campaign
 from jobs.planning.sources import load_sources
 from tests.npu.fakecann.build import environment
 
-pytestmark = [pytest.mark.torch, pytest.mark.npu]
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
 _CAMPAIGN = """\

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
 from collector.report.comparison import PARTS
 from tests.truth.closure import closed
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_a_run_is_rebuilt_of_kernels_that_are_all_known(tmp_path):

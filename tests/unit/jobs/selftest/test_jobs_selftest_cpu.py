@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from jobs.cli.app import app
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 @pytest.fixture
