@@ -168,7 +168,8 @@ class Measurement:
     of inputs and outputs as they were recorded, where those are not the tensors of the case that
     was asked for. `library` is whose kernel answered, `assumes` what its inputs were taken to hold
     where no row tells and its time may depend on it. `context` names the launches that ran before
-    each repeat, where some did.
+    each repeat, where some did. `profiler_floor_us` is the shortest duration that the session's
+    profiler tells of a launch like the case's; 0 where nobody knows.
     """
 
     case_id: str
@@ -199,6 +200,7 @@ class Measurement:
     library: Library = Library.NONE
     assumes: str = ""
     context: str = ""
+    profiler_floor_us: float = 0.0
 
     @property
     def measurement_id(self) -> str:

@@ -61,6 +61,7 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         "library": m.library.value,
         "assumes": m.assumes,
         "context": m.context,
+        "profiler_floor_us": repr(float(m.profiler_floor_us)) if m.profiler_floor_us else "",
     }
     for name in TIMING_FIELDS:
         row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
@@ -124,6 +125,7 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         library=Library(row["library"]),
         assumes=row["assumes"],
         context=row["context"],
+        profiler_floor_us=floor_of(row["profiler_floor_us"]),
     )
 
 
@@ -190,6 +192,15 @@ def recorded_of(text: str) -> tuple[tuple[str, str], ...]:
     if _json([list(pair) for pair in cells]) != text:
         raise BadInput(f"recorded {text!r} is not how it is written")
     return cells
+
+
+def floor_of(text: str) -> float:
+    """The floor of a cell, 0 for an empty one. Raises ValueError for what is no such number."""
+    if not text:
+        return 0.0
+    if (floor_us := _finite(text)) <= 0:
+        raise ValueError(f"{text!r} us is no duration")
+    return floor_us
 
 
 def _canaries_text(readings: Sequence[CanaryReading]) -> str:
@@ -277,11 +288,12 @@ ROW_COLUMNS = (
     "library",
     "assumes",
     "context",
+    "profiler_floor_us",
 )
 # What parts were written without before there was such a column, in the order in which they came;
 # absent, it is empty.
 LATER_COLUMNS = (
     *("disturbance", "canaries", "identity", "recorded", "library", "assumes"),
-    "context",
+    *("context", "profiler_floor_us"),
 )
 FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]

@@ -32,6 +32,9 @@ STACK_VARIANCE = _MICROBENCH + "Stack Variance"
 # How many sessions the mean is of, and the interval of that with the highest rank.
 SESSIONS = _MICROBENCH + "Sessions"
 SESSION_INTERVAL = (_MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)")
+# The shortest duration that the profiler tells, by which both intervals of a number near it reach
+# down.
+PROFILER_FLOOR = _MICROBENCH + "Profiler Floor(us)"
 _PROFILING = "Profiling Average "
 
 # What a row of fused attention has besides, in msmodeling's order.
@@ -150,15 +153,17 @@ def interval_cells(
     variance: str,
     session_us: tuple[float, float],
     sessions: int,
+    near_floor_us: float,
 ) -> dict[str, str]:
     """The cells of both intervals of a mean, which is of so many sessions. `variance` says what
-    tells of it most closely."""
+    tells of it most closely, `near_floor_us` the profiler's floor where the mean is near it."""
     return {
         **dict(zip(STACK_INTERVAL, map(number_text, stack_us), strict=True)),
         STACK_DEGREES: f"{degrees:.1f}",
         STACK_VARIANCE: variance,
         SESSIONS: str(sessions),
         **dict(zip(SESSION_INTERVAL, map(number_text, session_us), strict=True)),
+        **({PROFILER_FLOOR: number_text(near_floor_us)} if near_floor_us else {}),
     }
 
 

@@ -23,16 +23,18 @@ from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.canary_history import SessionFactor
 from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
+from collector.quality.profiler_floor import lowered_us
 from collector.quality.stack_interval import StackIntervals, stack_intervals
 from collector.quality.student import student_factor
 from collector.quality.variance import fit, learn
 from collector.quality.variance_prior import VariancePrior, prior_of
+from collector.row import floor_of
 
 # What decides which measurements tell, and what they tell: to filter all columns takes longer than
 # all the rest.
 _TOLD = (
     *("measurement", "case", "kernel_type", "cache", *SESSION, *DEVICE, "mean_us", "median_us"),
-    *("ci_low_us", "ci_high_us", "n_accepted", "warnings"),
+    *("ci_low_us", "ci_high_us", "n_accepted", "warnings", "profiler_floor_us"),
     *("final", "version_path", "stack_id", "outcome"),
 )
 
@@ -40,7 +42,8 @@ _TOLD = (
 @dataclass(frozen=True, slots=True)
 class CaseInterval:
     """The mean of a case over so many sessions (of a collective that of their medians), as their
-    measurements tell it, where it lies with 95 %, and `variance`: what tells of it most closely."""
+    measurements tell it, where it lies with 95 %, and `variance`: what tells of it most closely.
+    The lower end is below that where the profiler could tell no shorter duration."""
 
     mean_us: float
     sessions: int
@@ -51,8 +54,9 @@ class CaseInterval:
 
     @property
     def reach(self) -> float:
-        """How far it goes to each side, as the logarithm of a ratio."""
-        return (log(self.high_us) - log(self.low_us)) / 2
+        """How far it goes to each side, as the logarithm of a ratio; without what the profiler
+        cannot tell, which no further session narrows."""
+        return log(self.high_us) - log(self.mean_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
     columns = (
         _means_us(found, evidence.means.mean_us),
         found.sessions.tolist(),
-        _digits(found.low_us),
+        _digits(_lowered(found, told.rows)),
         _digits(found.high_us),
         found.degrees.tolist(),
     )
@@ -147,6 +151,15 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         tuple(variance.ratios.tolist()),
     )
     return VersionIntervals(dict(zip(names, cases, strict=True)), doubts, told.faults, model)
+
+
+def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
+    """The lower ends, with what the profiler of each measurement cannot tell."""
+    texts = rows["profiler_floor_us"].to_pylist()
+    if not any(texts):
+        return found.low_us
+    ends = zip(found.low_us.tolist(), found.mean_us.tolist(), map(floor_of, texts), strict=True)
+    return np.array([lowered_us(*end) for end in ends], np.float64)
 
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:

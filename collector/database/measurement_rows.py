@@ -28,6 +28,7 @@ from collector.row import (
     WHOLE_NUMBER,
     canaries_of,
     disturbance_of,
+    floor_of,
     list_of,
     recorded_of,
 )
@@ -146,6 +147,11 @@ def _check_values(table: pa.Table, key: str) -> None:
         told = table[name].filter(pc.not_equal(table[name], ""))
         if len(told):
             _refuse(told, _are_finite(told, name, key), name, key)
+    for text in pc.unique(table["profiler_floor_us"]).to_pylist():
+        try:
+            floor_of(text)
+        except ValueError as error:
+            raise BadInput(f"profiler_floor_us: {error}", path=key) from error
     for name, words in _WORDS:
         if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
             raise BadInput(f"{name} {min(unknown)!r} is not known", path=key)

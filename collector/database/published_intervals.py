@@ -20,7 +20,8 @@ from collector.errors import BadInput, DamagedObject
 @dataclass(frozen=True, slots=True)
 class KnownInterval:
     """How far the stack's interval of a case goes to each side, as the logarithm of a ratio, and of
-    how many sessions its mean is."""
+    how many sessions its mean is. What the profiler cannot tell is not in it: it takes the lower
+    end further down, and no session narrows that."""
 
     reach: float
     sessions: int
@@ -52,8 +53,8 @@ def _intervals(data: bytes, kernel_type: str) -> dict[str, KnownInterval | None]
 
 
 def _interval(row: Mapping[str, str]) -> KnownInterval | None:
-    low, high = (row.get(name) or "" for name in STACK_INTERVAL)
+    mean, low, high = (row.get(name) or "" for name in (AVERAGE_DURATION, *STACK_INTERVAL))
     if not (low and high):
         return None
     # The first rows with intervals said of no number of sessions: it was the last one's.
-    return KnownInterval(log(float(high) / float(low)) / 2, int(row.get(SESSIONS) or 1))
+    return KnownInterval(log(float(high) / float(mean)), int(row.get(SESSIONS) or 1))

@@ -33,7 +33,7 @@ ANSWERING = (
 _WARM = "warm"
 _SHOWN = (
     *("reason", "disturbance", "counters", "ci_low_us", "ci_high_us"),
-    *("identity", "library", "assumes"),
+    *("identity", "library", "assumes", "profiler_floor_us"),
 )
 _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measurement")
 

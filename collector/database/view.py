@@ -33,14 +33,15 @@ from collector.database.layout import OP_MAPPING, by_file
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State
 from collector.expert_call import EXPERT_LOADS, IMBALANCE
+from collector.quality.profiler_floor import is_near_floor, lowered_us
 from collector.record import ProfileStatistics
-from collector.row import LATER_COLUMNS
+from collector.row import LATER_COLUMNS, floor_of
 from collector.vocabulary import BASE_CELLS
 
 # To be raised by one in every change by which any state shows other bytes, other files or another
 # content hash than before: columns, spelling, order, layout, which measurement shows, the model of
 # variance and its data. Versions of another edition stay as they are; nobody renders them again.
-EDITION = 13
+EDITION = 14
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -156,14 +157,23 @@ def _measured(
     doubts, faults = intervals.doubts, intervals.faults
     best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
     best = best.filter(best["good"])
-    names = ("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "counters", "cache")
-    rows = zip(*(best[name].to_pylist() for name in (*names, "library", "assumes")), strict=True)
+    names = (
+        *("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us"),
+        *("counters", "cache", "library", "assumes"),
+    )
+    rows = zip(*(best[name].to_pylist() for name in names), strict=True)
     return {
         case: {
-            **_cells(intervals.of.get(measurement), float(mean), (float(low), float(high)), *more),
+            **_cells(
+                intervals.of.get(measurement),
+                float(mean),
+                (float(low), float(high)),
+                floor_of(floor),
+                *more,
+            ),
             **answering_cells(library, assumes),
         }
-        for case, measurement, mean, low, high, *more, library, assumes in rows
+        for case, measurement, mean, low, high, floor, *more, library, assumes in rows
     }
 
 
@@ -171,19 +181,22 @@ def _cells(
     stack: CaseInterval | None,
     mean_us: float,
     session_us: tuple[float, float],
+    floor_us: float,
     counters: str,
     cache: str,
 ) -> Cells:
     if stack is None:  # behind other launches: `isolated` leaves it out of every model
         return duration_cells(mean_us, _pairs(counters), cache)
+    low_us, high_us = session_us
     return {
         **duration_cells(stack.mean_us, _pairs(counters), cache),
         **interval_cells(
             (stack.low_us, stack.high_us),
             stack.degrees,
             stack.variance,
-            session_us,
+            (lowered_us(low_us, mean_us, floor_us), high_us),
             stack.sessions,
+            floor_us if is_near_floor(stack.mean_us, floor_us) else 0.0,
         ),
     }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SENTINEL_OPERATOR = "aten::bitwise_not"
+IDLE_OPERATOR = "aten::is_same_size"  # it compares two lists of lengths, and makes no tensor
 
 
 @dataclass(frozen=True, slots=True)

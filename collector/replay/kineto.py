@@ -7,6 +7,7 @@ own, and a launch that cannot be told apart with certainty is not written, so th
 not reconcile.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from collector.quality.sentinels import (
 from collector.replay.events import Event
 from collector.replay.op_summary import SummaryRow
 from collector.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
+
+_MORE = re.compile(r" and ([0-9]+) more$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,12 @@ def _launch_row(matched: Sequence[Event], filing: Filing) -> SummaryRow:
         start_ns=matched[0].start_ns,
         duration_ns=sum(event.duration_ns for event in matched),
     )
+
+
+def operators_of(name: str) -> int:
+    """How many operators (or kernels) a launch of this name is the sum of."""
+    more = _MORE.search(name)
+    return 1 + int(more[1]) if more else 1
 
 
 def _sentinel(event: Event) -> Sentinel | None:

@@ -22,13 +22,16 @@ from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration, outworked
 from collector.quality.identity import Identity
 from collector.quality.modes import two_modes
-from collector.quality.reconcile import Attribution, attribute
+from collector.quality.profiler_floor import profiler_floor_us
+from collector.quality.reconcile import Attribution, attribute, mark_of
 from collector.quality.statistics import summarise
 from collector.quality.substitution import Expectation, Substitution
 from collector.quality.trend import find_trend
 from collector.record import as_ran
 from collector.replay.canaries import told_by_canaries
+from collector.replay.events import IDLE_OPERATOR
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
+from collector.replay.kineto import operators_of
 from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
 from collector.replay.op_summary import join_summaries
 from collector.replay.spec import SessionSpec
@@ -72,9 +75,12 @@ def collect(
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
-    step_us = clock_step_us(_durations_us(found) for found in attributions.values())
+    clock = _Clock(
+        step_us=clock_step_us(_durations_us(found) for found in attributions.values()),
+        floor_us=profiler_floor_us(_idle_us(spec.backend, records.launches)),
+    )
     is_partial = records.is_partial(report)
-    answers = _Answers(spec, journal, attributions, report, provenance, is_partial, step_us)
+    answers = _Answers(spec, journal, attributions, report, provenance, is_partial, clock)
     told = {ordinal: answers.of(ordinal) for ordinal in range(len(spec.cases))}
     canaries = {i: told.pop(i) for i, case in enumerate(spec.cases) if case.place}
     measurements = tuple(chain.from_iterable(told.values()))
@@ -169,6 +175,22 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
 
 
 @dataclass(frozen=True, slots=True)
+class _Clock:
+    """What is known of what counts durations: its step, and the shortest one that it tells."""
+
+    step_us: float
+    floor_us: float
+
+
+def _idle_us(backend: str, launches: Iterable[KernelLaunch]) -> list[float]:
+    """The durations of what has next to no work: on a device marks, which are launches of their
+    own; on a cpu an operator that does nothing, since a mark makes a tensor."""
+    if backend == "cpu":
+        return [one.duration_us for one in launches if one.op_type == IDLE_OPERATOR]
+    return [one.duration_us for one in launches if mark_of(one) is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Answers:
     """Makes the measurement of each case; none where the session has no answer for it, and a
     second one where another kernel of its family ran instead."""
@@ -179,7 +201,7 @@ class _Answers:
     report: SessionReport
     provenance: Provenance
     is_partial: bool
-    step_us: float  # of the clock that counts durations
+    clock: "_Clock"
 
     def of(self, ordinal: int) -> tuple[Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
@@ -267,7 +289,7 @@ class _Answers:
         kept = undisturbed(repeats, entry.watch)
         disturbance = entry.watch.disturbance
         kept_us = [launch.duration_us for launch in kept]
-        summary, modes = summarise(kept_us, self.step_us), two_modes(kept_us)
+        summary, modes = summarise(kept_us, self.clock.step_us), two_modes(kept_us)
         drift = find_trend(kept_us)
         least_us = floor_us(case, self.spec.stack)
         fault = implausible(summary.timing.mean_us, floor_us=least_us, limit_us=limit_us)
@@ -282,6 +304,7 @@ class _Answers:
             core=repeats[0].task_type,
             counters=_mean_counters(kept),
             disturbance=disturbance,
+            profiler_floor_us=self._floor_us(repeats[0].name),
             warnings=(
                 *doubt(disturbance),
                 *doubts(summary.timing, len(summary.accepted_us)),
@@ -291,6 +314,11 @@ class _Answers:
             ),
         )
         return replace(timed, outcome=Outcome.IMPLAUSIBLE, reason=fault) if fault else timed
+
+    def _floor_us(self, name: str) -> float:
+        """The shortest duration that is told of a launch: of several operators each has its own."""
+        operators = 1 if self.spec.backend == "npu" else operators_of(name)
+        return round(operators * self.clock.floor_us, 6)
 
     def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
         record = self.spec.cases[entry.ordinal].record

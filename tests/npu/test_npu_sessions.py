@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -25,6 +26,7 @@ from collector.measuring.answers import SessionAnswers
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import CANARY_PLACES, Limits, MeasureSettings
 from collector.profiles.launches import read_op_summary
+from collector.quality.reconcile import mark_of
 from collector.record import CaseRecord
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (
@@ -171,6 +173,9 @@ def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(recorded):
         assert m.n_expected == m.n_observed == m.n_accepted == 5
         assert (m.op_state, m.core, m.companions) == ("dynamic", "AI_VECTOR_CORE", ())
         assert dict(m.counters)["aiv_time(us)"] > 0
+    marks = [row.duration_us for row in read_op_summary(result.summary) if mark_of(row)]
+    (floor_us,) = {m.profiler_floor_us for m in result.measurements[: len(GOOD)]}
+    assert 0 < min(marks) <= floor_us <= median(marks)
     refused = result.measurements[len(GOOD) + 1]
     assert refused.reason.startswith("(3, 7, 1, 1, 1) is the shape of a mark")
     assert _durations(result) == pytest.approx(_recorded_durations(result))

@@ -74,6 +74,7 @@ class Tried:
     library: Library = Library.NONE
     assumes: str = ""
     canaries: tuple[CanaryReading, ...] = ()
+    profiler_floor_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,7 @@ def measurement_of(
         canaries=tried.canaries,
         library=tried.library,
         assumes=tried.assumes,
+        profiler_floor_us=tried.profiler_floor_us,
     )
 
 

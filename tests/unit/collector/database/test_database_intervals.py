@@ -14,6 +14,7 @@ import pytest
 from collector.database.changes import differences
 from collector.database.columns import (
     AVERAGE_DURATION,
+    PROFILER_FLOOR,
     SESSION_INTERVAL,
     SESSIONS,
     STACK_DEGREES,
@@ -94,6 +95,23 @@ def test_a_case_of_several_sessions_shows_the_mean_of_them() -> None:
         assert min(own) <= mean <= max(own)
         assert float(row[STACK_INTERVAL[0]]) < mean < float(row[STACK_INTERVAL[1]])
     assert [row[SESSIONS] for row in both.values()].count("2") == 20
+
+
+def test_numbers_near_what_the_profiler_tells_reach_down_by_it_and_say_so() -> None:
+    def shown(floor_us: float) -> tuple[State, list[dict[str, str]]]:
+        near, far = (Tried(us, profiler_floor_us=floor_us) for us in (0.4, 4.0))
+        session = {RECORDS[0].case_id: near, RECORDS[1].case_id: far}
+        state = state_of(MadePlan([MadeShard("shard", RECORDS[:2], [session])]))
+        return state, rows(state)
+
+    (state, [near, far]), (before, [plain, same]) = shown(0.05), shown(0.0)
+    assert near[PROFILER_FLOOR] == "0.050000" and far == same | {PROFILER_FLOOR: ""}
+    changed = {name for name in plain if near[name] != plain[name]}
+    assert changed == {STACK_INTERVAL[0], SESSION_INTERVAL[0]}
+    for low in changed:
+        assert float(near[low]) == pytest.approx(float(plain[low]) - 0.05, abs=1e-5)
+    # No session narrows it: it is no reason to measure the case again.
+    assert reaches(state) == reaches(before)
 
 
 def test_a_row_without_a_duration_has_no_interval() -> None:

@@ -150,4 +150,4 @@ def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(m
     [known] = known_intervals(shown(), PATH).values()
     assert known is not None and known.sessions == 1
     with pytest.raises(DamagedObject, match="rows with intervals are wanted"):
-        known_intervals(shown(**{STACK_INTERVAL[0]: "0"}), PATH)
+        known_intervals(shown(**{STACK_INTERVAL[1]: "0"}), PATH)

@@ -10,6 +10,7 @@ from collector.measurement import Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.sentinels import Mark, Sentinel
 from collector.record import CaseRecord, as_ran
+from collector.replay.events import IDLE_OPERATOR
 from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
 from collector.replay.op_summary import SummaryRow, write_summary
 from collector.replay.results import collect
@@ -38,16 +39,26 @@ SPEC = SessionSpec(
 def collected(tmp_path):
     """(nanoseconds of each repeat) -> the measurements that a session of them gives."""
 
-    def collect_of(*durations_ns, spec=SPEC, doubt="", core="AI_CORE", watch=(), counted=()):
+    def collect_of(
+        *durations_ns,
+        spec=SPEC,
+        doubt="",
+        core="AI_CORE",
+        watch=(),
+        counted=(),
+        idle=(),
+        name="x",
+    ):
         cells = {**PRODUCT.cells, ACCELERATOR_CORE: core}
         marks = [{"Input Shapes": ",".join(map(str, Sentinel(m, 0).shape))} for m in Mark][:2]
         rows = [
+            *idle,
             ("OpmeterSentinel", marks[0], 1000),
             *((PRODUCT.kernel_type, cells, ns) for ns in durations_ns),
             ("OpmeterSentinel", marks[1], 1000),
         ]
         summary = [
-            SummaryRow("x", kernel, cells, at, ns)
+            SummaryRow(name, kernel, cells, at, ns)
             for at, (kernel, cells, ns) in enumerate(rows, 10**12)
         ]
         write_summary(summary, tmp_path / "slice.csv")
@@ -88,6 +99,21 @@ def test_what_a_device_can_do_is_ok(measured):
     fine = measured(500_000, 510_000, 505_000)
     assert fine.outcome is Outcome.OK and fine.is_good
     assert fine.timing.mean_us == pytest.approx(505.0)
+
+
+def test_what_the_profiler_records_of_nothing_is_on_record(collected):
+    idle = [(IDLE_OPERATOR, {}, 50 + at % 3) for at in range(32)]
+    (one,) = collected(500_000, 510_000, 505_000, idle=idle)
+    assert one.profiler_floor_us == 0.05
+    (two,) = collected(500_000, 510_000, 505_000, idle=idle, name="aten::mul and 2 more")
+    assert two.profiler_floor_us == 0.15  # each of three operators has its own
+    (unknown,) = collected(500_000, 510_000, 505_000, idle=idle[:9])
+    assert unknown.profiler_floor_us == 0.0
+    marks = [({"Input Shapes": "3,7,3,1,1"}, 900 + at) for at in range(20)]
+    on_a_gpu = replace(SPEC, backend="cuda")
+    rows = [("OpmeterSentinel", *mark) for mark in marks]
+    (kernel,) = collected(500_000, 510_000, 505_000, idle=rows, spec=on_a_gpu)
+    assert kernel.profiler_floor_us == pytest.approx(0.902, abs=0.001)
 
 
 def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
