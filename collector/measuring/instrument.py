@@ -11,6 +11,7 @@ from typing import Protocol
 
 from collector.errors import HostFault
 from collector.host.npus import chip_to_itself
+from collector.machine_peaks import MachinePeaks
 from collector.manifest import Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers
@@ -46,7 +47,8 @@ class Instrument(Protocol):
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """What all sessions of a run are told alike. No case counts as hung before `least_limit_s`.
-    Sessions of at least `canaries_from_s`, by forecast, have canaries."""
+    Sessions of at least `canaries_from_s`, by forecast, have canaries. `peaks` are those of this
+    machine, where it knows them."""
 
     backend: str
     stack: Stack
@@ -55,6 +57,7 @@ class SessionSettings:
     device: int = 0
     least_limit_s: float = _LEAST_LIMIT_S
     canaries_from_s: float = CANARIES_FROM_S
+    peaks: MachinePeaks | None = None
 
 
 class ReplayInstrument:
@@ -190,6 +193,7 @@ class ReplayInstrument:
             limits=settings.limits,
             stack=settings.stack,
             aic_metrics=group,
+            peaks=settings.peaks,
         )
 
     def _limit_s(self, predicted_s: float) -> float:

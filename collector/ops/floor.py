@@ -5,15 +5,17 @@ honest number is refused: declared work may exceed what a launch really does (a 
 once for many rows), and clocks may exceed those that peaks are published for. Bytes are taken to
 come from a cache, which is faster than memory, up to the size of the largest caches.
 
-It is a function of the case and the stack alone, so that a worker and a merge agree.
+It is a function of the case and the stack alone, so that all merges agree. On a cpu, of which no
+peaks are published, a worker may know what its own machine reaches, and refuses more by that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
 from collector.case import Case
 from collector.errors import CaseRejected, OpmeterError
+from collector.machine_peaks import MachinePeaks
 from collector.ops.peaks import DevicePeaks, described_peaks
 from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
@@ -61,8 +63,9 @@ _ANY_DEVICE = _Ceiling(
 )
 
 
-def floor_us(case: Case, stack: Stack | None) -> float:
-    """Microseconds below which no launch of a case can be on a stack's device (None: on any).
+def floor_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
+    """Microseconds below which no launch of a case can be on a stack's device (None: on any), or on
+    the machine of that stack that has these peaks.
 
     Of an operator that is not declared, or whose declaration refuses the case, nothing is known
     but that it was launched.
@@ -74,7 +77,7 @@ def floor_us(case: Case, stack: Stack | None) -> float:
         op.check(case, "npu")  # which has every layout that the others have
     except CaseRejected:
         return _least_us(stack)
-    return _floor_us(op, case, stack)
+    return _floor_us(op, case, stack, peaks)
 
 
 def most_floor_us(case: Case, stack: Stack | None) -> float:
@@ -89,9 +92,11 @@ def most_floor_us(case: Case, stack: Stack | None) -> float:
         return inf
 
 
-def _floor_us(op: OpSpec, case: Case, stack: Stack | None) -> float:
+def _floor_us(
+    op: OpSpec, case: Case, stack: Stack | None, peaks: MachinePeaks | None = None
+) -> float:
     """That of a case which its declaration takes."""
-    ceiling = _ceiling(stack)
+    ceiling = _ceiling(stack, peaks)
     moved = op.traffic(case)
     ideal_s = max(
         op.flops(case) / _flops_per_s(case, ceiling),
@@ -120,13 +125,14 @@ def _flops_per_s(case: Case, ceiling: _Ceiling) -> float:
 
 
 @cache
-def _ceiling(stack: Stack | None) -> _Ceiling:
+def _ceiling(stack: Stack | None, peaks: MachinePeaks | None = None) -> _Ceiling:
     if stack is None:
         return _ANY_DEVICE
     if stack.device.startswith("CPU_"):
-        return _cpu_ceiling(dict(stack.details))
-    peaks = described_peaks(stack.device)
-    return _ANY_DEVICE if peaks is None else _device_ceiling(peaks)
+        ceiling = _cpu_ceiling(dict(stack.details))
+        return ceiling if peaks is None else _machine_ceiling(ceiling, peaks)
+    published = described_peaks(stack.device)
+    return _ANY_DEVICE if published is None else _device_ceiling(published)
 
 
 def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
@@ -139,6 +145,15 @@ def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
         other_flops_per_s=_PACKED * fastest,
         cache_bytes_per_s=_CACHE_OVER_MEMORY * peaks.bytes_per_s,
         memory_bytes_per_s=peaks.bytes_per_s,
+    )
+
+
+def _machine_ceiling(ceiling: _Ceiling, peaks: MachinePeaks) -> _Ceiling:
+    """Eight bits and what is no number are as fast as any such cpu's: nobody measured them."""
+    return replace(
+        ceiling,
+        float_flops_per_s=max(peaks.float32_flops_per_s, peaks.bfloat16_flops_per_s),
+        cache_bytes_per_s=peaks.cache_bytes_per_s,
     )
 
 

@@ -23,11 +23,12 @@ def no_duration(duration_us: float, limit_us: float) -> str:
     return ""
 
 
-def implausible(mean_us: float, *, floor_us: float, limit_us: float) -> str:
+def implausible(mean_us: float, *, floor_us: float, limit_us: float, floor_by: str = "") -> str:
     """Why no device takes so long, or so short, for a case; empty where one may. It is decided by
-    fixed numbers alone, so that whoever asks again gets the same answer."""
+    fixed numbers alone, so that whoever asks again gets the same answer; `floor_by` is what the
+    floor follows from, where that is known to one machine."""
     if mean_us < floor_us:
-        return f"{mean_us:.6g} us is below the physical floor of {floor_us:.6g} us"
+        return f"{mean_us:.6g} us is below the physical floor of {floor_us:.6g} us{floor_by}"
     return no_duration(mean_us, limit_us)
 
 

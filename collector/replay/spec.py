@@ -8,6 +8,7 @@ from typing import Any
 
 from collector.canonical import readable_json
 from collector.errors import BadInput
+from collector.machine_peaks import MachinePeaks, peaks_as_json
 from collector.plan import Limits, MeasureSettings
 from collector.record import CaseRecord, read_table, write_table
 from collector.stack import Stack
@@ -36,7 +37,7 @@ class SessionSpec:
     `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
     number of cores that torch uses on a cpu, 0 for all of them; `stack` is what the results are
     for: another device is refused. `aic_metrics` is the group of counters that msprof takes on an
-    NPU.
+    NPU. `peaks` are what durations are held against beside what is known of any such device.
     """
 
     backend: str  # cpu | cuda | npu
@@ -49,6 +50,7 @@ class SessionSpec:
     catalog: str = DEFAULT_CATALOG
     stack: Stack | None = None
     aic_metrics: str = "PipeUtilization"
+    peaks: MachinePeaks | None = None
 
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:
@@ -63,6 +65,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
         "catalog": spec.catalog,
         "stack": spec.stack.as_json() if spec.stack else None,
         "aic_metrics": spec.aic_metrics,
+        "peaks": peaks_as_json(spec.peaks) if spec.peaks else None,
         **{name: [getattr(case, name) for case in spec.cases] for name in _OF_CASES},
     }
     (directory / _CASES).write_bytes(write_table(case.record for case in spec.cases))
@@ -93,4 +96,9 @@ def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
         catalog=value["catalog"],
         stack=Stack.from_json(value["stack"]) if value["stack"] else None,
         aic_metrics=value["aic_metrics"],
+        peaks=_peaks(value["peaks"]) if value["peaks"] else None,
     )
+
+
+def _peaks(value: Mapping[str, Any]) -> MachinePeaks:
+    return MachinePeaks(**{**value, "stack": Stack.from_json(value["stack"])})

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 
 from collector.errors import BadInput
+from collector.host.peaks_file import kept_peaks
 from collector.host.stack import device_locks
 from collector.measurement import Outcome
 from collector.measuring.batches import Batches
@@ -76,7 +77,13 @@ def microbench_by_replay(
 def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSettings:
     """Without canaries: a tree has no place for what they tell."""
     return SessionSettings(
-        backend, stack, measure, _LIMITS, least_limit_s=_LIMITS.case_s, canaries_from_s=inf
+        backend,
+        stack,
+        measure,
+        _LIMITS,
+        least_limit_s=_LIMITS.case_s,
+        canaries_from_s=inf,
+        peaks=kept_peaks(stack),
     )
 
 

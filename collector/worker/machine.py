@@ -9,6 +9,7 @@ from typing import Protocol
 
 from collector.comm.gang import StartRanks
 from collector.host.disk import free_bytes
+from collector.host.peaks_file import kept_peaks
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
     Instrument,
@@ -84,7 +85,14 @@ class ThisMachine:
         stop: threading.Event,
         on_progress: OnProgress,
     ) -> Instrument:
-        settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits, device)
+        settings = SessionSettings(
+            plan.backend,
+            plan.stack,
+            plan.measure,
+            plan.limits,
+            device,
+            peaks=kept_peaks(plan.stack),
+        )
         return ReplayInstrument(settings, scratch, stop, on_progress)
 
     def gang(

@@ -48,6 +48,7 @@ def selftest_verb(
     from jobs.selftest.checks import run_checks
     from jobs.selftest.identity import proved
     from jobs.selftest.kept import keep
+    from jobs.selftest.peaks import keep_peaks, measured_peaks
 
     if backend not in BACKENDS:
         raise BadInput(f"{backend!r}: {', '.join(BACKENDS)} is wanted")
@@ -62,11 +63,14 @@ def selftest_verb(
         bench = SessionBench(backend, stack, device, kit)
         checks = print_checks(run_checks(bench, only=tuple(only or ()), profile=profile), _WIDTH)
         seen = proved(bench.done) if backend == "npu" else []
-        write_archive(report, kit, checks, backend, stack, seen)
+        peaks = measured_peaks(bench.done, stack, at)
+        write_archive(report, kit, checks, backend, stack, seen, peaks)
         is_real = all(session.runtime is Runtime.REAL for session in bench.done)
     if root and seen and is_real:
         key = keep(open_store(root), Verified(stack, tuple(seen), at))
         say(f"{counted(len(seen), 'kernel')} proved: {key}")
+    if peaks:
+        say(keep_peaks(peaks))
     failed = sum(not check.ok for check in checks)
     say(f"{counted(len(checks), 'check')}, {failed} failed; report: {report}")
     return int(failed > 0)

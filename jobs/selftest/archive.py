@@ -9,6 +9,7 @@ from pathlib import Path
 
 from collector import __version__
 from collector.canonical import readable_json
+from collector.machine_peaks import MachinePeaks, peaks_as_json
 from collector.ops.verified_list import with_proved
 from collector.stack import Stack
 from collector.store.atomic import write_whole
@@ -31,6 +32,7 @@ def write_archive(
     backend: str,
     stack: Stack,
     proved: Sequence[str],
+    peaks: MachinePeaks | None = None,
 ) -> None:
     """Write the report, whole or not at all."""
     verdicts = {
@@ -39,6 +41,7 @@ def write_archive(
         "stack": stack.as_json(),
         "checks": [asdict(check) for check in checks],
         "proved": list(proved),
+        "peaks": peaks_as_json(peaks) if peaks else None,
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -11,6 +11,7 @@ from jobs.selftest.attribution import check_attribution, check_failures
 from jobs.selftest.bench import Bench
 from jobs.selftest.identity import check_layouts, check_operators, check_outputs
 from jobs.selftest.own_rows import check_profile
+from jobs.selftest.peaks import check_peaks
 from jobs.selftest.recording import check_long, check_marks, check_parser, check_profiler
 from jobs.selftest.surroundings import check_environment, check_libraries
 from jobs.selftest.timing import check_cache, check_lengths, check_physics, check_sessions
@@ -31,6 +32,7 @@ CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
         "layouts": check_layouts,
         "outputs": check_outputs,
         "physics": check_physics,
+        "peaks": check_peaks,
         "cache": check_cache,
         "lengths": check_lengths,
         "sessions": check_sessions,
@@ -39,6 +41,7 @@ CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
 )
 # What a cpu or a gpu has no like of: msprof, task ids, formats, libraries of CANN.
 OF_NPUS = frozenset({"libraries", "parser", "long", "layouts"})
+_OF_CPUS = frozenset({"peaks"})  # those of other devices are published
 
 
 def run_checks(
@@ -53,6 +56,8 @@ def run_checks(
 def _verdict(bench: Bench, name: str, profile: Path | None) -> Check:
     if name in OF_NPUS and bench.backend != "npu":
         return Check(name, True, f"{bench.backend} has nothing like it", skipped=True)
+    if name in _OF_CPUS and bench.backend != "cpu":
+        return Check(name, True, f"those of {bench.backend} are published", skipped=True)
     check = partial(check_profile, profile=profile) if name == _PROFILE else CHECKS[name]
     try:
         return check(bench)

@@ -7,6 +7,7 @@ import pytest
 
 from collector.canonical import sha256_hex
 from collector.errors import BadInput
+from collector.machine_peaks import MachinePeaks
 from collector.measurement import DeviceState, Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.disturbed import Lap, Watch
@@ -22,6 +23,7 @@ from collector.replay.memory import (
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec, read_spec, write_spec
 from collector.replay.supervisor import Ending, SessionReport
+from collector.stack import Stack
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
 
 pytestmark = pytest.mark.fast
@@ -161,6 +163,10 @@ def test_a_specification_comes_back_from_its_files(tmp_path):
     spec = replace(spec, cases=with_canaries(spec.cases, "npu", 60.0))
     write_spec(spec, tmp_path)
     assert read_spec(tmp_path) == spec
+    stack = Stack("CPU_x_2t", "2.13.0", details=(("threads", "2"),))
+    told = replace(spec, stack=stack, peaks=MachinePeaks(stack, 4e11, 1e12, 3e11, 4e10, "now"))
+    write_spec(told, tmp_path)
+    assert read_spec(tmp_path) == told
 
 
 def test_a_directory_without_a_specification_is_named(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector.canonical import sha256_hex
+from collector.machine_peaks import MachinePeaks
 from collector.measurement import Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.sentinels import Mark, Sentinel
@@ -125,6 +126,21 @@ def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
 
 def test_the_floor_is_that_of_the_stack(measured):
     assert measured(100_000, 100_000, 100_000).outcome is Outcome.IMPLAUSIBLE
+
+
+def test_what_a_machine_is_known_to_reach_refuses_more_there(measured):
+    cpu = Stack("CPU_x_2t", "2.13", details=(("flags", "avx512f"), ("threads", "2")))
+    peaks = MachinePeaks(cpu, 4e11, 1e12, 3e11, 4e10, "now")
+    spec = replace(SPEC, stack=cpu)
+    # 2 * 4096^3 operations: half of what they take at 1e12 a second.
+    assert measured(*[59_000_000] * 3, spec=spec).outcome is Outcome.OK
+    refused = measured(*[60_000_000] * 3, spec=replace(spec, peaks=peaks))
+    assert refused.outcome is Outcome.IMPLAUSIBLE
+    assert refused.reason == (
+        "60000 us is below the physical floor of 68719.5 us, by the peaks that `opmeter selftest` "
+        "measured here"
+    )
+    assert measured(*[70_000_000] * 3, spec=replace(spec, peaks=peaks)).outcome is Outcome.OK
 
 
 def test_any_device_may_be_faster_than_a_known_one(measured):

@@ -1,0 +1,42 @@
+"""The file in which this machine keeps what its processor was seen to reach, one a device. It is
+the user's own: nobody else may say what his numbers are held against."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from collector.errors import BadInput
+from collector.machine_peaks import MachinePeaks, peaks_from_bytes
+from collector.stack import Stack
+
+logger = logging.getLogger(__name__)
+
+_VARIABLE = "OPMETER_PEAKS"
+_CACHE = "XDG_CACHE_HOME"
+_ANEW = "`opmeter selftest cpu` measures them anew; until then the peaks of any such cpu stand"
+
+
+def path_of_peaks(stack: Stack, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the peaks of a device are kept: OPMETER_PEAKS, or a folder of the user's cache."""
+    cache = Path(environment.get(_CACHE) or os.path.expanduser("~/.cache"))
+    folder = Path(environment.get(_VARIABLE) or cache / "opmeter" / "peaks")
+    return folder / f"{stack.device}.json"
+
+
+def kept_peaks(stack: Stack, path: Path | None = None) -> MachinePeaks | None:
+    """The peaks of this machine with a stack. None, with a line in the log, where the file is
+    damaged or of another stack; without one where there is none."""
+    path = path or path_of_peaks(stack)
+    try:
+        peaks = peaks_from_bytes(path.read_bytes(), key=str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (BadInput, OSError) as error:
+        logger.warning("%s; %s", error, _ANEW)
+        return None
+    if peaks.stack != stack:
+        others = peaks.stack.differs_in(stack)
+        logger.warning("%s: measured with another %s; %s", path, others, _ANEW)
+        return None
+    return peaks

@@ -1,0 +1,107 @@
+"""What this machine's processor reaches at best, measured as everything else is: products for its
+arithmetic, copies of what its caches hold and of what they do not."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from collector.errors import OpmeterError
+from collector.host.peaks_file import kept_peaks, path_of_peaks
+from collector.machine_peaks import MachinePeaks, peaks_to_bytes
+from collector.measurement import Measurement
+from collector.ops.references import reference_record
+from collector.ops.registry import find
+from collector.record import CaseRecord
+from collector.stack import Stack
+from collector.store.atomic import write_whole
+from jobs.doctor.machine import Check
+from jobs.selftest.bench import Bench, Session, Wanted
+from jobs.selftest.recording import unmeasured
+
+_NAME = "peaks"
+_REPEATS = 20
+_PRODUCTS = (1024, 2048)
+# Rows of 4 KiB that are read, and as many written: 256 KiB to 4 MiB, and 256 MiB.
+_IN_CACHES, _IN_MEMORY = (64, 128, 256, 512, 1024), 65536
+
+
+def product(n: int, dtype: str) -> CaseRecord:
+    return reference_record("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}", dtype)
+
+
+def copy(rows: int) -> CaseRecord:
+    return reference_record("Abs", f"{rows},1024", f"{rows},1024", "FLOAT")
+
+
+# What tells each rate of `MachinePeaks`.
+Cases = Mapping[str, tuple[CaseRecord, ...]]
+CASES: Cases = MappingProxyType(
+    {
+        "float32_flops_per_s": tuple(product(n, "FLOAT") for n in _PRODUCTS),
+        "bfloat16_flops_per_s": tuple(product(n, "DT_BF16") for n in _PRODUCTS),
+        "cache_bytes_per_s": tuple(map(copy, _IN_CACHES)),
+        "memory_bytes_per_s": (copy(_IN_MEMORY),),
+    }
+)
+
+
+def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
+    """What the processor reaches; where something else had its cores, nobody knows."""
+    records = tuple(record for alike in cases.values() for record in alike)
+    session = bench.session(Wanted(_NAME, records, repeats=_REPEATS))
+    if fault := unmeasured(session, len(records)):
+        return Check(_NAME, False, fault, "the report holds the log of its session")
+    peaks = peaks_of(bench.stack, session.answers, "", cases)
+    if peaks is None:
+        words = "something else had the cores: close other programs, --only peaks"
+        return Check(_NAME, True, words, skipped=True)
+    return Check(
+        _NAME,
+        True,
+        f"{peaks.float32_flops_per_s / 1e9:,.0f} GFLOP/s in FLOAT, "
+        f"{peaks.bfloat16_flops_per_s / 1e9:,.0f} in BF16; "
+        f"{peaks.cache_bytes_per_s / 1e9:,.0f} GB/s from caches, "
+        f"{peaks.memory_bytes_per_s / 1e9:,.0f} from memory",
+    )
+
+
+def measured_peaks(done: Iterable[Session], stack: Stack, at: str) -> MachinePeaks | None:
+    """What the check measured; None where it did not run, or had not the cores to itself."""
+    ours = (session for session in done if session.folder.name == _NAME)
+    return next((peaks_of(stack, session.answers, at) for session in ours), None)
+
+
+def peaks_of(
+    stack: Stack, answers: Iterable[Measurement], at: str, cases: Cases = CASES
+) -> MachinePeaks | None:
+    """The best rate of each kind, of launches that nothing disturbed; None where one has none."""
+    fastest_us = {
+        m.case_id: m.timing.min_us
+        for m in answers
+        if m.timing and m.is_good and (m.disturbance is None or m.disturbance.is_clean)
+    }
+    rates = {
+        name: max((_rate(record, fastest_us) for record in alike), default=0.0)
+        for name, alike in cases.items()
+    }
+    return MachinePeaks(stack=stack, at=at, **rates) if all(rates.values()) else None
+
+
+def keep_peaks(peaks: MachinePeaks) -> str:
+    """Keep the better of these and of those that are kept; a line that says where, or why not."""
+    path = path_of_peaks(peaks.stack)
+    earlier = kept_peaks(peaks.stack)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))
+    except (OSError, OpmeterError) as error:
+        return f"peaks are not kept: {path}: {error}; OPMETER_PEAKS names another folder"
+    return f"peaks, which durations here are held against: {path}"
+
+
+def _rate(record: CaseRecord, fastest_us: Mapping[str, float]) -> float:
+    """Operations or bytes a second, as the floor of a case counts them; 0 where nobody knows."""
+    op, us = find(record.kernel_type), fastest_us.get(record.case_id)
+    if op is None or us is None:
+        return 0.0
+    is_product = record.kernel_type == "MatMulV2"
+    return (op.flops(record.case) if is_product else op.traffic(record.case)) / us * 1e6

@@ -1,0 +1,100 @@
+"""What a machine's processor reaches: how it is measured, and the life of its file."""
+
+import pytest
+
+from collector.host.peaks_file import kept_peaks, path_of_peaks
+from collector.host.stack import local_stack
+from collector.machine_peaks import MachinePeaks, peaks_to_bytes
+from collector.measurement import Disturbance, Measurement, Outcome, Timing
+from collector.stack import Stack
+from jobs.selftest.bench import SessionBench
+from jobs.selftest.peaks import CASES, check_peaks, copy, keep_peaks, peaks_of, product
+from tests.unit.collector.replay.replay_cases import PROVENANCE
+
+STACK = Stack("CPU_x_2t", "2.13.0+cpu", details=(("flags", "avx2"), ("threads", "2")))
+QUIET, BUSY = Disturbance(20, 20), Disturbance(20, 2, 0.4)
+SMALL = {
+    "float32_flops_per_s": (product(64, "FLOAT"), product(128, "FLOAT")),
+    "bfloat16_flops_per_s": (product(64, "DT_BF16"),),
+    "cache_bytes_per_s": (copy(64),),
+    "memory_bytes_per_s": (copy(256),),
+}
+
+
+def peaks(rate=1e12, stack=STACK):
+    return MachinePeaks(stack, rate, rate, rate, rate, "now")
+
+
+def answer(record, us, disturbance=QUIET):
+    timing = Timing(us, us, us, us, us, us, us, 0.0)
+    more = {"timing": timing, "disturbance": disturbance}
+    return Measurement(record.case_id, record.kernel_type, Outcome.OK, "", PROVENANCE, **more)
+
+
+def answers(us, **more):
+    return [answer(record, us, **more) for alike in CASES.values() for record in alike]
+
+
+@pytest.mark.fast
+def test_of_each_kind_the_fastest_launch_tells_and_a_disturbed_one_tells_nothing():
+    told = peaks_of(STACK, answers(1e4), "now")
+    assert told.float32_flops_per_s == told.bfloat16_flops_per_s == 2 * 2048**3 / 1e-2
+    assert told.cache_bytes_per_s == 8 * 2**20 / 1e-2
+    assert told.memory_bytes_per_s == 512 * 2**20 / 1e-2
+    assert peaks_of(STACK, answers(1e4, disturbance=BUSY), "now") is None
+    mixed = answers(1e4)
+    mixed[1] = answer(CASES["float32_flops_per_s"][1], 1.0, BUSY)
+    assert peaks_of(STACK, mixed, "now").float32_flops_per_s == 2 * 1024**3 / 1e-2
+
+
+@pytest.mark.fast
+def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "peaks"))
+    assert kept_peaks(STACK) is None
+    assert "which durations here are held against" in keep_peaks(peaks(2e12))
+    assert keep_peaks(peaks(1e12)).endswith(str(path_of_peaks(STACK)))
+    assert kept_peaks(STACK) == peaks(2e12)
+    assert kept_peaks(Stack("CPU_y_4t", "2.13.0+cpu")) is None
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (b"{", "the peaks of a machine is wanted, and this is no JSON"),
+        (peaks_to_bytes(peaks()).replace(b"1000000000000.0", b"-1.0", 1), "which is no rate"),
+        (peaks_to_bytes(peaks()).replace(b"cache_bytes", b"caches"), "cache_bytes_per_s"),
+        (peaks_to_bytes(peaks(stack=Stack("CPU_x_2t", "2.12.0"))), "another details, torch"),
+    ],
+)
+def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
+    tmp_path, monkeypatch, caplog, kept, said
+):
+    monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
+    path_of_peaks(STACK).write_bytes(kept)
+    assert kept_peaks(STACK) is None
+    [line] = caplog.messages
+    assert said in line and "`opmeter selftest cpu` measures them anew" in line
+    keep_peaks(peaks())
+    assert kept_peaks(STACK) == peaks()
+
+
+@pytest.mark.fast
+def test_where_nothing_can_be_kept_one_line_says_so(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "file" / "peaks"))
+    assert keep_peaks(peaks()).startswith("peaks are not kept: ")
+
+
+@pytest.mark.torch
+def test_a_cpu_tells_what_it_reaches_unless_something_else_has_it(tmp_path):
+    bench = SessionBench("cpu", local_stack("cpu"), 0, tmp_path)
+    told = check_peaks(bench, SMALL)
+    assert told.ok, told.found
+    [session] = bench.done
+    undisturbed = peaks_of(bench.stack, session.answers, "now", SMALL)
+    assert told.skipped == (undisturbed is None)
+    if undisturbed is not None:
+        assert "GFLOP/s in FLOAT" in told.found
+        # Far below what any such cpu may do, and above what none is as slow as.
+        assert 1e7 < undisturbed.float32_flops_per_s < 1e14
