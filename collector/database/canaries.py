@@ -2,10 +2,13 @@
 
 Which ones those are follows from the set of measurements alone, so that merges stay commutative; it
 is asked again at every view. A session may become doubtful, or cease to be, when more of its stack
-is measured. Its measurements stay as they are: what shows of them bears a warning.
+is measured. Its measurements stay as they are: what shows of them bears a warning, and nothing
+shows of one that is so far off that no sound device gets there.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +16,8 @@ import pyarrow.compute as pc
 from collector.canonical import canonical_json
 from collector.database.row_sets import identities
 from collector.database.state import TEXT, State, Version
-from collector.quality.canaries import DRIFTED
+from collector.measurement import Outcome
+from collector.quality.canaries import DRIFTED, WITHHELD
 from collector.quality.canary_history import SessionFactor, SessionReadings, session_factors
 from collector.quality.variance_prior import prior_of
 from collector.row import canaries_of, list_of
@@ -24,7 +28,16 @@ _TOLD = (*SESSION, *DEVICE, "cache", "canaries")
 CANARY_COLUMNS = (*_TOLD, "started_at", "version_path", "stack_id")
 _ODD = "canaries: "
 
-Doubts = Mapping[str, str]  # session, as `identities` tells it by SESSION -> what is odd about it
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What is odd about a session, and whether what it measured is withheld for that."""
+
+    fault: str
+    is_withheld: bool
+
+
+Doubts = Mapping[str, Doubt]  # by session, as `identities` tells it by SESSION
 
 
 def session_canaries(state: State, path: str) -> list[SessionFactor]:
@@ -55,27 +68,55 @@ def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
 
 def doubts_of(sessions: Sequence[SessionFactor]) -> Doubts:
     """The sessions that differ from the history of their stack."""
-    return {one.of.session: one.fault for one in sessions if one.fault}
+    return {one.of.session: Doubt(one.fault, one.is_beyond_band) for one in sessions if one.fault}
 
 
 def with_doubts(rows: pa.Table, doubts: Doubts) -> pa.Table:
-    """The rows of measurements; those with a number of a doubtful session bear one warning more."""
-    if not doubts:
+    """The rows of measurements. Those with a number of a doubtful session bear one warning more, or
+    have the outcome `implausible` where that is withheld, with the reason."""
+    warned = {session: one.fault for session, one in doubts.items() if not one.is_withheld}
+    withheld = {session: one.fault for session, one in doubts.items() if one.is_withheld}
+    return _withheld(_warned(rows, warned), withheld)
+
+
+def _warned(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
+    if not faults:
         return rows
-    at = pc.index_in(identities(rows, SESSION), value_set=pa.array(doubts, TEXT))
-    is_doubtful = pc.and_(pc.is_valid(at), pc.not_equal(rows["mean_us"], "").combine_chunks())
-    faults = list(doubts.values())
+    at, is_doubtful = _of_sessions(rows, faults, pc.not_equal(rows["mean_us"], ""))
+    words = list(faults.values())
     warned = [
-        canonical_json([*list_of("warnings", told), f"{_ODD}{faults[place]}"]).decode()
+        canonical_json([*list_of("warnings", told), f"{_ODD}{words[place]}"]).decode()
         for told, place in zip(
             rows["warnings"].filter(is_doubtful).to_pylist(),
             at.filter(is_doubtful).to_pylist(),
             strict=True,
         )
     ]
-    warnings = rows["warnings"].combine_chunks()
-    column = pc.replace_with_mask(warnings, is_doubtful, pa.array(warned, TEXT))
-    return rows.set_column(rows.column_names.index("warnings"), "warnings", column)
+    return _replaced(rows, "warnings", is_doubtful, warned)
+
+
+def _withheld(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
+    if not faults:
+        return rows
+    is_number = pc.and_(
+        pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], "")
+    )
+    at, is_off = _of_sessions(rows, faults, is_number)
+    words = [f"{WITHHELD}{fault}" for fault in faults.values()]
+    reasons = [words[place] for place in at.filter(is_off).to_pylist()]
+    rows = _replaced(rows, "outcome", is_off, [Outcome.IMPLAUSIBLE.value] * len(reasons))
+    return _replaced(rows, "reason", is_off, reasons)
+
+
+def _of_sessions(rows: pa.Table, sessions: Mapping[str, str], which: Any) -> tuple[Any, Any]:
+    """The place of each row's session among those, and which of the rows have one."""
+    at = pc.index_in(identities(rows, SESSION), value_set=pa.array(sessions, TEXT))
+    return at, pc.and_(pc.is_valid(at), which.combine_chunks())
+
+
+def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Sequence[str]) -> pa.Table:
+    column = pc.replace_with_mask(rows[name].combine_chunks(), chosen, pa.array(texts, TEXT))
+    return rows.set_column(rows.column_names.index(name), name, column)
 
 
 def is_doubted(warnings: str) -> bool:
@@ -84,6 +125,11 @@ def is_doubted(warnings: str) -> bool:
     return bool(warnings) and any(
         told.startswith((_ODD, DRIFTED)) for told in list_of("warnings", warnings)
     )
+
+
+def is_withheld(outcome: str, reason: str) -> bool:
+    """Whether a measurement with this answer is of a session that is too far off to show."""
+    return outcome == Outcome.IMPLAUSIBLE and reason.startswith(WITHHELD)
 
 
 def _sessions(rows: pa.Table) -> list[SessionReadings]:

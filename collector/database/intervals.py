@@ -142,7 +142,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     doubts = doubts_of(told.canaries)
     model = (
-        tuple(sorted(doubts)),
+        tuple(sorted((session, doubt.is_withheld) for session, doubt in doubts.items())),
         variance.learnt,
         tuple(variance.degrees.tolist()),
         variance.is_of_prior,

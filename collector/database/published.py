@@ -37,7 +37,7 @@ from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
 _KEPT = (
-    *("case", "outcome", "mean_us", "good", "warm", "clean"),
+    *("case", "outcome", "reason", "mean_us", "good", "warm", "clean"),
     *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
 )
 
@@ -76,7 +76,7 @@ class Published:
         best: list[pa.Table] = []
         for key in self.manifest.measurements:
             found = list(best)
-            for rows in _batches(self.store, key, ANSWERING):
+            for rows in _batches(self.store, key, (*ANSWERING, "reason")):
                 asked = with_doubts(rows.filter(pc.is_in(rows["case"], value_set=cases)), doubts)
                 found.append(best_of(asked, version, version_path, cache=cache).select(_KEPT))
             best = [best_of_cases(pa.concat_tables(found))] if found else []

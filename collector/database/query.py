@@ -17,6 +17,7 @@ from collector.database.canaries import (
     Doubts,
     doubts_of,
     is_doubted,
+    is_withheld,
     session_canaries,
     with_doubts,
 )
@@ -41,7 +42,7 @@ _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measureme
 @dataclass(frozen=True, slots=True)
 class Answered:
     """How a case is answered. `mean_us` is None where nothing good was measured; `is_doubted` where
-    all that is good is of sessions that their canaries make doubtful."""
+    all that is good is of sessions that their canaries make doubtful, or is withheld for them."""
 
     outcome: Outcome
     is_good: bool
@@ -68,7 +69,7 @@ def judged_rows(
 ) -> pa.Table:
     """All measurements; those on a curve of that version directory that is held back (`faults`,
     where that is known) have the outcome `implausible`, whatever it was, and those of sessions
-    whose canaries are odd (`doubts`, the same) have a warning."""
+    whose canaries are odd (`doubts`, the same) have a warning, or that outcome too."""
     if doubts is None:
         doubts = doubts_of(session_canaries(state, version_path))
     if faults is None:
@@ -143,16 +144,16 @@ def answers(state: State, version_path: str, *, cache: str | None = None) -> dic
 
 def answers_of(best: pa.Table) -> dict[str, Answered]:
     """The answers that the best rows are, by case id."""
-    names = ("case", "outcome", "good", "mean_us", "warnings")
+    names = ("case", "outcome", "reason", "good", "mean_us", "warnings")
     columns = (best[name].to_pylist() for name in names)
     return {
         case: Answered(
             Outcome(outcome),
             good,
             float(mean_us) if good else None,
-            good and is_doubted(warnings),
+            is_doubted(warnings) if good else is_withheld(outcome, reason),
         )
-        for case, outcome, good, mean_us, warnings in zip(*columns, strict=True)
+        for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }
 
 

@@ -16,6 +16,7 @@ _FALSE_ALARMS = 0.005
 # Repeats within a place may agree by chance, or by the ticks of a coarse clock.
 _LEAST_DEVIATION = 0.002
 DRIFTED = "the session drifted: "
+WITHHELD = "canary band: "  # before the fault of a session of which nothing shows
 
 
 def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
@@ -24,9 +25,15 @@ def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
     Two places differ if what a canary took there does, or what all of them did on average, beyond
     what repeats scatter, and what places may differ by anyway: as much as two sessions of that kind
     of device."""
+    worst = worst_change(readings, prior)
+    return f"{DRIFTED}{worst}" if worst else ""
+
+
+def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "Change | None":
+    """The largest change within a session that no chance explains; None where there is none."""
     changes = list(_changes(readings))
     far = [change for change in changes if change.is_beyond(prior, len(changes))]
-    return f"{DRIFTED}{max(far, key=lambda change: abs(change.size))}" if far else ""
+    return max(far, key=lambda change: abs(change.size), default=None)
 
 
 def is_drifted(measurement: Measurement) -> bool:
@@ -41,7 +48,7 @@ def is_doubted(measurement: Measurement) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
     """The same canaries at two places of a session; `variances` are those of one repeat of each,
     relative, with so many degrees of freedom."""
 
@@ -74,7 +81,7 @@ class _Change:
         )
 
 
-def _changes(readings: Sequence[CanaryReading]) -> Iterator[_Change]:
+def _changes(readings: Sequence[CanaryReading]) -> Iterator[Change]:
     """What there is to compare between any two places: each canary, and all of both."""
     by_case: dict[str, dict[str, CanaryReading]] = {}
     for reading in readings:
@@ -83,7 +90,7 @@ def _changes(readings: Sequence[CanaryReading]) -> Iterator[_Change]:
     for one, other in combinations(dict.fromkeys(r.place for r in readings), 2):
         cases = [case for case, told in by_case.items() if one in told and other in told]
         for group in [[case] for case in cases] + ([cases] if len(cases) > 1 else []):
-            yield _Change(
+            yield Change(
                 [by_case[case][one] for case in group],
                 [by_case[case][other] for case in group],
                 [known[case][0] for case in group],

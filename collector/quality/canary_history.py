@@ -12,11 +12,13 @@ from math import exp, log, sqrt
 import numpy as np
 
 from collector.measurement import CanaryReading
+from collector.quality.canaries import worst_change
 from collector.quality.evidence import Floats
 from collector.quality.student import student_factor
 from collector.quality.variance_prior import VariancePrior
 
 LEAST_SESSIONS = 6  # of a canary, for any of them to be odd
+LEAST_FOR_BAND = 3  # of a canary, for any to be far off: of two nobody knows which one is
 _FALSE_ALARMS = 0.002  # of the sessions in which nothing changed
 _MAD_TO_SIGMA = 1.4826
 _FAR = 3.0  # robust deviations, beyond which a session tells nothing of the others
@@ -55,11 +57,13 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class SessionFactor:
-    """One session against the history; `fault` says what is odd about it, empty where nothing."""
+    """One session against the history; `fault` says what is odd about it, empty where nothing.
+    It `is_beyond_band` where that is more than any sound session of its kind of device shows."""
 
     of: SessionReadings
     factor: Factor
     fault: str
+    is_beyond_band: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def session_factors(
     sessions: Sequence[SessionReadings], prior: VariancePrior
 ) -> list[SessionFactor]:
     """Every session of a stack that has canaries, in the order given; none is odd where there are
-    too few to tell."""
+    too few to tell, but for one that did not stay within the band itself."""
     found: dict[str, SessionFactor] = {}
     for cache in {one.cache for one in sessions}:
         own = [one for one in sessions if one.cache == cache and one.readings]
@@ -101,9 +105,10 @@ def session_factors(
             reach = student_factor(average.degrees) * sqrt(
                 error**2 + average.scale**2 / len(average.sizes)
             )
-            fault = _shift(one, series) or _noise(one, usual, len(own))
             factor = Factor.of_log(average.sizes[one.session], reach)
-            found[one.session] = SessionFactor(one, factor, fault)
+            beyond = _beyond_band(one, series, prior)
+            fault = beyond or _shift(one, series) or _noise(one, usual, len(own))
+            found[one.session] = SessionFactor(one, factor, fault, bool(beyond))
     return [found[one.session] for one in sessions if one.session in found]
 
 
@@ -176,15 +181,30 @@ def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
     return sqrt(variance), own + _PRIOR_DEGREES
 
 
-def _shift(one: SessionReadings, series: Sequence[_Series]) -> str:
-    """What of a session lies farther from the others than chance takes it."""
+def _beyond_band(one: SessionReadings, series: Sequence[_Series], prior: VariancePrior) -> str:
+    """What of a session lies farther from the others, or from its own beginning, than any sound
+    device of its kind gets."""
+    band = log(prior.canary_band)
+    change = worst_change(one.readings, prior)
+    own = str(change) if change is not None and abs(change.size) > band else ""
+    return _shift(one, series, LEAST_FOR_BAND, band) or own
+
+
+def _shift(
+    one: SessionReadings,
+    series: Sequence[_Series],
+    sessions: int = LEAST_SESSIONS,
+    least: float = 0.0,
+) -> str:
+    """What of a session lies farther from the others than chance takes it, and than `least`, where
+    so many sessions tell."""
     far = []
     for told in series:
         size = told.sizes.get(one.session)
-        if size is None or len(told.sizes) < LEAST_SESSIONS:
+        if size is None or len(told.sizes) < sessions:
             continue
         limit = student_factor(told.degrees, share=1 - _FALSE_ALARMS / len(series)) * told.scale
-        if abs(size) > limit:
+        if abs(size) > max(limit, least):
             far.append((abs(size), told.name, exp(size)))
     if not far:
         return ""

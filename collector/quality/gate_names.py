@@ -14,6 +14,7 @@ _REFUSALS = (
     ("less than its cores worked", "cores at work"),
     ("another unit than us", "unit"),
     ("host time:", "host time"),
+    ("canary band:", "canary band"),
 )
 _OUTCOMES = {
     Outcome.GATED: "outputs",

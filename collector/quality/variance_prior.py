@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Any
 
 import yaml
@@ -20,7 +21,8 @@ class VariancePrior:
     session times `ratio`, times the factor of the kernel's family. `repeat_spread` is the relative
     standard deviation of single repeats where a stack does not tell, `device_spread` that between
     devices. Deviations are distributed as Student's t with `tail_degrees`. All of it weighs as much
-    as `weight` cases that were measured twice."""
+    as `weight` cases that were measured twice. No sound session's canaries take more than
+    `canary_band` times as long as another's, or as at another place of it."""
 
     ratio: float
     tail_degrees: float
@@ -28,6 +30,7 @@ class VariancePrior:
     device_spread: float
     weight: float
     families: Mapping[str, float] = field(default_factory=dict)
+    canary_band: float = inf
 
     def ratio_of(self, family: str) -> float:
         return self.ratio * self.families.get(family, 1.0)

@@ -187,21 +187,36 @@ def plan_of(made: MadePlan) -> Plan:
 
 
 def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> None:
-    """Write parts, manifest and commit, in the order in which a worker does."""
+    """Write what is made up of a shard's cases."""
     kernels = {record.case_id: record.case.kernel_type for record in shard.records}
-    entries, final = [], {}
+    asked = {record.case_id: record for record in shard.records}
+    sessions = []
     for number, session in enumerate(shard.sessions):
         measurements = [
             measurement_of(made, plan, shard.name, number, case, kernels.get(case, "Add"), tried)
             for case, tried in session.items()
         ]
-        final.update({m.case_id: m.measurement_id for m in measurements})
-        asked = {record.case_id: record for record in shard.records}
         measurements += [
             filed_of(made, plan, shard.name, number, asked[case], tried)
             for case, tried in session.items()
             if tried.ran and case in asked
         ]
+        sessions.append(measurements)
+    commit_sessions(store, made, plan, shard, sessions)
+
+
+def commit_sessions(
+    store: Store,
+    made: MadePlan,
+    plan: Plan,
+    shard: MadeShard,
+    sessions: Sequence[Sequence[Measurement]],
+) -> None:
+    """Write parts, manifest and commit, in the order in which a worker does. The last measurement
+    of each case is final."""
+    entries, final = [], dict[str, str]()
+    for number, measurements in enumerate(sessions):
+        final |= {m.case_id: m.measurement_id for m in measurements if not m.is_filed}
         key = keys.part(made.campaign, shard.name, made.attempt, number)
         raw = _raw(store, made, shard.name, number)
         entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), raw, NO_USAGE))

@@ -56,7 +56,12 @@ def plan(number: int, factor: float = 1.0) -> MadePlan:
     return MadePlan([shard], number=number, stack=NPU, node=f"node-{number}")
 
 
-PLANS = [plan(number, 1.08 if number == SLOW else 1.0) for number in range(1, SLOW + 1)]
+def plans(factor: float = 1.08) -> list[MadePlan]:
+    return [plan(number, factor if number == SLOW else 1.0) for number in range(1, SLOW + 1)]
+
+
+PLANS = plans()
+BEYOND = 1.5  # what no sound device takes
 
 
 def state_of(*plans: MadePlan) -> State:
@@ -83,9 +88,35 @@ def test_a_measurement_of_a_usual_session_shows_before_one_of_a_slow_device():
 def test_where_there_is_no_other_it_shows_with_the_warning():
     alone = replace(PLANS[-1], shards=[_of_another_case(PLANS[-1])])
     best = best_rows(state_of(*PLANS[:-1], alone), NPU.version_path)
+    assert best["good"].to_pylist() == [True, True]
     warned = {row["warnings"]: row["good"] for row in best.to_pylist()}
     assert warned.pop("") and list(warned.values()) == [True]
     assert '["canaries: Add 4096' in next(iter(warned))
+
+
+def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
+    off = plans(BEYOND)
+    alone = replace(off[-1], shards=[_of_another_case(off[-1])])
+    state = state_of(*off[:-1], alone)
+    best = best_rows(state, NPU.version_path).to_pylist()
+    (held,) = [row for row in best if not row["good"]]
+    assert held["outcome"] == "implausible"
+    assert held["reason"].startswith("canary band: Add 4096") and "1.4" in held["reason"]
+    assert set(state.measurements["outcome"].to_pylist()) == {"ok"}
+    quality = quality_of(shown_version(state, NPU.version_path))
+    assert quality.refused == {"canary band": 1} and quality.durations == 1
+
+
+def test_a_number_that_is_withheld_gives_way_to_any_good_one():
+    assert shown(state_of(*plans(BEYOND))) == (f"shard-{SLOW - 1}", "")
+
+
+def test_more_sessions_of_its_kind_may_bring_it_back():
+    """Of a stack of which most are so slow, it is not the slow ones that are off."""
+    slow = [plan(number, BEYOND) for number in range(SLOW, 3 * SLOW)]
+    state = state_of(*plans(BEYOND)[:-1], *slow)
+    known = intervals_of(state)[NPU.version_path].of.values()
+    assert {one.mean_us for one in known} == {100.0 * BEYOND}
 
 
 def _of_another_case(made: MadePlan) -> MadeShard:
@@ -104,11 +135,12 @@ def test_a_slow_device_tells_nothing_of_the_mean():
     assert {one.mean_us for one in known} == {100.0}
 
 
-def test_no_order_of_merging_decides_and_every_version_verifies():
+@pytest.mark.parametrize("factor", [1.08, BEYOND])
+def test_no_order_of_merging_decides_and_every_version_verifies(factor):
     trees = []
     for order in (range(1, SLOW + 1), range(SLOW, 0, -1)):
         store = MemoryStore()
-        for one in PLANS:
+        for one in plans(factor):
             write_campaign(store, one)
         for number in order:
             merge_plans(store, [("made", number)], guard=CREATE, author="test")
@@ -118,11 +150,13 @@ def test_no_order_of_merging_decides_and_every_version_verifies():
     assert trees[0] == trees[1]
 
 
-def test_a_case_that_only_a_doubtful_session_measured_is_owed():
+@pytest.mark.parametrize("factor", [1.08, BEYOND])
+def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
     """By the whole state, and by who reads the head a file at a time."""
-    alone = replace(PLANS[-1], shards=[_of_another_case(PLANS[-1])])
-    store, plans = MemoryStore(), [*PLANS[:-1], alone]
-    for one in plans:
+    *others, slow = plans(factor)
+    alone = replace(slow, shards=[_of_another_case(slow)])
+    store = MemoryStore()
+    for one in (*others, alone):
         write_campaign(store, one)
         merge_plans(store, [one.name], guard=CREATE, author="test")
     head = find_head(store)

@@ -1,11 +1,14 @@
 """How fast sessions and devices were, against the history of their stack."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collector.measurement import CanaryReading
 from collector.plan import CANARY_PLACES
 from collector.quality.canary_history import (
+    LEAST_FOR_BAND,
     LEAST_SESSIONS,
     SessionReadings,
     device_factors,
@@ -70,8 +73,44 @@ def test_repeats_that_scatter_as_in_no_other_session_are_odd():
 
 
 def test_a_few_sessions_have_no_history():
-    few = [*USUAL[: LEAST_SESSIONS - 2], session(8, factor=1.5)]
+    few = [*USUAL[: LEAST_SESSIONS - 2], session(8, factor=1.2)]
     assert faults(*few) == {} and faults(session(0)) == faults() == {}
+
+
+def beyond_band(*sessions, prior=NPU):
+    return [one.of.session for one in session_factors(sessions, prior) if one.is_beyond_band]
+
+
+@pytest.mark.parametrize(
+    ("factor", "found"), [(1.2, []), (1.35, ["session 8"]), (0.7, ["session 8"])]
+)
+def test_beyond_the_band_is_what_no_sound_device_shows(factor, found):
+    odd = session(8, factor=factor)
+    assert beyond_band(*USUAL, odd) == found
+    assert list(faults(*USUAL, odd)) == ["session 8"]  # odd it is either way
+
+
+def test_two_sessions_that_agree_outvote_one_and_of_two_nobody_knows():
+    odd = session(8, factor=2)
+    assert beyond_band(*USUAL[: LEAST_FOR_BAND - 1], odd) == ["session 8"]
+    assert beyond_band(USUAL[0], odd) == []
+
+
+def test_the_band_of_a_cpu_is_wider():
+    cpu = prior_of("CPU_test_2t")
+    assert beyond_band(*USUAL, session(8, factor=2), prior=cpu) == []
+    assert beyond_band(*USUAL, session(8, factor=4), prior=cpu) == ["session 8"]
+
+
+@pytest.mark.parametrize(("slower", "found"), [(1.1, []), (1.4, ["session 0"])])
+def test_a_session_that_leaves_the_band_by_itself_needs_no_others(slower, found):
+    readings = tuple(
+        replace(one, mean_us=one.mean_us * (slower if one.place == CANARY_PLACES[-1] else 1))
+        for one in session(0).readings
+    )
+    tired = session(0, readings=readings)
+    assert beyond_band(tired) == found
+    assert [*faults(tired)] == found  # less is the warning that its measurements bear already
 
 
 def test_sessions_with_cold_caches_are_another_history():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collector.measurement import Disturbance, Outcome, Timing
-from collector.quality.canaries import DRIFTED
+from collector.quality.canaries import DRIFTED, WITHHELD
 from collector.quality.disturbed import doubt
 from collector.quality.gate_names import OTHER, doubt_of, gate_of
 from collector.quality.gates import doubts, implausible, outworked
@@ -29,6 +29,7 @@ def _ok(mean_us: float) -> str:
         (outworked(5, {"aiv_time(us)": 50}), "cores at work"),
         (HiddenWork(40, 60, 60, 0.0).fault, "host time"),
         (find_unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
+        (f"{WITHHELD}Add took 2.000 times as long", "canary band"),
         ("a release to come says so", OTHER),
     ],
 )
