@@ -4,7 +4,7 @@ Its JSON is canonical: the same inputs at the same head give the same bytes, and
 bytes is the plan's hash.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -94,7 +94,9 @@ class PlannedSource:
 class PlannedShard:
     """A shard and its forecast; its cases lie under the shard's key, in order, in a table of this
     hash. One of several `ranks` is a gang: all of them run at once, or none. One whose cases are
-    measured a second time says in which shards they stand for the first, `again_of`."""
+    measured a second time says in which shards they stand for the first, `again_of`; one of cases
+    that a doubtful session measured says where that was (`place_name`), and is `not_on` there if
+    another place will do."""
 
     shard_id: str
     cases: int
@@ -102,17 +104,24 @@ class PlannedShard:
     sha256: str
     ranks: int = 1
     again_of: tuple[str, ...] = ()
+    not_on: str = ""
 
     @property
     def is_gang(self) -> bool:
         return self.ranks > 1
+
+    @property
+    def not_on_node(self) -> str:
+        """The node of `not_on`; empty where any will do."""
+        return self.not_on.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Printed before anything starts. `floor_s` is the ideal wall time on the plan's devices;
     `repeats` of the cases stand in a second shard, which shows how far sessions differ; `narrowed`
-    ones are answered, and measured again for their intervals. Of surfaces that are learnt from some
+    ones are answered, and measured again for their intervals, `doubtful` ones since the canaries of
+    their session are odd. Of surfaces that are learnt from some
     of their cases, `left_out` are not planned, `unsure` of them not known to the tolerance; another
     round follows where `learning` cases are asked for, which is 0 in the last that is tried. Of the
     time that the sources' cases took, `compute_us`, a device of the plan can measure
@@ -126,6 +135,7 @@ class Forecast:
     floor_s: float
     repeats: int = 0
     narrowed: int = 0
+    doubtful: int = 0
     left_out: int = 0
     unsure: int = 0
     learning: int = 0
@@ -169,6 +179,16 @@ class Plan:
         """The shards that need several ranks at once."""
         return frozenset(shard.shard_id for shard in self.shards if shard.is_gang)
 
+    @cached_property
+    def kept_from(self) -> Mapping[str, str]:
+        """The shards that should run on another node than one, and which that is."""
+        return {s.shard_id: s.not_on_node for s in self.shards if s.not_on_node}
+
+    @property
+    def may_have_canaries(self) -> bool:
+        """Whether any of its sessions may be long enough to be held against others."""
+        return any(s.predicted_s >= CANARIES_FROM_S and not s.is_gang for s in self.shards)
+
     @property
     def repeats(self) -> tuple[PlannedShard, ...]:
         """The shards whose cases stand in another one too: the last, as many as the forecast says
@@ -190,6 +210,11 @@ def devices_for(ranks: int, backend: str) -> int:
     return 1 if backend == "cpu" else ranks
 
 
+def place_name(node: str, serial: str) -> str:
+    """A device of a node in a word; without a serial number the node's only one."""
+    return f"{node}/{serial}"
+
+
 def plan_to_json(plan: Plan) -> bytes:
     value = asdict(plan)
     value["stack"] = plan.stack.as_json()
@@ -197,9 +222,10 @@ def plan_to_json(plan: Plan) -> bytes:
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
-        if not shard["again_of"]:  # nor shards of repeats, nor that they said of what
-            del shard["again_of"]
-    rounds = ("repeats", "narrowed", "left_out", "unsure", "learning")
+        for name in ("again_of", "not_on"):  # nor shards of repeats, nor that they said of what
+            if not shard[name]:
+                del shard[name]
+    rounds = ("repeats", "narrowed", "doubtful", "left_out", "unsure", "learning")
     for name in (*rounds, "compute_us", "measurable_us", "unknown_us"):
         if not value["forecast"][name]:  # as before there were any
             del value["forecast"][name]

@@ -127,6 +127,11 @@ def is_doubted(warnings: str) -> bool:
     )
 
 
+def is_of_doubtful_session(outcome: str, reason: str, warnings: str) -> bool:
+    """Whether a measurement has a number, and its session's canaries are odd."""
+    return is_withheld(outcome, reason) or (outcome == Outcome.OK and is_doubted(warnings))
+
+
 def is_withheld(outcome: str, reason: str) -> bool:
     """Whether a measurement with this answer is of a session that is too far off to show."""
     return outcome == Outcome.IMPLAUSIBLE and reason.startswith(WITHHELD)

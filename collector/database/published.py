@@ -20,22 +20,32 @@ from collector.database.canaries import (
     canary_rows,
     doubts_of,
     factors_of,
+    is_of_doubtful_session,
     with_doubts,
 )
 from collector.database.commits import Commit
 from collector.database.measurement_rows import with_later_columns
 from collector.database.plans import MergedPlan
-from collector.database.query import ANSWERING, Answered, answers_of, best_of, best_of_cases
+from collector.database.query import (
+    ANSWERING,
+    Answered,
+    answers_of,
+    best_of,
+    best_of_cases,
+    of_stack,
+)
 from collector.database.sealed import read_sealed
 from collector.database.snapshot import read_manifest
 from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import TEXT, Version, shows
 from collector.errors import DamagedObject
+from collector.plan import place_name
 from collector.row import LATER_COLUMNS
 from collector.stack import Stack
 from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
+_PLACE = ("node", "device_serial")
 _KEPT = (
     *("case", "outcome", "reason", "mean_us", "good", "warm", "clean"),
     *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
@@ -81,6 +91,27 @@ class Published:
                 found.append(best_of(asked, version, version_path, cache=cache).select(_KEPT))
             best = [best_of_cases(pa.concat_tables(found))] if found else []
         return answers_of(best[0]) if best else {}
+
+    def doubted_once(
+        self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
+    ) -> dict[str, str]:
+        """Where the number of each wanted case was measured that is answered by a doubtful session
+        (`answers`), by the name of the place; without those that two such sessions measured."""
+        answers = self.answers(version_path, wanted, cache=cache)
+        doubted = pa.array([case for case, found in answers.items() if found.is_doubted], TEXT)
+        if self.manifest is None or not len(doubted):
+            return {}
+        version = self.versions[version_path]
+        doubts = self._doubts(version, version_path, self.manifest.measurements)
+        places: dict[str, list[str]] = {}
+        for key in self.manifest.measurements:
+            for rows in _batches(self.store, key, (*ANSWERING, "reason", *_PLACE)):
+                rows = with_doubts(rows.filter(pc.is_in(rows["case"], value_set=doubted)), doubts)
+                for row in of_stack(rows, version, version_path, cache=cache).to_pylist():
+                    if is_of_doubtful_session(row["outcome"], row["reason"], row["warnings"]):
+                        place = place_name(row["node"], row["device_serial"])
+                        places.setdefault(row["case"], []).append(place)
+        return {case: found[0] for case, found in places.items() if len(found) == 1}
 
     def _doubts(self, version: Version, version_path: str, files: Iterable[str]) -> Doubts:
         """The sessions of a version directory that their canaries make doubtful."""

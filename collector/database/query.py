@@ -16,8 +16,7 @@ from collector.database.canaries import (
     SESSION,
     Doubts,
     doubts_of,
-    is_doubted,
-    is_withheld,
+    is_of_doubtful_session,
     session_canaries,
     with_doubts,
 )
@@ -94,8 +93,7 @@ def best_of(
     Only final measurements of the version's stack compete; with `cache` only those of that state
     of the caches, without it those of the case alone.
     """
-    rows = rows.filter(_is_of_shown_stack(rows, version, version_path))
-    rows = rows.filter(pc.equal(rows["cache"], cache)) if cache else isolated(rows)
+    rows = _in_state(rows.filter(_competes(rows, version, version_path)), cache)
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     rows = rows.append_column("clean", pc.equal(rows["warnings"], ""))
@@ -105,6 +103,18 @@ def best_of(
     return best_of_cases(rows)
 
 
+def of_stack(
+    rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
+) -> pa.Table:
+    """Those of the stack that a version directory shows, final or not; with `cache` of that state
+    of the caches, without it of the case alone."""
+    return _in_state(rows.filter(_is_of_stack(rows, version, version_path)), cache)
+
+
+def _in_state(rows: pa.Table, cache: str | None) -> pa.Table:
+    return rows.filter(pc.equal(rows["cache"], cache)) if cache else isolated(rows)
+
+
 def isolated(rows: pa.Table) -> pa.Table:
     """Those without other launches before each repeat."""
     return rows.filter(pc.not_equal(rows["cache"], CONTEXT))
@@ -112,17 +122,18 @@ def isolated(rows: pa.Table) -> pa.Table:
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
     """The good ones among the measurements that compete to show in a version directory."""
-    competes = _is_of_shown_stack(rows, version, version_path)
-    return rows.filter(pc.and_(competes, _is_good(rows)))
+    return rows.filter(pc.and_(_competes(rows, version, version_path), _is_good(rows)))
 
 
-def _is_of_shown_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
+def _competes(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
     """Which are final measurements of the stack that a version directory shows."""
-    found = rows["final"]
-    wanted = {"version_path": version_path, "stack_id": version.shown_stack.stack_id}
-    for name, value in wanted.items():
-        found = pc.and_(found, pc.equal(rows[name], value))
-    return found
+    return pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
+
+
+def _is_of_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
+    """Which are measurements of the stack that a version directory shows."""
+    is_there = pc.equal(rows["version_path"], version_path)
+    return pc.and_(is_there, pc.equal(rows["stack_id"], version.shown_stack.stack_id))
 
 
 def _is_good(rows: pa.Table) -> pa.ChunkedArray:
@@ -151,7 +162,7 @@ def answers_of(best: pa.Table) -> dict[str, Answered]:
             Outcome(outcome),
             good,
             float(mean_us) if good else None,
-            is_doubted(warnings) if good else is_withheld(outcome, reason),
+            is_of_doubtful_session(outcome, reason, warnings),
         )
         for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }

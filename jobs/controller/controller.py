@@ -213,4 +213,5 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Mem
         made_of=made_of(site, applied.deployment),
         launched=launched_by(applied.object),
         wide=wide_gangs(known.plan, site),
+        is_last=known.is_last,
     )

@@ -62,13 +62,14 @@ class PlanFinder:
         if self._rounds.is_making(*about):
             return None
         found = self._rounds.take(*about)
-        if found is None or self._is_outdated(found[0]):
+        if found is None or self._is_outdated(*found):
             found = self._intended()
         return self._written(*found) if found is not None else None
 
-    def _is_outdated(self, made: Advanced) -> bool:
+    def _is_outdated(self, made: Advanced, planned: PlannedRound | None) -> bool:
         """Whether a plan of that number has come since: another led while a round was made."""
-        return made.plan.number in plan_numbers(self._store, made.plan.campaign)
+        numbers = plan_numbers(self._store, made.plan.campaign)
+        return planned is not None and made.plan.number in numbers
 
     def _intended(self) -> Intended | None:
         """The newest plan, or the next one where there is none, not yet written."""
@@ -105,7 +106,8 @@ class PlanFinder:
                 return None
             write(self._store, situation, planned)
         others = (p for p in situation.plans if p.stack.stack_id == plan.stack.stack_id)
-        known = KnownPlan(plan, tuple(p for p in others if p.number != plan.number))
+        late = tuple(p for p in others if p.number != plan.number)
+        known = KnownPlan(plan, late, advanced.is_finished)
         if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
             memory.forget_plan()
             announce(self._cluster, applied.object, memory, "Planned", advanced.news)

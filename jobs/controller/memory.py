@@ -22,10 +22,12 @@ _LONGEST_S = 60.0
 @dataclass(frozen=True, slots=True)
 class KnownPlan:
     """The plan in hand. `others` are the campaign's other plans of the same stack: what comes late
-    of them is merged with this one."""
+    of them is merged with this one. It `is_last` where all of it was published when somebody asked
+    what comes next, and nothing does."""
 
     plan: Plan
     others: tuple[Plan, ...] = ()
+    is_last: bool = False
 
     @property
     def plan_hash(self) -> str:

@@ -79,7 +79,8 @@ class Merge:
 @dataclass(frozen=True, slots=True)
 class Replan:
     """Ask again which plan is the campaign's: what these shards have committed is damaged, and
-    their cases are measured anew; or none is, and the next round of surfaces is due."""
+    their cases are measured anew; or none is, and the next round of surfaces is due, or one for
+    what doubtful sessions measured may be."""
 
     shards: tuple[str, ...] = ()
 

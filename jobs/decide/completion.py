@@ -53,8 +53,8 @@ def _merged(
     desired: Desired, observed: Observed, left: Sequence[str], *, may_go_on: bool
 ) -> Iterator[Announce | Finish | Replan]:
     """What to do once all that can be published is: measure damaged shards anew, while that may
-    help, go on to the next round where surfaces are learnt, or say that the campaign is
-    finished."""
+    help, go on to the next round where surfaces are learnt or sessions may be doubtful, or say that
+    the campaign is finished."""
     for shard, reason in observed.damaged:
         yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
     if left:
@@ -64,8 +64,11 @@ def _merged(
     if observed.damaged and may_mend(desired.plan):
         yield Replan(tuple(shard for shard, _ in observed.damaged))
     elif not any(job.component == WORKER for job in observed.jobs) and not _leaving(observed):
-        # What is damaged for good ends it: no round follows on what cannot be published.
-        goes_on = desired.plan.forecast.learning and not observed.damaged
+        # What is damaged for good ends it: no round follows on what cannot be published. What its
+        # sessions' canaries tell stands in the database: who plans looks there, once.
+        plan = desired.plan
+        asks = plan.may_have_canaries and not desired.is_last
+        goes_on = (plan.forecast.learning or asks) and not observed.damaged
         yield Replan() if goes_on else Finish()
 
 

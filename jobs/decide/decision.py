@@ -11,6 +11,7 @@ from collector.counting import counted
 from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
 from jobs.decide.completion import ending
 from jobs.decide.desired import Desired
+from jobs.decide.elsewhere import is_shut_out, same_node
 from jobs.decide.failed_shards import judge
 from jobs.decide.image_refusal import refusal
 from jobs.decide.job_scaling import Claim, scaling
@@ -120,6 +121,7 @@ class _Round:
             yield from self._refusal.warnings()
         yield from self._verdict.warnings()
         yield from gangs_without_room(self._desired, self._observed, self._open(), self._unfit)
+        yield from same_node(self._desired, self._observed, self._todo(), self._unfit)
         for job in self._live:
             if refused := refused_by_store(job, self._observed.pods_of(job)):
                 nodes = ", ".join(sorted({pod.node for pod in refused}))
@@ -226,9 +228,14 @@ class _Round:
         """Whether a gang waits for a pod that is lost: nobody takes its place in that Job."""
         return job.gang and any(name == job.name for name, _ in self._lost)
 
+    def _is_shut_out(self, job: JobView) -> bool:
+        """Whether a Job waits for nodes that are not there any more."""
+        wave = self._observed.by_hash[job.wave]
+        return is_shut_out(self._desired, self._observed, job, wave)
+
     def _to_await(self, job: JobView) -> list[int]:
         """The indexes of a live Job whose shards go to no other wave."""
-        if self._is_broken(job):
+        if self._is_broken(job) or self._is_shut_out(job):
             return []
         found = list(self._remaining[job.name].open_indexes)
         if not self._is_retired(job):
@@ -243,7 +250,8 @@ class _Round:
 
     def _retired(self) -> Iterator[Action]:
         """Delete Jobs whose shards are committed, if they have ended or a pod of theirs is lost or
-        stuck; narrow, or delete, those that may use a quarantined node. Nothing is force-deleted.
+        stuck, and those that no node is left for; narrow, or delete, those that may use a
+        quarantined node. Nothing is force-deleted.
 
         A Job that ended well stays ten minutes while others work: deleting a thousand pods is as
         much work as making them. Example: one that ended 599 s ago stays, at 600 s it goes; once
@@ -260,6 +268,8 @@ class _Round:
                 yield Delete(job.name, "its shards are committed")
             elif not done and job.is_live and self._is_broken(job):
                 yield Delete(job.name, "a node of its gang is lost, and the others wait for it")
+            elif not done and job.is_live and self._is_shut_out(job):
+                yield Delete(job.name, "the other nodes that it waits for are gone, or not free")
             elif not done and job.is_live and self._is_retired(job):
                 kept = len(self._awaited[job.name])
                 if not kept or not (job.gang or is_others(job, self._desired)):

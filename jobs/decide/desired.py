@@ -21,6 +21,7 @@ class Desired:
     made_of: str = ""  # the hash of what workers' pods are made of now: image, store and site
     launched: str = ""  # a token of whoever launched the campaign last
     wide: Mapping[str, int] = field(default_factory=dict)  # gang -> how many pods it takes at once
+    is_last: bool = False  # it is known that no plan follows behind it
 
     @property
     def plan_hash(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collector.counting import counted
 from jobs.decide.actions import Announce, Delete, Launch
 from jobs.decide.desired import Desired
+from jobs.decide.elsewhere import alike
 from jobs.decide.observed import JobView, Observed
 from jobs.decide.wave_choice import gang_wave, half_made, may_begin, next_gang, wave_of
 from jobs.objects.waves import QUEUED_S, Wave, cut_for_queue, index_s, parallelism
@@ -70,10 +71,11 @@ def queued_launches(
         if begun is not None and _fits(begun, observed, left, width, takes_s):
             wave = begun
         else:
+            next_ones, away = alike(desired, observed, left, avoid)
             indexes = cut_for_queue(
-                left, desired.per_index, width, desired.workers, takes_s, desired.plan.gangs
+                next_ones, desired.per_index, width, desired.workers, takes_s, desired.plan.gangs
             )
-            wave = wave_of(desired, indexes, serial, avoid)
+            wave = wave_of(desired, indexes, serial, away)
             serial += 1
         yield Launch(wave, width)
         begun = None

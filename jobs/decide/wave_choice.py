@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jobs.decide.actions import Announce
 from jobs.decide.desired import Desired
+from jobs.decide.elsewhere import alike, lacks_others
 from jobs.decide.observed import JobView, Observed
 from jobs.objects.waves import Wave, cut
 
@@ -38,8 +39,9 @@ def next_wave(
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
+    single, away = alike(desired, observed, single, avoid)
     indexes = cut(single, desired.per_index, desired.workers, desired.plan.gangs)
-    return wave_of(desired, indexes, len(observed.waves), avoid)
+    return wave_of(desired, indexes, len(observed.waves), away)
 
 
 def next_gang(
@@ -161,9 +163,9 @@ def reserved(
 def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
     """Whether a wave that lacks its Job may still have it. It may be of another shape of pods than
     the site has now; that of a gang may have been deleted because a node of it was lost."""
-    alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
-    if not wave.is_gang or not alike:
-        return alike
+    are_alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
+    if not wave.is_gang or not are_alike:
+        return are_alike and not lacks_others(desired, observed, wave)
     remains = any(pod.job == wave.job_name for pod in observed.pods)
     (shard,) = wave.shards
     return not remains and _away_from(desired, observed, shard, avoid) <= set(wave.avoid)

@@ -21,7 +21,7 @@ from jobs.executor.local_run import LocalRun, ShardProgress
 from jobs.executor.view import View
 from jobs.planning.damage import Told
 from jobs.planning.plan_making import describe_forecast
-from jobs.planning.situation import Situation, survey
+from jobs.planning.situation import Situation, is_measured_again, survey
 from jobs.planning.stored_plans import committed_shards
 from jobs.publishing.due_merges import own_plans, publish
 from jobs.publishing.next_plan import advance
@@ -30,19 +30,22 @@ from jobs.publishing.next_plan import advance
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """How a run ended: the plan it was about, its shards that nobody has committed, what is damaged
-    of what was committed, and the head of the database afterwards."""
+    of what was committed, and the head of the database afterwards; `is_doubted` where sessions
+    whose canaries are odd measured some of it."""
 
     situation: Situation
     plan: Plan
     missing: int
     told: Told
     head: Commit | None
+    is_doubted: bool = False
 
     @property
     def goes_on(self) -> bool:
         """Whether another round follows by itself: all of this one is published, and surfaces are
-        not learnt yet."""
-        return not (self.missing or self.told.needed) and self.plan.forecast.learning > 0
+        not learnt yet, or what is doubted is measured again."""
+        follows = self.plan.forecast.learning > 0 or self.is_doubted
+        return not (self.missing or self.told.needed) and follows
 
 
 def run_campaign(
@@ -58,7 +61,8 @@ def run_campaign(
 
     `watched` is the same store, not waited for: pictures of the progress are read there. `guard` is
     asked for before anything is written, and not before the campaign's input is accepted. Where
-    surfaces are learnt, plan follows plan until they are known.
+    surfaces are learnt, plan follows plan until they are known, and what doubtful sessions measured
+    another plan measures again.
     """
     while True:
         result = _one_plan(campaign, store, watched, guard, options, view, stop)
@@ -99,7 +103,8 @@ def _one_plan(
     told = Told.of([*situation.stored.damaged, *merged.damaged], plan.number)
     for line in told.lines():
         say(line)
-    return RunResult(situation, plan, 0, told, merged.head)
+    doubted = is_measured_again(situation, plan, merged.head)
+    return RunResult(situation, plan, 0, told, merged.head, doubted)
 
 
 def _once(say: Callable[[str], None]) -> Callable[[str], None]:

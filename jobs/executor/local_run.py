@@ -27,7 +27,7 @@ from collector.worker.assignment import Assignment, abandon, keep_log
 from collector.worker.blame import exit_code
 from collector.worker.exit_codes import ExitCode
 from collector.worker.progress import read_progress
-from jobs.executor.shard_choice import Todo
+from jobs.executor.shard_choice import Todo, place_here
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,8 @@ class LocalRun:
     failure that may be the shard's own does not keep the other shards from being tried. `prefix`
     begins the names of attempts; `progress_s` lies between two pictures of its progress that a
     worker writes, and between two that are read: a thousand pods have one store. `start` begins a
-    worker by its command. `first_of` is told where the ranks of gangs are those of several pods.
+    worker by its command. `first_of` is told where the ranks of gangs are those of several pods;
+    `place_of` names the place that a device is.
     """
 
     store: Store
@@ -119,6 +120,7 @@ class LocalRun:
     progress_s: float = 2.0
     start: Callable[[Sequence[str], IO[bytes]], WorkerProcess] = start_worker
     first_of: FirstPod | None = None
+    place_of: Callable[[Plan, int], str] = place_here
 
     def measure(self, shards: Sequence[str]) -> None:
         """Have every shard committed, or return early once `stop` is set.
@@ -136,10 +138,12 @@ class LocalRun:
         self, shards: Sequence[str], devices: Sequence[int], failures: list[OpmeterError]
     ) -> None:
         """Have shards done on devices, each by the first that is free."""
-        todo = Todo(self.plan, shards)
+        if not any(one.not_on for one in self.plan.shards if one.shard_id in shards):
+            devices = devices[: len(shards)]  # else not any device will do
+        todo = Todo(self.plan, shards, devices, self.place_of)
         threads = [
             surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
-            for device in devices[: len(shards)]
+            for device in devices
         ]
         for thread in threads:
             while thread.is_alive():

@@ -3,12 +3,13 @@
 A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's.
 The newest such plan is continued until all of it is committed and merged. Everything else makes
 the next plan, and what older ones committed is merged before, so that no measurement is lost and
-none is made twice. What was committed and is damaged is measured anew by a plan of its own. Pure:
-the caller reads the store and acts.
+none is made twice. What was committed and is damaged is measured anew by a plan of its own, and so
+is, once, what only sessions measured whose canaries are odd. Pure: the caller reads the store and
+acts.
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from collector.plan import Plan, PlannedShard
@@ -16,6 +17,7 @@ from collector.plan import Plan, PlannedShard
 # A store that damages what is measured anew will damage it again: then people are asked.
 _MOST_MENDS = 3
 _MEND = re.compile(r"\d+m(\d+)")
+_SECOND = re.compile(r"\d+d")  # the round of what doubtful sessions measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,26 @@ class Continue:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubted:
+    """What only doubtful sessions measured once a plan was done: its cases, each with the place
+    that measured it."""
+
+    plan: Plan
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NewPlan:
     """Merge these older plans, in order, then make the plan of this number. `round` sets its
     shards apart from earlier ones of the same cases; `mends` are the shards of `mended` whose cases
-    it measures anew, and nothing else."""
+    it measures anew, and nothing else; so it does with the cases of `doubted`, elsewhere."""
 
     number: int
     merge_first: tuple[int, ...]
     round: str = ""
     mended: Plan | None = None
     mends: tuple[str, ...] = ()
+    doubted: Doubted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,27 @@ def next_step(
     stuck = unread or any(state.unmerged or state.broken for state in plans)
     round_ = str(number) if again or retry_failed or stuck or anew else ""
     return NewPlan(number, unmerged, round_)
+
+
+def may_measure_again(plans: Sequence[Plan], inputs_hash: str) -> bool:
+    """Whether what the sessions of the campaign's newest plan measured may be measured again
+    without anybody asking for it, where their canaries are odd: once behind what was asked for."""
+    own = sorted((p for p in plans if p.inputs_hash == inputs_hash), key=lambda plan: plan.number)
+    asked = [plan for plan in own if not _mends(plan)]
+    if not asked or _SECOND.fullmatch(asked[-1].round):
+        return False
+    return any(plan.may_have_canaries for plan in own if plan.number >= asked[-1].number)
+
+
+def second_look(finished: Finished, places: Mapping[str, str], last: int) -> NewPlan | Finished:
+    """What comes behind a plan that is done, where doubtful sessions alone have measured cases at
+    these places; `last` is the greatest number that is taken."""
+    if not places or finished.broken:
+        return finished
+    number = last + 1
+    return NewPlan(
+        number, finished.others, f"{number}d", doubted=Doubted(finished.plan, dict(places))
+    )
 
 
 def round_before(plans: Sequence[Plan], inputs_hash: str) -> Plan | None:

@@ -35,11 +35,19 @@ from jobs.planning.candidates import (
     still_missing,
 )
 from jobs.planning.density import Spared, spared
+from jobs.planning.elsewhere import within_their_time
 from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.precision import worth_their_time
 from jobs.planning.repeats import repeated_shards
-from jobs.planning.shard_cutting import GANG_COST, CutShard, cut_repeats, cut_shards, rounded
+from jobs.planning.shard_cutting import (
+    GANG_COST,
+    CutShard,
+    cut_elsewhere,
+    cut_repeats,
+    cut_shards,
+    rounded,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,9 @@ class PlanRequest:
     last durations, and under `missing-only` what is left out; under `precision` how well they are
     known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
     no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
-    where what was measured of them is damaged. `before` is what the campaign's last round foresaw,
-    where there was one of these inputs."""
+    where what was measured of them is damaged, or doubted: then `places` says where that was, and
+    as many are measured elsewhere as a part of the last round's time pays for. `before` is what the
+    campaign's last round foresaw, where there was one of these inputs."""
 
     campaign: Campaign
     number: int
@@ -62,6 +71,7 @@ class PlanRequest:
     retry_failed: bool
     again: bool = False
     owed: frozenset[str] | None = None
+    places: Mapping[str, str] | None = None
     before: Forecast | None = None
 
 
@@ -87,7 +97,14 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = _narrowed(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
-    shards = cut_shards(priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash)
+    if request.places is None:
+        shards = cut_shards(
+            priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash
+        )
+    else:
+        again = within_their_time(priced, request.places, _again_s(request), campaign.shards, cost)
+        priced = [item for _, items in again for item in items]
+        shards = cut_elsewhere(again, campaign.shards, cost, answers_hash)
     once_s = _device_s(shards, campaign.backend)
     repeated = _repeated(missing, request, shards, cost.start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
@@ -103,6 +120,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
+        doubtful=0 if request.places is None else len(priced),
         left_out=left_out,
         unsure=min(left.unsure, left_out),
         learning=left.learning if _teaches(request, left.learning + left_out) else 0,
@@ -133,6 +151,11 @@ def _shares(
     others = refused_cases(rest, find, campaign.backend, campaign.devices, cache)
     sources = (source for source, _ in request.sources)
     return shares(candidates, [*refused, *others], sources)
+
+
+def _again_s(request: PlanRequest) -> float:
+    """The device time of a round for what was doubted."""
+    return AGAIN_SHARE * (request.before.device_s if request.before else 0.0)
 
 
 def _spared(candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator) -> Spared:
@@ -289,11 +312,17 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"cases      {forecast.cases:,} in {counted(len(plan.shards), 'shard')}; "
         f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are answered already"
         + (f"; {forecast.narrowed:,} of them are measured again" if forecast.narrowed else "")
+        + (
+            f"; {forecast.doubtful:,} of doubtful sessions are measured again"
+            if forecast.doubtful
+            else ""
+        )
         + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         *_density_lines(forecast),
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",
+        *([_again_line(plan)] if forecast.doubtful else []),
         *([_busy_line()] if plan.backend == "cpu" else []),
         # What a source could not give as cases stands behind its name.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
@@ -309,6 +338,12 @@ def _density_lines(forecast: Forecast) -> list[str]:
         f"density    {forecast.left_out:,} cases are left out, {forecast.unsure:,} of them not "
         f"known to the tolerance{more}"
     ]
+
+
+def _again_line(plan: Plan) -> str:
+    """Where what was doubted is measured again."""
+    where = "on another device, or node, if there is one"
+    return f"again      {where if plan.devices > 1 else 'on the same device: there is no other'}"
 
 
 def _busy_line() -> str:
@@ -360,7 +395,13 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
         forecast=forecast,
         shards=tuple(
             PlannedShard(
-                s.shard_id, s.cases, s.predicted_s, sha256_hex(s.table), s.ranks, s.again_of
+                s.shard_id,
+                s.cases,
+                s.predicted_s,
+                sha256_hex(s.table),
+                s.ranks,
+                s.again_of,
+                s.not_on,
             )
             for s in shards
         ),

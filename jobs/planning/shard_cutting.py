@@ -25,7 +25,8 @@ GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 class CutShard:
     """A shard, its table, and the ids of its cases. `start_s` is when its devices should come to
     it, if every forecast holds, and `lane` which device that should be. One that measures cases a
-    second time has the shards in which they stand for the first in `again_of`."""
+    second time has the shards in which they stand for the first in `again_of`, and one of what was
+    doubted the place that measured it."""
 
     shard_id: str
     table: bytes
@@ -36,6 +37,7 @@ class CutShard:
     case_ids: tuple[str, ...] = ()
     lane: int = 0
     again_of: tuple[str, ...] = ()
+    not_on: str = ""
 
 
 def cut_shards(
@@ -120,6 +122,24 @@ def cut_repeats(
         made = _shard(_in_order(shard), lasts_s, begin_s, again_hash, ranks)
         first = (one.shard_id for one in once if not set(made.case_ids).isdisjoint(one.case_ids))
         cut.append(replace(made, again_of=tuple(first)))
+    return cut
+
+
+def cut_elsewhere(
+    found: Sequence[tuple[str, Sequence[PricedCase]]],
+    settings: ShardSettings,
+    cost: SessionCost,
+    answers_hash: str,
+) -> list[CutShard]:
+    """The shards of cases that shall not be measured at a place again, those of each by themselves
+    and of about one session: whichever devices are free share them."""
+    cut = []
+    for place, items in found:
+        costs = [item.cost_s for item in items]
+        for dealt in longest_first(costs, ceil(fsum(costs) / settings.session_s)):
+            members = _in_order([items[at] for at in dealt])
+            lasts_s = _shard_s(members, settings.session_s, cost)
+            cut.append(replace(_shard(members, lasts_s, 0.0, answers_hash), not_on=place))
     return cut
 
 

@@ -1,7 +1,7 @@
 """From a campaign to the plan that is measured next: a new one, or the one to continue."""
 
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.collective_case import is_collective
@@ -26,8 +26,10 @@ from jobs.planning.lifecycle import (
     Finished,
     NewPlan,
     PlanState,
+    may_measure_again,
     next_step,
     round_before,
+    second_look,
 )
 from jobs.planning.plan_making import PlannedRound, PlanRequest, inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources
@@ -104,15 +106,43 @@ def choose_step(
     known that no merge can publish them."""
     held, broken = situation.held, frozenset(damaged)
     states = [PlanState(plan, situation.committed, held, broken) for plan in situation.plans]
-    return next_step(
+    inputs = _inputs_hash(situation)
+    step = next_step(
         states,
-        _inputs_hash(situation),
+        inputs,
         again=again,
         retry_failed=retry_failed,
         last=situation.stored.last,
         unread=bool(situation.stored.damaged),
         anew=situation.campaign.update == "precision",
     )
+    if isinstance(step, Finished) and may_measure_again(situation.plans, inputs):
+        return second_look(step, doubted_places(situation), situation.stored.last)
+    return step
+
+
+def doubted_places(situation: Situation) -> Mapping[str, str]:
+    """The campaign's cases that doubtful sessions alone have measured, each by one, and where."""
+    stack, campaign, published = situation.stack, situation.campaign, situation.published
+    if not published.shows(stack):
+        return {}
+    wanted = {
+        record.case_id
+        for source in situation.sources
+        for record in source.records
+        if campaign.operators is None or record.case.kernel_type in campaign.operators
+    }
+    return published.doubted_once(stack.version_path, wanted, cache=campaign.measure.cache)
+
+
+def is_measured_again(situation: Situation, plan: Plan, head: Commit | None) -> bool:
+    """Whether another plan follows behind this one, which is done and published in that head, for
+    what doubtful sessions measured."""
+    plans = [*(p for p in situation.plans if p.number != plan.number), plan]
+    if not may_measure_again(plans, plan.inputs_hash):
+        return False
+    published = Published.of(situation.published.store, head)
+    return bool(doubted_places(replace(situation, published=published)))
 
 
 def _inputs_hash(situation: Situation) -> str:
@@ -138,13 +168,17 @@ def next_round(
         retry_failed=retry_failed,
         again=again,
         owed=_owed(situation, step, answered),
+        places=step.doubted.places if step.doubted else None,
         before=before.forecast if before else None,
     )
     return make_plan(request, find=find)
 
 
 def _owed(situation: Situation, step: NewPlan, answered: Collection[str]) -> frozenset[str] | None:
-    """The cases that a plan is about which measures anew what was damaged; None for any other."""
+    """The cases that a plan is about which measures anew what was damaged, or doubted; None for any
+    other."""
+    if step.doubted is not None:
+        return frozenset(step.doubted.places)
     if step.mended is None:
         return None
     known = (record.case_id for source in situation.sources for record in source.records)

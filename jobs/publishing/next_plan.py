@@ -14,7 +14,7 @@ from collector.plan import Plan
 from collector.store.base import Store
 from jobs.campaign.run_options import RunOptions
 from jobs.planning.damage import Told
-from jobs.planning.lifecycle import Continue, Finished, NewPlan
+from jobs.planning.lifecycle import Continue, Doubted, Finished, NewPlan
 from jobs.planning.plan_making import PlannedRound
 from jobs.planning.situation import Situation, choose_step, next_round, survey, write
 from jobs.publishing.due_merges import publish, to_merge
@@ -80,6 +80,8 @@ def plan_in_hand(situation: Situation, step: Continue | NewPlan | Finished) -> i
     match step:
         case Continue(plan) | Finished(plan) | NewPlan(mended=Plan() as plan):
             return plan.number
+        case NewPlan(doubted=Doubted(plan)):
+            return plan.number
         case _:
             return situation.stored.newest
 
@@ -110,11 +112,17 @@ def intended(
             return Advanced(situation, plan, news, is_finished=True, broken=broken), None
         case Continue(plan):
             return Advanced(situation, plan, f"continuing plan {plan.number}"), None
-        case NewPlan(number, _, _, mended):
+        case NewPlan(number, _, _, mended, _, doubted):
             planned = next_round(
                 situation, step, again=options.again, retry_failed=options.retry_failed
             )
             news = f"plan {number}"
+            if doubted is not None and not planned.plan.shards:
+                news = f"plan {doubted.plan.number} is measured and merged"
+                news += "; what doubtful sessions measured takes too long to measure again"
+                return Advanced(situation, doubted.plan, news, is_finished=True), None
+            if doubted is not None:
+                news += f", for what doubtful sessions measured by plan {doubted.plan.number}"
             if mended is not None:
                 news += f", for what is damaged of plan {mended.number}"
             return Advanced(situation, planned.plan, news), planned

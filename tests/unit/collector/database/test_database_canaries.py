@@ -168,6 +168,22 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
     assert Published.of(store, head).answers(NPU.version_path, known) == known
 
 
+@pytest.mark.parametrize("factor", [1.08, BEYOND])
+def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(factor):
+    *others, slow = plans(factor)
+    alone = replace(slow, shards=[_of_another_case(slow)])
+    twice = replace(alone, number=SLOW + 1, node="node-x")
+    twice = replace(twice, shards=[replace(alone.shards[0], name="again")])
+    case = alone.shards[0].records[0].case_id
+    store, told = MemoryStore(), []
+    for one in (*others, alone, twice):
+        write_campaign(store, one)
+        merge_plans(store, [one.name], guard=CREATE, author="test")
+        published = Published.of(store, find_head(store))
+        told.append(published.doubted_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
+    assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])
+
+
 def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none():
     store = MemoryStore()
     write_campaign(store, PLANS[0])

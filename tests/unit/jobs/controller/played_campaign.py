@@ -73,10 +73,10 @@ class WatchedStore(MemoryStore):
 TOLD = "target: {device: CPU_test_2t, torch: 2.13.0+cpu}"
 
 
-def campaign_text(sha256, devices=4, target=TOLD, more="", target_s=0.01):
+def campaign_text(sha256, devices=4, target=TOLD, more="", target_s=0.01, session_s=1):
     return (
         f"campaign: small\nsources: [{{cases: {sha256}}}]\nbackend: cpu\ndevices: {devices}\n"
-        f"{target}\nshards: {{target_s: {target_s}, session_s: 1}}\n{more}"
+        f"{target}\nshards: {{target_s: {target_s}, session_s: {session_s}}}\n{more}"
     )
 
 

@@ -18,6 +18,7 @@ from jobs.decide.actions import (
     Launch,
     Merge,
     Remember,
+    Replan,
     Scale,
     Suspend,
 )
@@ -109,6 +110,8 @@ class PlayedCluster:
                 self.announced.append((reason, message))
             case Merge(key):
                 self.merged = key
+            case Replan():  # nothing follows
+                self.wanted = replace(self.wanted, is_last=True)
             case Finish():
                 self.finished = True
 

@@ -47,10 +47,44 @@ def test_of_repeats_of_several_devices_the_one_with_least_of_the_own_is_taken():
 
 
 def test_each_shard_is_given_once():
-    todo = Todo(with_repeats(AGAIN, 3), ["s0", "s1", "s2", "r0", "r1", "r2"])
+    todo = Todo(with_repeats(AGAIN, 3), ["s0", "s1", "s2", "r0", "r1", "r2"], [0, 1])
     given = [todo.take(at % 2) for at in range(8)]
     assert sorted(given[:6]) == ["r0", "r1", "r2", "s0", "s1", "s2"]
     assert given[6:] == [None, None]
+
+
+def kept_from(**places):
+    """A plan of shards that shall not run at these places again."""
+    (shard,) = shards_of(1.0)
+    return plan_of(tuple(replace(shard, shard_id=s, not_on=p) for s, p in places.items()))
+
+
+def place(plan, device):
+    return f"here/d{device}"
+
+
+def test_a_shard_of_what_was_doubted_waits_for_another_device():
+    todo = Todo(kept_from(a="here/d0", b="here/d1"), ["a", "b"], [0, 1], place)
+    assert [todo.take(0), todo.take(0), todo.take(1), todo.take(1)] == ["b", None, "a", None]
+
+
+def test_one_device_and_other_machines_take_what_comes():
+    alone = Todo(kept_from(a="here/d0"), ["a"], [0], place)
+    assert alone.take(0) == "a"
+    far = Todo(kept_from(a="there/d0"), ["a"], [0, 1], place)
+    assert far.take(0) == "a"
+
+
+def test_a_run_of_one_shard_begins_on_the_device_that_it_is_not_kept_from(tmp_path):
+    on = {}
+
+    def worker(assignment):
+        on[assignment.shard] = assignment.device
+        return 0, ""
+
+    run = told_run(MemoryStore(), tmp_path, worker)
+    replace(run, plan=kept_from(a="here/d0"), devices=[0, 1], place_of=place).measure(["a"])
+    assert on == {"a": 1}
 
 
 def elsewhere(devices, seed):
@@ -61,7 +95,9 @@ def elsewhere(devices, seed):
     again = {
         f"r{n}": tuple(f"s{at}" for at in range(n % devices, first, devices)) for n in range(6)
     }
-    todo = Todo(with_repeats(again, first), [*(f"s{n}" for n in range(first)), *again])
+    todo = Todo(
+        with_repeats(again, first), [*(f"s{n}" for n in range(first)), *again], range(devices)
+    )
     on, free = {}, [(0.0, device) for device in range(devices)]
     while free:
         now, device = heapq.heappop(free)

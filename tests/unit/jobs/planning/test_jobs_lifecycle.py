@@ -15,7 +15,16 @@ from collector.plan import (
     ShardSettings,
 )
 from collector.stack import Stack
-from jobs.planning.lifecycle import Continue, Finished, NewPlan, PlanState, next_step
+from jobs.planning.lifecycle import (
+    Continue,
+    Doubted,
+    Finished,
+    NewPlan,
+    PlanState,
+    may_measure_again,
+    next_step,
+    second_look,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -149,6 +158,51 @@ def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
     hopeless = learning(broken(4))
     hopeless = replace(hopeless, plan=replace(hopeless.plan, round="4m3"))
     assert isinstance(step(hopeless), Finished)
+
+
+def rounds(*names: str, predicted_s: float = 60.0) -> list[Plan]:
+    """A campaign's plans with these rounds."""
+    return [
+        replace(
+            made,
+            round=name,
+            shards=tuple(replace(shard, predicted_s=predicted_s) for shard in made.shards),
+        )
+        for number, name in enumerate(names, 1)
+        for made in [plan(number)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "may"),
+    [
+        ([""], True),
+        (["", "2"], True),
+        (["", "2m1"], True),
+        (["", "2d"], False),
+        (["", "2d", "3m1"], False),
+        (["", "2d", "3"], True),
+        ([], False),
+    ],
+)
+def test_what_is_doubted_is_measured_again_once_behind_what_was_asked_for(
+    names: list[str], may: bool
+) -> None:
+    assert may_measure_again(rounds(*names), "A") is may
+    assert not may_measure_again(rounds(*names), "B")
+
+
+def test_sessions_that_are_too_short_for_canaries_are_not_asked_about() -> None:
+    assert not may_measure_again(rounds("", predicted_s=59.0), "A")
+
+
+def test_behind_a_plan_that_is_done_comes_one_for_what_is_doubted() -> None:
+    places = {"case": "n1/serial"}
+    done = Finished(plan(2), (1,))
+    assert second_look(done, {}, 4) == done
+    assert second_look(done, places, 4) == NewPlan(5, (1,), "5d", doubted=Doubted(plan(2), places))
+    hopeless = replace(done, broken=("2-0",))
+    assert second_look(hopeless, places, 4) == hopeless
 
 
 def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:

@@ -14,7 +14,7 @@ from collector.canonical import sha256_hex
 from collector.case import Case
 from collector.errors import BadInput
 from collector.ops.spec import Constraint, OpSpec
-from collector.plan import PlannedSource, ShardSettings, plan_from_json, plan_to_json
+from collector.plan import Forecast, PlannedSource, ShardSettings, plan_from_json, plan_to_json
 from collector.record import CaseRecord, ProfileStatistics
 from collector.shard import ShardCase, read_shard
 from collector.stack import Stack
@@ -188,6 +188,41 @@ def test_a_case_of_a_doubtful_session_is_owed() -> None:
     planned = plan(replace(request(*THREE, more="update: missing-only\n"), answered=doubted))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in "13")
     assert planned.plan.forecast.answered == 1
+
+
+DOUBTED = [record(shape=str(n)) for n in range(1, 41)]
+PLACES = {r.case_id: f"n{at % 2}/d" for at, r in enumerate(DOUBTED)}
+
+
+def again(device_s: float) -> PlannedRound:
+    """The round for these cases, behind one of so much device time."""
+    asked = request(
+        *DOUBTED, record(shape="99"), more="measure: {budget_s: 1, repeats: [3, 10000000]}\n"
+    )
+    before = Forecast(41, 0, 0, device_s, device_s, device_s)
+    return plan(replace(asked, owed=frozenset(PLACES), places=PLACES, before=before, round="2d"))
+
+
+def test_what_is_doubted_is_measured_away_from_where_it_was() -> None:
+    planned = again(device_s=1e4).plan
+    found = {shard.not_on: shard for shard in planned.shards}
+    assert list(found) == ["n0/d", "n1/d"] and planned.kept_from.keys() == {
+        shard.shard_id for shard in planned.shards
+    }
+    for place, shard in found.items():
+        table = read_shard(again(device_s=1e4).shards[shard.shard_id])
+        assert {PLACES[case.record.case_id] for case in table} == {place}
+    assert planned.forecast.doubtful == planned.forecast.cases == 40
+    assert "40 of doubtful sessions are measured again" in describe_forecast(planned)[0]
+    assert plan_from_json(plan_to_json(planned)) == planned
+    assert b"not_on" not in plan_to_json(plan(request(*THREE)).plan)
+
+
+@pytest.mark.parametrize("device_s", [0.0, 30.0, 60.0, 100.0, 200.0])
+def test_no_more_is_measured_again_than_a_quarter_of_the_last_round(device_s: float) -> None:
+    planned = again(device_s).plan
+    assert planned.forecast.device_s <= 0.25 * device_s
+    assert bool(planned.shards) is (device_s >= 30.0)
 
 
 def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:

@@ -1,0 +1,84 @@
+"""What a doubtful session measured is measured again on another node, where there is one. Pure.
+
+A wave that keeps away from such a node is one that any wave would be if the node were quarantined.
+Where no other node has room, or is left, the same one does it: a number of another session is worth
+more than none, and that it came from there is on record.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from collector.counting import counted
+from jobs.decide.actions import Announce
+from jobs.decide.desired import Desired
+from jobs.decide.observed import JobView, Observed
+from jobs.objects.waves import Wave
+
+
+def alike(
+    desired: Desired, observed: Observed, shards: Sequence[str], avoid: Collection[str]
+) -> tuple[list[str], frozenset[str]]:
+    """Those of the shards that may run on the same nodes as the first of them, and the nodes that
+    they keep away from, with those that any wave does (`avoid`).
+
+    Example: s1 and s3 measure again what a session on n1 did, s2 what one on n2 did: s1 and s3,
+    away from n1. Where there is no node but n1 and n2 is lost, s1 and s3, away from none.
+    """
+    avoid = frozenset(avoid)
+    if not desired.plan.kept_from or not shards:
+        return list(shards), avoid
+    nodes = {node for shard in shards if (node := desired.plan.kept_from.get(shard))}
+    others = {node: has_other(desired, observed, avoid | {node}) for node in nodes}
+
+    def kept_from(shard: str) -> str:
+        node = desired.plan.kept_from.get(shard, "")
+        return node if others.get(node) else ""
+
+    first = kept_from(shards[0])
+    found = [shard for shard in shards if kept_from(shard) == first]
+    return found, avoid | ({first} if first else frozenset())
+
+
+def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
+    """Whether a node that is not to be avoided has room for a pod, or will once pods of ours end.
+    False where nodes may not be listed: nobody knows then."""
+    ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
+    return any(
+        node.ready
+        and node.schedulable
+        and node.name not in avoid
+        and node.devices >= desired.per_index
+        # What a queue gives is not what is free now.
+        and (desired.kueue or node.name in ours or node.free_devices >= desired.per_index)
+        for node in observed.nodes
+    )
+
+
+def is_shut_out(desired: Desired, observed: Observed, job: JobView, wave: Wave) -> bool:
+    """Whether a live Job waits in vain: none of its pods has a node, and those that its wave would
+    take are gone, or are others' by now."""
+    placed = any(pod.node and not pod.has_ended for pod in observed.pods_of(job))
+    return not placed and lacks_others(desired, observed, wave)
+
+
+def lacks_others(desired: Desired, observed: Observed, wave: Wave) -> bool:
+    """Whether a wave keeps away from a node for its shards' sake, and no other has room for it."""
+    kept = {desired.plan.kept_from.get(shard) for shard in wave.shards}
+    if kept.isdisjoint(wave.avoid) or not observed.nodes:
+        return False
+    return not has_other(desired, observed, wave.avoid)
+
+
+def same_node(
+    desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
+) -> Iterator[Announce]:
+    """Tell of what is measured again where it was measured before."""
+    kept = [(shard, node) for shard in todo if (node := desired.plan.kept_from.get(shard))]
+    for place in sorted({node for _, node in kept}):
+        if not has_other(desired, observed, {*avoid, place}):
+            count = counted(sum(node == place for _, node in kept), "shard")
+            yield Announce(
+                "SameNode",
+                f"{count} of what doubtful sessions on {place} measured may run there again: no "
+                "other node that is known of has room for them",
+                place,
+            )

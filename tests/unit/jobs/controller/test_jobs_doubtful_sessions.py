@@ -1,0 +1,115 @@
+"""What a session with odd canaries measured is measured again on another node, once, by the real
+controller on a played cluster."""
+
+import pytest
+
+from collector import keys
+from collector.database.commits import find_head
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.measurement import CanaryReading
+from collector.plan import CANARY_PLACES
+from collector.shard import read_shard
+from jobs.objects.applied_campaign import SELECTOR, applied_from
+from jobs.planning.situation import doubted_places, survey
+from jobs.planning.stored_plans import read_plans
+from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, commit_shard
+from tests.unit.jobs.controller.played_campaign import STACK, Play, everything_is_held
+
+pytestmark = pytest.mark.fast
+
+# Eight shards of more than a minute each, so that their sessions have canaries.
+LONG = "measure: {budget_s: 20, repeats: [3, 10000000]}\nquality: {repeat_share: 0}\n"
+
+
+class Fleet:
+    """Workers that measure; the session of one shard has canaries that take `factor` times as long,
+    and so have, where it `stays`, all later ones of that shard's cases."""
+
+    def __init__(self, *, factor=5.0, stays=False, **play):
+        self.play = Play(cases=24, target_s=120, session_s=240, more=LONG, **play)
+        self.factor, self.stays = factor, stays
+        self.play.cluster.worker = self.measure
+        self.slow, self.on = set(), {}
+
+    def measure(self, shard, node):
+        store, plan = self.play.store, self.play.plan
+        records = [case.record for case in read_shard(store.get(keys.shard("small", shard)))]
+        ids = {record.case_id for record in records}
+        if not self.slow:
+            self.slow = ids
+        is_slow = ids & self.slow and (plan.number == 1 or self.stays)
+        factor = self.factor if is_slow else 1 + 0.001 * len(self.on)
+        tried = {r.case_id: Tried(5.0 * factor, canaries=readings(factor)) for r in records}
+        made = MadePlan(
+            (), "small", plan.number, plan.head_commit, STACK, attempt=f"of-{shard}", node=node
+        )
+        commit_shard(store, made, plan, MadeShard(shard, records, [tried]))
+        self.on[shard] = node
+        return 0
+
+    @property
+    def plans(self):
+        return read_plans(self.play.store, "small")
+
+    def head(self):
+        return load_state(self.play.store, find_head(self.play.store))
+
+
+def readings(factor):
+    return tuple(
+        CanaryReading("Add 1024,1024;1024,1024 FLOAT;FLOAT", place, at, 90.0 * factor, 0.01, 8)
+        for at, place in enumerate(CANARY_PLACES)
+    )
+
+
+def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
+    fleet = Fleet()
+    fleet.play.play()
+    first, second = fleet.plans
+    assert (first.round, second.round) == ("", "2d") and len(first.shards) == 8
+    again = second.forecast
+    assert 0 < again.doubtful == again.cases <= len(fleet.slow)
+    assert again.device_s <= 0.25 * first.forecast.device_s
+    for shard in second.shards:
+        assert shard.not_on_node and fleet.on[shard.shard_id] != shard.not_on_node
+    state = fleet.head()
+    assert state.measurements.num_rows == 24 + again.doubtful
+    known = answers(state, STACK.version_path).values()
+    assert sum(found.is_doubted for found in known) == len(fleet.slow) - again.doubtful
+    assert all(found.mean_us < 6 for found in known if found.is_good)
+    assert everything_is_held(fleet.play)
+    assert fleet.play.new_controller().look() == {"small": True}
+
+
+def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
+    fleet = Fleet(stays=True)
+    fleet.play.play()
+    assert [plan.round for plan in fleet.plans] == ["", "2d"]
+
+    (applied,) = map(applied_from, fleet.play.cluster.config_maps(SELECTOR))
+    situation = survey(applied.campaign, fleet.play.store, STACK)
+    assert len(doubted_places(situation)) == len(fleet.slow) - fleet.plans[1].forecast.doubtful
+
+
+def test_a_cluster_of_one_node_measures_again_there_and_says_so():
+    fleet = Fleet(nodes=("n1",))
+    fleet.play.play()
+    assert [plan.round for plan in fleet.plans] == ["", "2d"]
+    assert set(fleet.on.values()) == {"n1"} and "SameNode" in fleet.play.cluster.reasons()
+
+
+def test_sessions_that_are_alike_end_the_campaign_at_once():
+    fleet = Fleet(factor=1.0)
+    fleet.play.play()
+    assert [plan.round for plan in fleet.plans] == [""]
+
+
+def test_a_controller_that_is_killed_at_any_look_goes_on():
+    fleet = Fleet()
+
+    def each(play, number):
+        play.controller = play.new_controller()
+
+    fleet.play.play(each=each)
+    assert [plan.round for plan in fleet.plans] == ["", "2d"]

@@ -1,0 +1,129 @@
+"""What a doubtful session measured goes to another node, where there is one, and never waits for
+ever."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.plan import PlannedShard
+from jobs.decide.actions import Finish, Launch, Replan
+from jobs.decide.decision import decide
+from jobs.decide.desired import Desired
+from jobs.objects.job_manifest import worker_job
+from jobs.objects.site_profile import load_site
+from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
+from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
+from tests.unit.jobs.plans import plan_of
+
+pytestmark = pytest.mark.fast
+
+
+def wanted(*not_on, workers=4, predicted_s=10.0, **more):
+    shards = tuple(
+        PlannedShard(f"s{at}", 1, predicted_s, "0" * 64, not_on=f"{node}/d0" if node else "")
+        for at, node in enumerate(not_on)
+    )
+    return Desired(plan_of(shards), workers, per_index=1, **more)
+
+
+class Cluster(PlayedCluster):
+    """Knows where each shard was measured; `others` are nodes whose devices somebody else holds."""
+
+    def __init__(self, *given, others=(), **more):
+        super().__init__(*given, **more)
+        self.ran, self.others = {}, set(others)
+
+    def observe(self):
+        observed = super().observe()
+        nodes = tuple(
+            replace(node, free_devices=0) if node.name in self.others else node
+            for node in observed.nodes
+        )
+        return replace(observed, nodes=nodes)
+
+    def _ended(self, pod):
+        before = set(self.committed)
+        ended = super()._ended(pod)
+        self.ran.update(dict.fromkeys(set(self.committed) - before, pod.node))
+        return ended
+
+    def told(self):
+        return [message for reason, message in self.announced if reason == "SameNode"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kueue", [False, True])
+def test_each_shard_runs_on_another_node_than_its_own(seed, kueue):
+    kept = ["n1", "n2", "n1", "", "n2", "n1"]
+    cluster = Cluster(wanted(*kept, kueue=kueue), seed=seed).play()
+    assert all(cluster.ran[f"s{at}"] != node for at, node in enumerate(kept))
+    assert cluster.told() == [] and len(cluster.ran) == len(kept)
+
+
+def test_shards_that_may_run_on_the_same_nodes_share_a_job():
+    cluster = Cluster(wanted("n1", "n2", "n1"))
+    cluster.play()
+    first = min(cluster.waves.values(), key=lambda wave: wave.serial)
+    assert first.shards == {"s0", "s2"} and first.avoid == ("n1",)
+
+
+def test_the_job_of_such_a_shard_may_not_use_its_node():
+    cluster = Cluster(wanted("n1"))
+    cluster.look()
+    (wave,) = cluster.waves.values()
+    job = worker_job(wave, cluster.wanted.plan, load_site("cpu"), DEPLOYMENT, cap=1)
+    rules = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = rules["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {
+        "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]
+    }
+
+
+def test_one_node_measures_again_itself_and_says_so():
+    cluster = Cluster(wanted("n1", "n1"), nodes=("n1",)).play()
+    assert set(cluster.ran.values()) == {"n1"}
+    assert cluster.told()[0].startswith("2 shards of what doubtful sessions on n1 measured may run")
+
+
+def test_a_node_that_others_hold_is_none():
+    cluster = Cluster(wanted("n1"), others=["n2"]).play()
+    assert cluster.ran == {"s0": "n1"} and len(cluster.told()) >= 1
+
+
+def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
+    cluster = Cluster(wanted("n1"))
+    cluster.look()
+    assert [wave.avoid for wave in cluster.waves.values()] == [("n1",)]
+    cluster.nodes["n2"] = False
+    cluster.play()
+    assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
+
+
+def test_a_wave_of_such_a_node_that_has_no_job_is_not_taken_up():
+    """Whoever was killed between the wave and its Job has left it."""
+    cluster = Cluster(wanted("n1"))
+    cluster.look()
+    cluster.jobs.clear()
+    cluster.nodes["n2"] = False
+    cluster.play()
+    assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
+
+
+def test_where_nodes_may_not_be_listed_nobody_is_kept_from_any():
+    plan = wanted("n1")
+    (launch, *_) = [
+        one
+        for one in decide(plan, replace(Cluster(plan).observe(), nodes=()))
+        if isinstance(one, Launch)
+    ]
+    assert launch.wave.avoid == ()
+
+
+@pytest.mark.parametrize(("predicted_s", "asks"), [(59.0, False), (60.0, True)])
+def test_what_may_have_canaries_is_asked_about_once_before_the_end(predicted_s, asks):
+    cluster = Cluster(wanted("", predicted_s=predicted_s))
+    ends = []
+    while not cluster.finished:
+        ends += [one for one in cluster.look() if isinstance(one, Finish | Replan)]
+        cluster.step()
+    assert ends == [Replan(), Finish()][not asks :]
