@@ -121,7 +121,8 @@ class _Round:
             yield from self._refusal.warnings()
         yield from self._verdict.warnings()
         yield from gangs_without_room(self._desired, self._observed, self._open(), self._unfit)
-        yield from same_node(self._desired, self._observed, self._todo(), self._unfit)
+        if self._desired.plan.kept_from:
+            yield from same_node(self._desired, self._observed, self._todo(), self._unfit)
         for job in self._live:
             if refused := refused_by_store(job, self._observed.pods_of(job)):
                 nodes = ", ".join(sorted({pod.node for pod in refused}))

@@ -56,14 +56,17 @@ def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> b
 def is_shut_out(desired: Desired, observed: Observed, job: JobView, wave: Wave) -> bool:
     """Whether a live Job waits in vain: none of its pods has a node, and those that its wave would
     take are gone, or are others' by now."""
-    placed = any(pod.node and not pod.has_ended for pod in observed.pods_of(job))
-    return not placed and lacks_others(desired, observed, wave)
+    if not lacks_others(desired, observed, wave):
+        return False
+    return not any(pod.node and not pod.has_ended for pod in observed.pods_of(job))
 
 
 def lacks_others(desired: Desired, observed: Observed, wave: Wave) -> bool:
     """Whether a wave keeps away from a node for its shards' sake, and no other has room for it."""
+    if not (desired.plan.kept_from and observed.nodes):
+        return False
     kept = {desired.plan.kept_from.get(shard) for shard in wave.shards}
-    if kept.isdisjoint(wave.avoid) or not observed.nodes:
+    if kept.isdisjoint(wave.avoid):
         return False
     return not has_other(desired, observed, wave.avoid)
 

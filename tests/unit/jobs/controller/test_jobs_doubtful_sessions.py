@@ -19,15 +19,16 @@ from tests.unit.jobs.controller.played_campaign import STACK, Play, everything_i
 pytestmark = pytest.mark.fast
 
 # Eight shards of more than a minute each, so that their sessions have canaries.
-LONG = "measure: {budget_s: 20, repeats: [3, 10000000]}\nquality: {repeat_share: 0}\n"
+LONG = "measure: {{budget_s: {budget_s}, repeats: [3, 10000000]}}\nquality: {{repeat_share: 0}}\n"
 
 
 class Fleet:
     """Workers that measure; the session of one shard has canaries that take `factor` times as long,
     and so have, where it `stays`, all later ones of that shard's cases."""
 
-    def __init__(self, *, factor=5.0, stays=False, **play):
-        self.play = Play(cases=24, target_s=120, session_s=240, more=LONG, **play)
+    def __init__(self, *, factor=5.0, stays=False, cases=24, budget_s=20, **play):
+        long = LONG.format(budget_s=budget_s)
+        self.play = Play(cases=cases, target_s=120, session_s=240, more=long, **play)
         self.factor, self.stays = factor, stays
         self.play.cluster.worker = self.measure
         self.slow, self.on = set(), {}
@@ -97,6 +98,15 @@ def test_a_cluster_of_one_node_measures_again_there_and_says_so():
     fleet.play.play()
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
     assert set(fleet.on.values()) == {"n1"} and "SameNode" in fleet.play.cluster.reasons()
+
+
+def test_what_takes_more_than_its_share_stays_as_it_is():
+    """Of three shards of a case each, a quarter of the time pays for none."""
+    fleet = Fleet(cases=3, budget_s=60, devices=3)
+    fleet.play.play()
+    assert [plan.round for plan in fleet.plans] == [""] and fleet.plans[0].may_have_canaries
+    known = answers(fleet.head(), STACK.version_path).values()
+    assert [found.is_doubted for found in known].count(True) == len(fleet.slow) == 1
 
 
 def test_sessions_that_are_alike_end_the_campaign_at_once():
