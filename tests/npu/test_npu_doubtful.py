@@ -1,0 +1,83 @@
+"""A campaign on two fake NPUs, of which one runs at half its clock for a session: nothing shows of
+it until the other one has measured it again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector.database.commits import find_head
+from collector.database.query import answers
+from collector.database.snapshot import load_state
+from collector.database.verify import find_problems
+from collector.replay.op_summary import SummaryRow, write_summary
+from collector.store import open_store
+from jobs.planning.stored_plans import read_plans
+from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.faults import Fault, struck, write_faults
+from tests.unit.collector.replay.replay_cases import add_record
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+_ROOT = Path(__file__).parents[2]
+_CASES, _OF_SHARD = 18, 3
+_LAUNCH_NS = 4 * 10**9  # by the profile: so that sessions last a minute, by forecast
+_CAMPAIGN = """\
+campaign: slowed
+sources: [{profile: profile, stack: target}]
+target: here
+backend: npu
+devices: 2
+measure: {repeats: 3}
+quality: {repeat_share: 0}
+shards: {target_s: 80, session_s: 240}
+"""
+
+
+def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(fake, tmp_path):
+    (tmp_path / "profile").mkdir()
+    rows = [add_record(64 * rows) for rows in range(1, _CASES + 1)]
+    summary = (
+        SummaryRow("x", row.kernel_type, row.cells, 10**12 * at, _LAUNCH_NS)
+        for at, row in enumerate(rows, 1)
+    )
+    write_summary(summary, tmp_path / "profile" / "op_summary_1.csv")
+    (tmp_path / "campaign.yaml").write_text(_CAMPAIGN)
+    (tmp_path / "cann").mkdir()
+    (tmp_path / "cann" / "version.info").write_text("version=8.5.0\n")
+    faults = write_faults(tmp_path / "faults.json", Fault("scale", share=2.0, times=1))
+    env = environment(fake, devices=2, faults=faults) | {
+        "ASCEND_TOOLKIT_HOME": str(tmp_path / "cann"),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        "OPMETER_LOCKS": str(tmp_path / "locks"),
+        "TMPDIR": str(tmp_path),
+    }
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    program = "import sys; from jobs.cli import main; sys.exit(main())"
+    command = ["run", "campaign.yaml", "--root", str(tmp_path / "data")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *command],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "plan 2, for what doubtful sessions measured by plan 1" in done.stdout + done.stderr
+    store = open_store(str(tmp_path / "data"))
+    _, second = read_plans(store, "slowed")
+    assert len(struck(faults)) == 1 and second.forecast.doubtful == _OF_SHARD
+    state = load_state(store, find_head(store))
+    (version,) = state.versions
+    known = answers(state, version)
+    assert all(known[row.case_id].is_good and not known[row.case_id].is_doubted for row in rows)
+    measured = state.measurements.select(["shard", "node", "device_serial"]).to_pylist()
+    (doubted,) = {shard.not_on for shard in second.shards}
+    again = {shard.shard_id for shard in second.shards}
+    places = {f"{m['node']}/{m['device_serial']}" for m in measured if m["shard"] in again}
+    assert len(measured) == _CASES + _OF_SHARD and doubted not in places and len(places) == 1
+    assert not find_problems(store)
