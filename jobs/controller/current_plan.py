@@ -56,7 +56,7 @@ class PlanFinder:
         being found, what older plans have committed is being merged, surfaces are being learnt, or
         another leads by now."""
         applied, memory = self._applied, self._memory
-        if memory.plan is not None and memory.made_for == applied.fingerprint:
+        if memory.plan is not None and self._is_for_now and not memory.asks_again:
             return memory.plan
         about = (applied.campaign.name, applied.fingerprint)
         if self._rounds.is_making(*about):
@@ -112,9 +112,17 @@ class PlanFinder:
             memory.forget_plan()
             announce(self._cluster, applied.object, memory, "Planned", advanced.news)
         memory.plan, memory.made_for = known, applied.fingerprint
+        memory.asks_again = False
         return known
 
+    @property
+    def _is_for_now(self) -> bool:
+        """Whether what is remembered was made for the campaign as it is applied now."""
+        return self._memory.made_for == self._applied.fingerprint
+
     def _stack(self) -> Stack | None:
+        if self._memory.plan is not None and self._is_for_now:
+            return self._memory.plan.plan.stack  # asked what follows: no pod is at work any more
         read = partial(read_plans, self._store, self._applied.campaign.name)
         found = stack_at_work(self._cluster, self._applied, read)
         return found or stack_of_workers(self._cluster, self._applied)

@@ -59,12 +59,14 @@ class Aged:
 
 @dataclass
 class Memory:
-    """Of one campaign. `made_for` is what the plan was made for; `committed` was last seen."""
+    """Of one campaign. `made_for` is what the plan was made for, and `asks_again` that it is asked
+    what follows behind it; `committed` was last seen."""
 
     clock: Callable[[], float] = surroundings.monotonic
     applied: Applied | None = None
     applied_at: str = ""  # the version of the ConfigMap it was read from
     made_for: str = ""
+    asks_again: bool = False
     plan: KnownPlan | None = None
     waves: dict[str, Wave | None] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()

@@ -101,7 +101,7 @@ class Performer:
                 merge = merge_job(name, plans, key, there, partial=partial, queue=queue)
                 cluster.create_or_adopt(merge)
             case Replan():
-                self._memory.made_for = ""
+                self._memory.asks_again = True
             case Finish(partial):
                 self._finish(partial=partial)
 
