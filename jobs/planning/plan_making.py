@@ -342,8 +342,9 @@ def _density_lines(forecast: Forecast) -> list[str]:
 
 def _again_line(plan: Plan) -> str:
     """Where what was doubted is measured again."""
-    where = "on another device, or node, if there is one"
-    return f"again      {where if plan.devices > 1 else 'on the same device: there is no other'}"
+    if plan.devices > 1:
+        return "again      on another device, or node, where there is one"
+    return "again      on the same device, or on another node where there is one"
 
 
 def _busy_line() -> str:
