@@ -232,7 +232,7 @@ class _Round:
     def _is_shut_out(self, job: JobView) -> bool:
         """Whether a Job waits for nodes that are not there any more."""
         wave = self._observed.by_hash[job.wave]
-        return is_shut_out(self._desired, self._observed, job, wave)
+        return is_shut_out(self._desired, self._observed, job, wave, self._unfit)
 
     def _to_await(self, job: JobView) -> list[int]:
         """The indexes of a live Job whose shards go to no other wave."""

@@ -21,7 +21,7 @@ def alike(
     they keep away from, with those that any wave does (`avoid`).
 
     Example: s1 and s3 measure again what a session on n1 did, s2 what one on n2 did: s1 and s3,
-    away from n1. Where there is no node but n1 and n2 is lost, s1 and s3, away from none.
+    away from n1. With n2 lost s1 and s3, away from none.
     """
     avoid = frozenset(avoid)
     if not desired.plan.kept_from or not shards:
@@ -53,20 +53,23 @@ def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> b
     )
 
 
-def is_shut_out(desired: Desired, observed: Observed, job: JobView, wave: Wave) -> bool:
+def is_shut_out(
+    desired: Desired, observed: Observed, job: JobView, wave: Wave, avoid: Collection[str]
+) -> bool:
     """Whether a live Job waits in vain: none of its pods has a node, and those that its wave would
     take are gone, or are others' by now."""
-    if not lacks_others(desired, observed, wave):
+    if not lacks_others(desired, observed, wave, avoid):
         return False
     return not any(pod.node and not pod.has_ended for pod in observed.pods_of(job))
 
 
-def lacks_others(desired: Desired, observed: Observed, wave: Wave) -> bool:
-    """Whether a wave keeps away from a node for its shards' sake, and no other has room for it."""
+def lacks_others(desired: Desired, observed: Observed, wave: Wave, avoid: Collection[str]) -> bool:
+    """Whether a wave keeps away from a node for its shards' sake alone (no wave uses one of
+    `avoid`), and no other has room for it."""
     if not (desired.plan.kept_from and observed.nodes):
         return False
     kept = {desired.plan.kept_from.get(shard) for shard in wave.shards}
-    if kept.isdisjoint(wave.avoid):
+    if kept.isdisjoint({*wave.avoid}.difference(avoid)):
         return False
     return not has_other(desired, observed, wave.avoid)
 

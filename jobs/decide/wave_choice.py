@@ -165,7 +165,7 @@ def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[
     the site has now; that of a gang may have been deleted because a node of it was lost."""
     are_alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
     if not wave.is_gang or not are_alike:
-        return are_alike and not lacks_others(desired, observed, wave)
+        return are_alike and not lacks_others(desired, observed, wave, avoid)
     remains = any(pod.job == wave.job_name for pod in observed.pods)
     (shard,) = wave.shards
     return not remains and _away_from(desired, observed, shard, avoid) <= set(wave.avoid)

@@ -11,6 +11,7 @@ from jobs.decide.decision import decide
 from jobs.decide.desired import Desired
 from jobs.objects.job_manifest import worker_job
 from jobs.objects.site_profile import load_site
+from jobs.objects.strikes import Strike, Strikes
 from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
@@ -97,6 +98,19 @@ def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
     cluster.nodes["n2"] = False
     cluster.play()
     assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
+
+
+def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
+    cluster = Cluster(wanted("n1"))
+    cluster.strikes = Strikes(frozenset({Strike("n1", "x"), Strike("n1", "y")}))
+    cluster.look()
+    cluster.nodes["n2"] = False
+    for _ in range(10):
+        cluster.look()
+        cluster.step()
+    assert len(cluster.waves) == 1 and len(cluster.jobs) == 1
+    cluster.nodes["n2"] = True
+    assert cluster.play().ran == {"s0": "n2"}
 
 
 def test_a_wave_of_such_a_node_that_has_no_job_is_not_taken_up():
