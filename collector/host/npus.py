@@ -56,7 +56,7 @@ class Board:
 
 def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     """The NPUs that this process may use. HostFault, with the remedy, where there is none."""
-    found = visible(parse(_npu_smi("info")), environment.get(_VISIBLE))
+    found = visible(parse(ask_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
         raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
@@ -75,7 +75,7 @@ def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os
     """The chip that a device must have to itself where `at_once` of this machine's devices may
     measure: the two dies of an A3's chip share its power and memory, and measure together only
     where all dies may. Empty where the device is a chip of its own."""
-    machine = parse(_npu_smi("info"))
+    machine = parse(ask_npu_smi("info"))
     seen = visible(machine, environment.get(_VISIBLE))
     if index >= len(seen) or at_once >= len(machine):
         return ""
@@ -97,14 +97,14 @@ def one_a_chip_first(found: Sequence[Npu]) -> list[int]:
 def board_of(npu: Npu) -> Board:
     """What the board of a chip says. Raises HostFault where npu-smi does not tell."""
     card = ("info", "-t", "board", "-i", str(npu.card))
-    return parse_board(_npu_smi(*card), _npu_smi(*card, "-c", str(npu.chip)))
+    return parse_board(ask_npu_smi(*card), ask_npu_smi(*card, "-c", str(npu.chip)))
 
 
 def cube_cores_of(npu: Npu) -> int | None:
     """How many cube cores a chip shows; None where npu-smi does not tell, or has no such query:
     one that does not answer at all has listed no chip."""
     try:
-        told = _npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
+        told = ask_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
     except HostFault:
         return None
     return parse_cores(told)
@@ -175,17 +175,24 @@ def _fields(text: str) -> dict[str, str]:
     return {name: value for name, value in values.items() if value not in ("", "NA")}
 
 
-def _npu_smi(*arguments: str) -> str:
+def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
+    """What npu-smi prints. Raises HostFault where there is none, or it does not answer."""
+    patience_s = patience_s or _PATIENCE_S
     command = shutil.which("npu-smi")
     if command is None:
         raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be named: {_REMEDY}")
     try:
         answer = subprocess.run(
-            [command, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            [command, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience_s,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise HostFault(
-            f"backend npu: npu-smi does not answer within {_PATIENCE_S:g} s: "
+            f"backend npu: npu-smi does not answer within {patience_s:g} s: "
             "the driver or an NPU hangs"
         ) from error
     except OSError as error:

@@ -1,0 +1,97 @@
+"""What is read of a GPU through NVML, of a library that answers as its reference says."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from collector.condition import Condition, Held
+from collector.host.gpu_condition import GpuCondition, held_by
+
+pytestmark = pytest.mark.fast
+
+OTHER = (1 << 22) + 1  # more than Linux gives to any process
+
+
+class FakeNvml:
+    """One GPU. A function whose answer is missing is not supported; `samples` are pid, share of the
+    cores and time, of which a question names the last time that it has seen."""
+
+    class NVMLError(Exception):
+        def __init__(self, value=3):  # not supported
+            self.value = value
+
+    def __init__(self, samples=None, pids=None, **answers):
+        self.samples = samples
+        self.asked_from = []
+        self.answers = answers
+        if pids is not None:
+            listed = [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in pids]
+            self.answers["nvmlDeviceGetComputeRunningProcesses"] = listed
+
+    def __getattr__(self, name):
+        if not name.startswith("nvmlDevice"):
+            raise AttributeError(name)
+        return lambda handle, *arguments: self._answer(name, *arguments)
+
+    def nvmlDeviceGetProcessUtilization(self, handle, seen_us):
+        self.asked_from.append(seen_us)
+        if self.samples is None:
+            raise self.NVMLError()
+        found = [SimpleNamespace(pid=p, smUtil=u, timeStamp=t) for p, u, t in self.samples]
+        if not (newer := [sample for sample in found if sample.timeStamp > seen_us]):
+            raise self.NVMLError(6)  # not found
+        return newer
+
+    def _answer(self, name, *arguments):
+        if name not in self.answers:
+            raise self.NVMLError()
+        return self.answers[name]
+
+
+def read(nvml):
+    return GpuCondition(nvml, "handle").read()
+
+
+def test_a_gpu_that_tells_everything():
+    nvml = FakeNvml(
+        pids=[os.getpid()],
+        nvmlDeviceGetClockInfo=1980,
+        nvmlDeviceGetTemperature=61,
+        nvmlDeviceGetPowerUsage=312_450,
+        nvmlDeviceGetCurrentClocksEventReasons=0x44,
+    )
+    held = (Held.POWER_CAP, Held.THERMAL)
+    assert read(nvml) == Condition(1980.0, None, 61.0, 312.45, None, held, 0)
+
+
+def test_what_a_gpu_or_its_driver_does_not_support_is_not_told():
+    assert read(FakeNvml()) == Condition()
+
+
+def test_an_older_driver_tells_reasons_by_their_older_name():
+    assert read(FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1)).held == (Held.IDLE,)
+
+
+def test_bits_of_one_kind_are_one_reason_and_unknown_ones_are_told_as_such():
+    assert held_by(0) == ()
+    assert held_by(0x68) == (Held.SLOWDOWN, Held.THERMAL)
+    assert held_by(0x112) == (Held.SETTING,)
+    assert held_by(0x8000) == (Held.OTHER,)
+
+
+def test_another_process_counts_where_it_computed_since_the_last_reading():
+    nvml = FakeNvml(pids=[os.getpid(), OTHER], samples=[(OTHER, 40, 1000), (os.getpid(), 9, 1001)])
+    gpu = GpuCondition(nvml, "handle")
+    assert [gpu.read().others for _ in range(2)] == [1, 0]
+    nvml.samples = [(OTHER, 0, 2000)]  # it was there, and did nothing
+    assert gpu.read().others == 0
+    assert nvml.asked_from == [0, 1001, 1001]
+
+
+def test_another_process_counts_where_nobody_tells_whether_it_computed():
+    assert read(FakeNvml(pids=[os.getpid(), OTHER])).others == 1
+
+
+def test_processes_of_another_namespace_tell_nothing():
+    assert read(FakeNvml(pids=[OTHER])).others is None

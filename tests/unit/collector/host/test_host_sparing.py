@@ -1,0 +1,36 @@
+"""How often a device is asked how it does."""
+
+import pytest
+
+from collector.condition import Condition
+from collector.host.sparing import Sparing
+
+pytestmark = pytest.mark.fast
+
+
+class Source:
+    """Takes half a second to answer, on a clock of its own."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.asked = 0
+
+    def ask(self):
+        self.asked += 1
+        self.now_s += 0.5
+        return Condition(clock_mhz=float(self.asked))
+
+    def clock(self):
+        return self.now_s
+
+
+def test_asking_takes_a_hundredth_of_the_time_at_most():
+    source = Source()
+    sparing = Sparing(source.ask, source.clock)
+    assert sparing.read() == Condition(clock_mhz=1.0)
+    told, began_s = [], source.now_s
+    for _ in range(1000):
+        source.now_s += 1.0  # a case
+        told.append(sparing.read())
+    assert 1 + sum(reading is not None for reading in told) == source.asked == 21
+    assert 0.5 * (source.asked - 1) <= 0.01 * (source.now_s - began_s)
