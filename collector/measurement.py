@@ -101,18 +101,36 @@ class Disturbance:
     """What else had the device while the repeats of a case ran: of `watched` repeats nothing
     disturbed `clean`, which alone make the timing unless there are none. `waited_share` is the time
     that a thread waited for a core, `stolen_share` what a virtual machine's host took of one, both
-    over the time that the repeats took; `switches` is how often a thread had to leave its core."""
+    over the time that the repeats took; `switches` is how often a thread had to leave its core.
+
+    The others are of a gpu or an npu, None where it does not tell, which watches no repeat where it
+    tells nothing that disturbs. Of the readings around the repeats, at most one before and one
+    behind, something that slows held the clock down in `throttled_share`, the limit of its power in
+    `capped_share`; `clock_share` is what was left of the clock, over the rated one or the one
+    before; `others` had the device, and `power_w` is the most that it took. `launch_gap_share` of
+    the time from the first launch to the last one's end nothing ran."""
 
     watched: int
     clean: int
     waited_share: float = 0.0
     stolen_share: float = 0.0
     switches: int = 0
+    throttled_share: float | None = None
+    capped_share: float | None = None
+    clock_share: float | None = None
+    others: int | None = None
+    power_w: float | None = None
+    launch_gap_share: float | None = None
 
     @property
     def is_clean(self) -> bool:
         """Whether enough repeats were undisturbed."""
         return self.clean >= min(ENOUGH_CLEAN, self.watched)
+
+    @property
+    def is_total(self) -> bool:
+        """Whether something disturbed every repeat."""
+        return not self.clean and self.watched > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +237,7 @@ class Measurement:
     @property
     def is_disturbed(self) -> bool:
         """Whether it has a number, and something else had the device in every repeat."""
-        return self.is_good and self.disturbance is not None and not self.disturbance.clean
+        return self.is_good and self.disturbance is not None and self.disturbance.is_total
 
     @property
     def rank_key(self) -> tuple[int, int, str, str]:

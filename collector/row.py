@@ -215,7 +215,8 @@ def _canaries_text(readings: Sequence[CanaryReading]) -> str:
 def _disturbance_text(disturbance: Disturbance | None) -> str:
     if disturbance is None:
         return ""
-    return _json([[name, float(value)] for name, value in asdict(disturbance).items()])
+    told = asdict(disturbance).items()
+    return _json([[name, float(value)] for name, value in told if value is not None])
 
 
 def _whole(text: str) -> int:
@@ -255,7 +256,7 @@ LISTS: Mapping[str, Any] = {
     "canaries": tuple[tuple[str, str, float, float, float, int], ...],
     "recorded": tuple[tuple[str, str], ...],
 }
-_COUNTS = frozenset({"watched", "clean", "switches"})
+_COUNTS = frozenset({"watched", "clean", "switches", "others"})
 ROW_COLUMNS = (
     "measurement",
     "case",

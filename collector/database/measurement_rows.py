@@ -56,13 +56,16 @@ _NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[
 _PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
 _COUNT = r"(?:0|[1-9][0-9]{0,14})\.0"
 _SHARE = r"(?:0|[1-9][0-9]{0,4})\.(?:0|[0-9]{0,3}[1-9])"
-_FIELDS = [
-    rf'\["{name}",{_SHARE if name.endswith("_share") else _COUNT}\]'
-    for name in (field.name for field in fields(Disturbance))
-]
+# What every disturbance tells, and what it may tell besides.
+_TOLD = {
+    field.name: rf'\["{field.name}",{_SHARE if field.name.endswith(("_share", "_w")) else _COUNT}\]'
+    for field in fields(Disturbance)
+}
+_ALWAYS = [_TOLD[field.name] for field in fields(Disturbance) if field.default is not None]
+_SOMETIMES = [f"(?:,{_TOLD[f.name]})?" for f in fields(Disturbance) if f.default is None]
 _PLAIN = {
     "counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$",
-    "disturbance": rf"^(?:\[{','.join(_FIELDS)}\])?$",
+    "disturbance": rf"^(?:\[{','.join(_ALWAYS)}{''.join(_SOMETIMES)}\])?$",
 }
 _CLOSER: Mapping[str, Callable[[str], object]] = {
     "disturbance": disturbance_of,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from collector.measurement import ENOUGH_CLEAN, Disturbance
+from collector.quality.device_condition import slowed_by
 
 # A thread that is woken waits for some microseconds on any machine, and a launch that waited for
 # less than a quantum is an outlier of its series.
@@ -106,4 +107,5 @@ def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:
     reasons = [f"threads waited for a core {waited:.0%} of the time"] if waited else []
     if stolen >= _STOLEN_SHARE:
         reasons.append(f"the host took {stolen:.0%} of a core")
+    reasons += slowed_by(disturbance)
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)

@@ -102,7 +102,7 @@ def summarise(
         measured_cases=len(good),
         in_tree=len(in_tree),
         noisy=sum(answers[case].is_noisy for case in good),
-        disturbed=sum(not disturbance.clean for disturbance in disturbances),
+        disturbed=sum(disturbance.is_total for disturbance in disturbances),
         precise=sum(answers[case].reach <= (plan.measure.precision or 0) for case in good),
         busy=_busy(disturbances),
         rows=sum(w.rows for w in weights.values()),

@@ -74,8 +74,8 @@ def _disturbed(summary: Summary) -> list[str]:
     if not (summary.disturbed or _is_busy(summary)):
         return []
     return [
-        f"{'busy' if _is_busy(summary) else 'disturbed':<11} something else had the device in "
-        f"{100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
+        f"{'busy' if _is_busy(summary) else 'disturbed':<11} something else had the device, or "
+        f"slowed it, in {100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
         f"{counted(summary.measured_cases, 'duration')} are of such repeats alone, and may be "
         "several times too long; close other programs, --again"
     ]

@@ -293,11 +293,19 @@ def test_a_commit_of_the_same_shard_by_two_plans_is_one(store):
     assert publish(store, ("made", 1), ("made", 2)).counts["measurements"] == 7
 
 
+_ALWAYS = (
+    '[["watched",3.0],["clean",3.0],["waited_share",0.0],'
+    '["stolen_share",0.0],["switches",0.0],[%s]]'
+)
 ODD = {
     "counters": ["{}", '[["x"]]', '[["x","y"]]', "[[1,2.0]]", '[["x",1e999]]', '[["x",NaN]]', "["],
     "companions": ['[["Add",1]]', '[["Add",1.5,2.0]]', "[[1,1,2.0]]", "x", '[["Add",1,1e999]]'],
     "warnings": ["x", "[1]", "{}", '"a"', "[null]"],
-    "disturbance": ["x", "{}", '[["x",1.0]]', '[["watched",30.0]]', '[["watched","many"]]'],
+    "disturbance": [
+        *("x", "{}", '[["x",1.0]]', '[["watched",30.0]]', '[["watched","many"]]'),
+        *(_ALWAYS % name for name in ('"others",1.5', '"x",0.5', '"power_w",1', '"power_w",null')),
+        _ALWAYS % '"power_w",1.5],["others",1.0',
+    ],
     "canaries": [
         *("x", "{}", "[]", '[["a","start",0.0,1.0,0.0]]', '[["a","start",0.0,-1.0,0.0,8]]'),
         *('[["a","start",0.0,1.0,0.0,1]]', '[["a","start",0.0,1.0,0.0,8.0]]'),
@@ -368,7 +376,13 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     warnings=st.lists(names, max_size=2),
     state=st.builds(DeviceState, st.none() | finite, st.none() | finite),
     disturbance=st.none()
-    | st.builds(Disturbance, counts, counts, st.floats(0, 1e308), st.floats(0, 9), counts),
+    | st.builds(
+        Disturbance,
+        *(counts, counts, st.floats(0, 1e308), st.floats(0, 9), counts),
+        *[st.none() | st.floats(0, 1e308)] * 3,
+        st.none() | counts,
+        *[st.none() | st.floats(0, 9)] * 2,
+    ),
     canaries=st.lists(
         st.builds(
             CanaryReading,

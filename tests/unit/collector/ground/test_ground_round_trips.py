@@ -175,7 +175,12 @@ measurements = st.builds(
     counters=st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     warnings=st.lists(texts, max_size=2).map(tuple),
     opened=st.builds(DeviceState, st.none() | numbers, st.none() | numbers),
-    disturbance=st.none() | st.builds(Disturbance, whole, whole, shares, shares, whole),
+    disturbance=st.none()
+    | st.builds(
+        Disturbance,
+        *(whole, whole, shares, shares, whole),
+        *[st.none() | told for told in (shares, shares, shares, whole, shares, shares)],
+    ),
     canaries=st.lists(
         st.builds(
             CanaryReading,

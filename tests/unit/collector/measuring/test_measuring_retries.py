@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from collector.condition import Condition, Reading
 from collector.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.measuring.retries import is_answered, worth_again
+from collector.quality.device_condition import told_by
 from collector.shard import ShardCase
 from tests.unit.collector.measuring.pretending import record
 
@@ -46,6 +48,13 @@ def test_disturbed_cases_are_measured_again_the_shortest_first_within_a_share_of
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
     assert worth_again(CASES, tried) == CASES[:1]  # 1 + 2 s are more than a quarter of 10
     assert worth_again([*CASES, REST], tried) == CASES[:2]
+
+
+def test_a_device_that_throttled_or_was_shared_is_measured_again_and_one_that_only_waited_is_not():
+    readings = [Reading(0.0, Condition(held=("heat",))), Reading(0.0, Condition(others=1))]
+    for reading in readings:
+        assert worth_again(CASES, tries(CASES[0], told_by([reading], 30))) == CASES[:1]
+    assert worth_again(CASES, tries(CASES[0], told_by([], 30, gap_share=0.9))) == []
 
 
 def test_what_was_spent_on_tries_counts():
