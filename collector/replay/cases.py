@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from collector.case import Case
-from collector.measurement import DeviceState, Library
+from collector.measurement import Library
 from collector.ops.context import Context
 from collector.ops.spec import Call, OpSpec
 from collector.plan import WARM_UPS, MeasureSettings
@@ -19,6 +19,7 @@ from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
 from collector.replay.context import Chain, Launch
 from collector.replay.devices import Device, emulated_by
+from collector.replay.journal import LAUNCHING, LOOKING
 from collector.replay.marks import Marks, check_no_mark
 from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.neighbours import Before, Neighbours
@@ -62,8 +63,6 @@ class Replayed:
     assumes: str
     build_s: float
     look_s: float
-    opened: DeviceState
-    closed: DeviceState
     watch: Watch
     before: Before  # what ran before each launch
 
@@ -98,7 +97,6 @@ class CaseReplay:
 
         Raises NoOperator, CaseRejected, NotEnoughMemory, and whatever the operator raises.
         """
-        opened = self._device.state()
         started = time.perf_counter()
         op = self._operator(case)
         emulated = emulated_by(self._device, op)
@@ -114,12 +112,12 @@ class CaseReplay:
         launches = _Launches(self._device, self._marks, launcher.run, call, self._repeater, chain)
         self._device.synchronize()
         built = time.perf_counter()
-        on_phase("launching")
+        on_phase(LAUNCHING)
         self._marks.open(ordinal)
         issued = launches.issue(measure)
         self._marks.close(ordinal)
         self._device.synchronize()
-        on_phase("looking")
+        on_phase(LOOKING)
         launched = time.perf_counter()
         check_outputs(launches.output, case, tensors.dtype)
         is_real = self._device.runtime is Runtime.REAL
@@ -133,8 +131,6 @@ class CaseReplay:
             assumes=op.assumes,
             build_s=built - started,
             look_s=time.perf_counter() - launched,
-            opened=opened,
-            closed=self._device.state(),
             watch=issued.watch,
             before=ran_before,
         )

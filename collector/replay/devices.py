@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import torch
 
+from collector.condition import Condition
 from collector.errors import BadInput
 from collector.host.cpu import this_cpu
+from collector.host.gpu_condition import open_gpu
 from collector.host.memory import available_memory_bytes
+from collector.host.sparing import Sparing
 from collector.host.stack import gpu_device
 from collector.host.waits import ThreadWaits
-from collector.measurement import DeviceState
 from collector.ops.spec import OpSpec
 from collector.replay.calls import Calls, ReferenceCalls
 from collector.replay.events import Event, kernel_events, operator_events
@@ -55,8 +57,8 @@ class Device(Protocol):
     def release(self) -> None:
         """Give back the memory that is kept for the next case."""
 
-    def state(self) -> DeviceState:
-        """Clock and temperature, where the device tells."""
+    def condition(self) -> Condition | None:
+        """How the device does; None where it does not tell, or it is too early to ask again."""
 
     def watcher(self) -> Watcher | None:
         """What tells who else has the device, launch by launch; None where nothing does."""
@@ -142,10 +144,11 @@ class CpuDevice(_InTorch):
         if hasattr(libc, "malloc_trim"):
             libc.malloc_trim(0)
 
-    def state(self) -> DeviceState:
-        return DeviceState(
-            clock_mhz=_thousandths(self._clock), temperature_c=_thousandths(self._temperature)
-        )
+    def condition(self) -> Condition | None:
+        clock, temperature = _thousandths(self._clock), _thousandths(self._temperature)
+        if clock is temperature is None:
+            return None
+        return Condition(clock_mhz=clock, temperature_c=temperature)
 
     def watcher(self) -> Watcher | None:
         return ThreadWaits()
@@ -163,9 +166,11 @@ class CudaDevice(_InTorch):
             raise BadInput(f"cuda device {index} is wanted, torch sees {torch.cuda.device_count()}")
         self.name = f"cuda:{index}"
         torch.cuda.set_device(index)
-        self.cache_bytes = torch.cuda.get_device_properties(index).L2_cache_size
+        properties = torch.cuda.get_device_properties(index)
+        self.cache_bytes = properties.L2_cache_size
         self._index = index
-        self._tells = _has_nvml()
+        gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch tells
+        self._condition = Sparing(gpu.read) if gpu else None
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._index)
@@ -181,13 +186,8 @@ class CudaDevice(_InTorch):
     def release(self) -> None:
         torch.cuda.empty_cache()
 
-    def state(self) -> DeviceState:
-        if not self._tells:
-            return DeviceState()
-        return DeviceState(
-            clock_mhz=float(torch.cuda.clock_rate(self._index)),
-            temperature_c=float(torch.cuda.temperature(self._index)),
-        )
+    def condition(self) -> Condition | None:
+        return self._condition.read() if self._condition else None
 
 
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -218,12 +218,3 @@ def _thousandths(path: Path | None) -> float | None:
         return int(path.read_text()) / 1000
     except (OSError, ValueError):
         return None
-
-
-def _has_nvml() -> bool:
-    """Whether torch can ask the driver for clocks (it needs the package nvidia-ml-py)."""
-    try:
-        torch.cuda.clock_rate()
-    except (ImportError, RuntimeError):
-        return False
-    return True

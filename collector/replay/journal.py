@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collector.measurement import DeviceState, Library
+from collector.condition import Condition, Reading
+from collector.measurement import Library
 from collector.quality.disturbed import Lap, Watch
 from collector.stack import Runtime
 
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
 MEASURED = "measured"  # the outcome of a case whose launches were all issued
+# Phases of a case: from the one to the other its launches are issued, and run.
+LAUNCHING, LOOKING = "launching", "looking"
 HEARTBEAT_S = 1.0
 
 
@@ -90,8 +93,8 @@ class CaseEntry:
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
     library: Library = Library.NONE  # whose kernel was launched
     assumes: str = ""  # what its inputs were taken to hold
-    opened: DeviceState = DeviceState()
-    closed: DeviceState = DeviceState()
+    launching_s: float = 0.0  # when the first launch came, and when the last one had run
+    looking_s: float = 0.0
     watch: Watch = Watch()  # what else had the device while the repeats ran
     context: str = ""  # what ran before each launch, as a certificate says it
     before: tuple[frozenset[str], ...] = ()  # the kernel types that each launch of it may have
@@ -127,6 +130,7 @@ class Journal:
     start: SessionStart | None = None
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)  # of the device, in their order
     ended: bool = False
     last_s: float = 0.0  # when the last line was written, heartbeats included
     step_s: float = 0.0  # when the last line that is not a heartbeat was
@@ -169,14 +173,18 @@ class Journal:
         self.cases[line["ordinal"]] = CaseEntry(line["ordinal"], self.last_s, line["time"])
 
     def _phase(self, line: Mapping[str, Any]) -> None:
-        ordinal = line["ordinal"]
-        self.cases[ordinal] = replace(self.cases[ordinal], phase=line["phase"])
+        ordinal, phase = line["ordinal"], line["phase"]
+        times: dict[str, Any] = {f"{phase}_s": self.last_s} if phase in (LAUNCHING, LOOKING) else {}
+        self.cases[ordinal] = replace(self.cases[ordinal], phase=phase, **times)
+
+    def _condition(self, line: Mapping[str, Any]) -> None:
+        values = _known(line, Condition)
+        if values.get("held") is not None:
+            values["held"] = tuple(values["held"])
+        self.readings.append(Reading(self.last_s, Condition(**values)))
 
     def _end(self, line: Mapping[str, Any]) -> None:
         values = _known(line, CaseEntry)
-        for name in ("opened", "closed"):
-            if name in values:
-                values[name] = DeviceState(*values[name])
         if "watch" in values:
             laps, *rest = values["watch"]
             values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
@@ -203,6 +211,7 @@ _STEPS: dict[str, Callable[[Journal, Mapping[str, Any]], None]] = {
     "ready": Journal._ready,
     "begin": Journal._begin,
     "phase": Journal._phase,
+    "condition": Journal._condition,
     "end": Journal._end,
     "window": Journal._window,
     "finish": Journal._finish,

@@ -19,7 +19,7 @@ from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
 from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
-from collector.replay.journal import MEASURED, JournalWriter, time_now
+from collector.replay.journal import LAUNCHING, LOOKING, MEASURED, JournalWriter, time_now
 from collector.replay.marks import Marks
 from collector.replay.recording import open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
@@ -70,6 +70,7 @@ class Loop:
             sacrifice_s=time.perf_counter() - started,
             runtime=self._device.runtime,
         )
+        self._read_condition()
 
     def _case(self, ordinal: int, case: SessionCase) -> None:
         record, journal = case.record, self._journal
@@ -83,7 +84,7 @@ class Loop:
                     seed,
                     measure_of(case, self._spec.measure),
                     self._before(case),
-                    lambda phase: journal.write("phase", ordinal=ordinal, phase=phase),
+                    lambda phase: self._phase(ordinal, phase),
                 )
         except Exception as error:  # the fence: whatever an operator raises is its case's answer
             outcome, reason = judge_error(error)
@@ -95,6 +96,20 @@ class Loop:
         self._device.synchronize()
         logger.info("%s: %s: %s", record.case.describe(), outcome, reason)
         journal.write("end", ordinal=ordinal, outcome=outcome.value, reason=reason, time=time_now())
+
+    def _phase(self, ordinal: int, phase: str) -> None:
+        """What a case does next. The device is asked how it does around the launches, never
+        between them."""
+        if phase == LAUNCHING:
+            self._read_condition()
+        self._journal.write("phase", ordinal=ordinal, phase=phase)
+        if phase == LOOKING:
+            self._read_condition()
+
+    def _read_condition(self) -> None:
+        told = self._device.condition()
+        if told is not None:
+            self._journal.write("condition", **asdict(told))
 
     def _before(self, case: SessionCase) -> tuple[CaseRecord, ...] | None:
         """What is to run before each launch of a case; None where it runs by itself, as a canary
@@ -129,8 +144,6 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         "before": [sorted(types) for types in replayed.before.types],
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,
-        "opened": astuple(replayed.opened),
-        "closed": astuple(replayed.closed),
         "watch": astuple(replayed.watch),
     }
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from collector.condition import Condition
 from collector.errors import BadInput
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
+from collector.host.npu_condition import open_npu
 from collector.host.npu_names import device_names, slice_of_a_chip
-from collector.measurement import DeviceState
+from collector.host.sparing import Sparing
 from collector.replay.calls import Calls, NpuCalls
 from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
@@ -57,6 +59,8 @@ class NpuDevice:
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
         told_bytes = int(getattr(properties, "L2_cache_size", 0))
         self.cache_bytes = told_bytes if told_bytes >= _MIB else _L2_BYTES
+        npu = open_npu(index)
+        self._condition = Sparing(npu.read) if npu else None
 
     def synchronize(self) -> None:
         torch.npu.synchronize(self._index)
@@ -76,9 +80,9 @@ class NpuDevice:
     def release(self) -> None:
         torch.npu.empty_cache()
 
-    def state(self) -> DeviceState:
-        """Nothing: npu-smi takes half a second, which is more than a case."""
-        return DeviceState()
+    def condition(self) -> Condition | None:
+        """Now and then: npu-smi takes about as long as a case."""
+        return self._condition.read() if self._condition else None
 
     def watcher(self) -> Watcher | None:
         return None

@@ -29,6 +29,7 @@ from collector.quality.substitution import Expectation, Substitution
 from collector.quality.trend import find_trend
 from collector.record import as_ran
 from collector.replay.canaries import told_by_canaries
+from collector.replay.case_window import CaseWindows
 from collector.replay.events import IDLE_OPERATOR
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.kineto import operators_of
@@ -80,7 +81,8 @@ def collect(
         floor_us=profiler_floor_us(_idle_us(spec.backend, records.launches)),
     )
     is_partial = records.is_partial(report)
-    answers = _Answers(spec, journal, attributions, report, provenance, is_partial, clock)
+    windows = CaseWindows(spec, journal, records.launches)
+    answers = _Answers(spec, journal, windows, attributions, report, provenance, is_partial, clock)
     told = {ordinal: answers.of(ordinal) for ordinal in range(len(spec.cases))}
     canaries = {i: told.pop(i) for i, case in enumerate(spec.cases) if case.place}
     measurements = tuple(chain.from_iterable(told.values()))
@@ -197,6 +199,7 @@ class _Answers:
 
     spec: SessionSpec
     journal: Journal
+    windows: CaseWindows
     attributions: Mapping[int, Attribution[KernelLaunch]]
     report: SessionReport
     provenance: Provenance
@@ -222,6 +225,7 @@ class _Answers:
     def _measured(
         self, entry: CaseEntry, found: Attribution[KernelLaunch]
     ) -> tuple[Measurement, ...]:
+        opened, closed = self.windows.states(entry)
         certificate = replace(
             self._certificate(entry, Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
@@ -229,8 +233,8 @@ class _Answers:
             compute_dtype=entry.compute_dtype or None,
             op_state=found.op_state,
             companions=found.companions,
-            opened=entry.opened,
-            closed=entry.closed,
+            opened=opened,
+            closed=closed,
             identity=_proof(found.identity),
             library=entry.library,
             assumes=entry.assumes,
@@ -287,7 +291,7 @@ class _Answers:
         if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
             return replace(certificate, outcome=Outcome.IMPLAUSIBLE, reason=fault)
         kept = undisturbed(repeats, entry.watch)
-        disturbance = entry.watch.disturbance
+        disturbance = self.windows.disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
         summary, modes = summarise(kept_us, self.clock.step_us), two_modes(kept_us)
         drift = find_trend(kept_us)

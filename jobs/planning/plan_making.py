@@ -323,7 +323,7 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the floor is {_duration(forecast.floor_s)}",
         *([_again_line(plan)] if forecast.doubtful else []),
-        *([_busy_line()] if plan.backend == "cpu" else []),
+        _busy_line(plan.backend),
         # What a source could not give as cases stands behind its name.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
     ]
@@ -347,8 +347,10 @@ def _again_line(plan: Plan) -> str:
     return "again      on the same device, or on another node where there is one"
 
 
-def _busy_line() -> str:
-    """What repeats that waited for a core may add: only a cpu tells of them."""
+def _busy_line(backend: str) -> str:
+    """What it may add that something else has the device: of a cpu's repeats more follow, too."""
+    if backend != "cpu":
+        return f"disturbed  up to {AGAIN_SHARE * 100:.0f} % more for cases that are measured again"
     most = (1 + MORE_REPEATS_SHARE) * (1 + AGAIN_SHARE) - 1
     return f"disturbed  up to {most * 100:.0f} % more for repeats that waited for a core"
 

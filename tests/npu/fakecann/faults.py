@@ -23,6 +23,7 @@ _OF_WINDOWS = (
     *("status", "no_export", "refuse", "between", "refuse_export", "hide_counters", "plain"),
     *("wrap", "scale", "drift", "ignores"),
 )
+_OF_DEVICES = ("throttle", "neighbour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Fault:
             no_export    there is no op_summary at the end of the run
             refuse       msprof exits with `count`, and starts nothing
             refuse_export  msprof parses nothing that was recorded before; it exits with `count`
+            throttle     npu-smi says that the cores' clock is `count` MHz
+            neighbour    npu-smi lists another process on the device
     call    only launches whose line in the log (calls.py) holds this text
     device  only launches on this one; -1: on any
     kernel  only launches of this OP Type
@@ -67,7 +70,7 @@ class Fault:
     to: str = ""
 
     def __post_init__(self) -> None:
-        if self.fault not in (*_OF_LAUNCHES, *_OF_WINDOWS):
+        if self.fault not in (*_OF_LAUNCHES, *_OF_WINDOWS, *_OF_DEVICES):
             raise ValueError(f"no such fault: {self.fault!r}")
 
 

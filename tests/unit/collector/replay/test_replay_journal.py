@@ -1,14 +1,15 @@
 """The journal's two ends, the specification's files, and memory: without torch."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from collector.canonical import sha256_hex
+from collector.condition import Condition, Held
 from collector.errors import BadInput
 from collector.machine_peaks import MachinePeaks
-from collector.measurement import DeviceState, Outcome
+from collector.measurement import Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.disturbed import Lap, Watch
 from collector.replay.canaries import with_canaries
@@ -39,10 +40,9 @@ MEASURED = {
     "compute_dtype": "float32",
     "doubt": "",
     "family": ["Add", "AddAiCore"],
-    "opened": [2600.0, None],
-    "closed": [2500.0, 61.5],
     "watch": [[[4, 900.0, 0.0], [6, 9000.0, 4000.5]], 10000.0, 7],
 }
+HOT = Condition(clock_mhz=2500.0, temperature_c=91.5, held=(Held.THERMAL, Held.OTHER), others=1)
 START = {"pid": 123, "started": 456}
 READY = {"runtime": "fake", "import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
 
@@ -53,12 +53,14 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     writer.write("start", **START)
     writer.write("ready", **READY)
     writer.write("begin", ordinal=0, case="c0", time="t0")
+    writer.write("condition", **asdict(HOT))
     writer.write("phase", ordinal=0, phase="launching")
     tail = JournalTail(path)
     journal = tail.read()
     assert journal.start.total_s == 3.25
     assert (journal.process, journal.runtime) == ((123, 456), "fake")
     assert (journal.in_flight.ordinal, journal.in_flight.phase) == (0, "launching")
+    writer.write("phase", ordinal=0, phase="looking")
     writer.write("end", ordinal=0, time="t1", **MEASURED)
     writer.write("heartbeat")
     writer.write("begin", ordinal=1, case="c1", time="t2")
@@ -72,9 +74,11 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     assert journal.in_flight is None
     assert journal.ended
     case = journal.cases[0]
-    assert (case.launches, case.repeats, case.phase) == (14, 10, "launching")
+    assert (case.launches, case.repeats, case.phase) == (14, 10, "looking")
     assert case.family == ("Add", "AddAiCore") and journal.launches == 14
-    assert (case.opened, case.closed) == (DeviceState(2600.0, None), DeviceState(2500.0, 61.5))
+    (reading,) = journal.readings
+    assert reading.condition == HOT
+    assert reading.at_s <= case.launching_s <= case.looking_s
     assert case.watch == Watch((Lap(4, 900.0, 0.0), Lap(6, 9000.0, 4000.5)), 10000.0, 7)
     assert (case.began_time, case.ended_time) == ("t0", "t1")
     assert journal.cases[1].reason == "it raised"

@@ -1,18 +1,19 @@
 """From what a profiler recorded to measurements: what no device can have done is none of them."""
 
 import csv
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from collector.canonical import sha256_hex
+from collector.condition import Condition, Held
 from collector.machine_peaks import MachinePeaks
-from collector.measurement import Outcome
+from collector.measurement import Disturbance, Outcome
 from collector.plan import Limits, MeasureSettings
 from collector.quality.sentinels import Mark, Sentinel
 from collector.record import CaseRecord, as_ran
 from collector.replay.events import IDLE_OPERATOR
-from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
+from collector.replay.journal import JOURNAL, LAUNCHING, LOOKING, MEASURED, JournalWriter
 from collector.replay.op_summary import SummaryRow, write_summary
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
@@ -49,6 +50,7 @@ def collected(tmp_path):
         counted=(),
         idle=(),
         name="x",
+        conditions=(),
     ):
         cells = {**PRODUCT.cells, ACCELERATOR_CORE: core}
         marks = [{"Input Shapes": ",".join(map(str, Sentinel(m, 0).shape))} for m in Mark][:2]
@@ -64,8 +66,14 @@ def collected(tmp_path):
         ]
         write_summary(summary, tmp_path / "slice.csv")
         sha256 = _with_counters(tmp_path / "slice.csv", dict(counted))
+        (tmp_path / JOURNAL).unlink(missing_ok=True)
         writer = JournalWriter(tmp_path / JOURNAL)
         writer.write("begin", ordinal=0, case=spec.cases[0].record.case_id, time="t0")
+        if conditions:
+            writer.write("condition", **asdict(conditions[0]))
+            writer.write("phase", ordinal=0, phase=LAUNCHING)
+            writer.write("phase", ordinal=0, phase=LOOKING)
+            writer.write("condition", **asdict(conditions[1]))
         entry = {"outcome": MEASURED, "repeats": len(durations_ns), "doubt": doubt}
         entry |= {"watch": watch} if watch else {}
         writer.write("end", ordinal=0, time="t1", **entry)
@@ -179,6 +187,37 @@ def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
     assert waited.warnings == (
         "all 3 repeats were disturbed: threads waited for a core 50% of the time",
     )
+
+
+GPU = replace(SPEC, backend="cuda", stack=None)
+COOL = Condition(clock_mhz=1980.0, temperature_c=60.0, held=(), others=0)
+HOT = replace(COOL, clock_mhz=1200.0, temperature_c=92.0, held=(Held.THERMAL,))
+
+
+def test_repeats_of_a_gpu_that_throttled_make_the_timing_and_it_says_so(measured):
+    hot = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, HOT))
+    assert hot.is_good and hot.is_disturbed and hot.n_accepted == 3
+    assert hot.warnings == (
+        "all 3 repeats were disturbed: heat or power held the clock down, the clock was at 61%",
+    )
+    assert (hot.opened.clock_mhz, hot.closed.clock_mhz) == (1980.0, 1200.0)
+    assert hot.closed.temperature_c == 92.0
+    cool = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, COOL))
+    assert not cool.is_disturbed and cool.disturbance.watched == 3 and cool.warnings == ()
+
+
+@pytest.mark.parametrize(("cache", "share"), [("warm", 0.0), ("cold", None)])
+def test_gaps_of_a_gpu_are_told_where_all_that_ran_is_recorded(measured, cache, share):
+    spec = replace(GPU, measure=replace(GPU.measure, cache=cache))
+    told = measured(500_000, 510_000, spec=spec, conditions=(COOL, COOL)).disturbance
+    assert told.launch_gap_share == share
+    alone = measured(500_000, 510_000, spec=spec).disturbance
+    assert alone == (None if share is None else Disturbance(0, 0, launch_gap_share=share))
+
+
+def test_what_a_cpu_tells_of_its_clock_disturbs_nothing(measured):
+    throttled = measured(500_000, 510_000, 505_000, conditions=(COOL, HOT))
+    assert throttled.disturbance is None and throttled.closed.clock_mhz == 1200.0
 
 
 def test_a_series_of_two_modes_says_so(measured):

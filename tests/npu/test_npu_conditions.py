@@ -1,0 +1,117 @@
+"""A session on a fake NPU whose clock is held down, and a campaign on one that another process has
+while the first session begins."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector import keys
+from collector.canonical import sha256_hex
+from collector.database.commits import find_head
+from collector.database.query import best_rows
+from collector.database.snapshot import load_state
+from collector.plan import Limits, MeasureSettings
+from collector.record import write_table
+from collector.replay.results import collect
+from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.supervisor import run_session
+from collector.row import disturbance_of
+from collector.store import open_store
+from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.faults import Fault, write_faults
+from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+_ROOT = Path(__file__).parents[2]
+_CASES = 20
+_CAMPAIGN = """\
+campaign: shared
+sources: [{{cases: {table}}}]
+target: here
+backend: npu
+devices: 1
+measure: {{repeats: 3}}
+shards: {{target_s: 240, session_s: 0.032}}
+limits: {{case_s: 30, memory_gb: 8}}
+quality: {{repeat_share: 0}}
+"""
+
+
+def run(fake, folder, *faults):
+    """What the campaign said, and its store."""
+    records = [case_record("Add", f"{n},64;{n},64", f"{n},64") for n in range(1, _CASES + 1)]
+    store, table = open_store(str(folder / "data")), write_table(records)
+    store.put(keys.source("shared", sha256_hex(table)), table)
+    text = _CAMPAIGN.format(table=sha256_hex(table))
+    (folder / "campaign.yaml").write_text(text)
+    (folder / "version.info").write_text("version=8.5.0\n")
+    env = environment(fake, faults=write_faults(folder / "faults.json", *faults)) | {
+        "ASCEND_TOOLKIT_HOME": str(folder),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        "OPMETER_LOCKS": str(folder / "locks"),
+        "TMPDIR": str(folder),
+    }
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    program = "import sys; from jobs.cli import main; sys.exit(main())"
+    command = ["run", "campaign.yaml", "--root", str(folder / "data")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *command],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout, store
+
+
+def test_what_ran_beside_another_process_is_measured_again_or_says_so(fake, tmp_path):
+    said, store = run(fake, tmp_path, Fault("neighbour", times=1))
+    state = load_state(store, find_head(store))
+    tried = {}
+    for row in sorted(state.measurements.to_pylist(), key=lambda row: row["session"]):
+        told = disturbance_of(row["disturbance"])
+        assert told.watched == 3 and told.clean == (0 if told.others else 3)
+        assert told.power_w == 130.4 and told.clock_share == 1.0
+        assert told.launch_gap_share is not None
+        tried.setdefault(row["case"], []).append(told.others)
+    once = [others for others in tried.values() if len(others) == 1]
+    again = [others for others in tried.values() if len(others) > 1]
+    # Of the six of the first session as many as take a quarter of the shard's time by forecast.
+    assert again in ([[1, 0]] * 4, [[1, 0]] * 5)
+    left = once.count([1])
+    assert left + len(again) == 6 and once.count([0]) == _CASES - 6
+    (version,) = state.versions
+    shown = best_rows(state, version).to_pylist()
+    warned = [row for row in shown if "another process had the device" in row["warnings"]]
+    assert len(warned) == left
+    assert f"disturbed   something else had the device, or slowed it, in {5 * left} % of" in said
+
+
+def test_a_session_whose_clock_is_held_down_measures_and_says_so(fake, tmp_path, monkeypatch):
+    order = write_faults(tmp_path / "faults.json", Fault("throttle", count=1200))
+    env = environment(fake, faults=order)
+    env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    records = [case_record("Abs", f"{n},64", f"{n},64") for n in (1, 2)]
+    spec = SessionSpec(
+        backend="npu",
+        device=0,
+        cases=tuple(SessionCase(record, 0.01, 60.0) for record in records),
+        measure=MeasureSettings(repeat_count=5),
+        limits=Limits(),
+    )
+    folder = tmp_path / "session"
+    folder.mkdir()
+    result = collect(spec, folder, run_session(spec, folder), PROVENANCE)
+    (first, second) = result.measurements
+    assert first.is_disturbed and second.is_disturbed
+    assert "all 5 repeats were disturbed: the clock was at 67%" in first.warnings
+    assert (first.opened.clock_mhz, first.opened.temperature_c) == (1200.0, 46.0)
