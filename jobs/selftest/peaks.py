@@ -19,9 +19,6 @@ from jobs.selftest.recording import unmeasured
 
 _NAME = "peaks"
 _REPEATS = 20
-# Small pieces that a thread keeps for itself stand between the large ones, so that the heap grows
-# for each output and its pages are new: a copy of 256 KiB was seen to take 42 us instead of 3.
-_ENVIRONMENT = (("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),)
 _PRODUCTS = (1024, 2048)
 # Rows of 4 KiB: tensors of 256 KiB to 4 MiB, of which a sum reads two, and one of 256 MiB.
 _IN_CACHES, _IN_MEMORY = (64, 128, 256, 512, 1024), 65536
@@ -55,7 +52,7 @@ CASES: Cases = MappingProxyType(
 def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
     """What the processor reaches; where something else had its cores, nobody knows."""
     records = tuple(record for alike in cases.values() for record in alike)
-    session = bench.session(Wanted(_NAME, records, repeats=_REPEATS, environment=_ENVIRONMENT))
+    session = bench.session(Wanted(_NAME, records, repeats=_REPEATS))
     if fault := unmeasured(session, len(records)):
         return Check(_NAME, False, fault, "the report holds the log of its session")
     peaks = peaks_of(bench.stack, session.answers, "", cases)
