@@ -10,7 +10,6 @@ Only operators are judged whose work is declared. On a cpu the host is the devic
 do together waits for a network: neither is judged.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,20 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.case import Case, case_from_cells
+from collector.database.case_work import work_of
+from collector.database.row_sets import places_alike
 from collector.database.state import TEXT, Version
 from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.errors import BadInput, CaseRejected
 from collector.measurement import Outcome
-from collector.ops.floor import floor_us
 from collector.ops.peaks import described_peaks
 from collector.ops.registry import find
-from collector.ops.spec import OpSpec
 from collector.quality.evidence import Whole
 from collector.quality.hidden_work import Floats, WorkCurve, find_hidden_work, may_hide
 from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
 from collector.stack import Stack
-from collector.vocabulary import BASE_CELLS, INPUT_DTYPES
+from collector.vocabulary import INPUT_DTYPES
 
 # Measurement ids are hashes: the first so many of a curve are a fair part of it.
 _MOST_OF_CURVE = 4000
@@ -77,7 +74,7 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
     good = good.append_column(INPUT_DTYPES, cases[INPUT_DTYPES].take(place))
     duration_us = good["mean_us"].cast(pa.float64()).to_numpy()
     places = place.to_numpy()
-    for curve in _curves(good):
+    for curve in places_alike(good, _CURVE):
         part = curve[:_MOST_OF_CURVE]
         if not (may_hide(duration_us[part]) or may_be_mistaken(duration_us[part])):
             continue
@@ -91,47 +88,17 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
 def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
     """Why the curve of measurements of these cases is held back; empty where it is not. `measured`
     has the place of each one's case."""
-    replayed = [_replayed(*row) for row in _rows(cases)]
-    known = np.array([one is not None for one in replayed], np.bool_)
-    duration_us, measured = duration_us[known[measured]], measured[known[measured]]
+    work = work_of(cases, stack, is_checked=True)
+    is_known = work.is_known[measured]
+    measured, duration_us = measured[is_known], duration_us[is_known]
     if described_peaks(stack.device) is not None and may_be_mistaken(duration_us):
-        least = [floor_us(one[1], stack) if one else 0.0 for one in replayed]
-        if fault := find_unit_mistake(duration_us, np.array(least, np.float64)[measured]):
+        fault = find_unit_mistake(duration_us, work.floors_us(stack)[measured])
+        if fault:
             return fault
-    work = [(one[0].flops(one[1]), one[0].traffic(one[1])) if one else (0, 0) for one in replayed]
-    operations, traffic = np.array(work, np.float64)[measured].T
-    hidden = find_hidden_work(WorkCurve(operations, traffic, duration_us))
+    curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us)
+    hidden = find_hidden_work(curve)
     return hidden.fault if hidden else ""
 
 
 def _declared(kernel_type: str) -> bool:
     return kernel_type not in DISTRIBUTE_KERNELS and find(kernel_type) is not None
-
-
-def _curves(good: pa.Table) -> list[Any]:
-    """The places of the measurements of each curve, in their order."""
-    texts = [good[name].combine_chunks() for name in _CURVE]
-    names = pc.binary_join_element_wise(*texts, pa.scalar("|", TEXT))
-    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-
-
-def _rows(cases: pa.Table) -> Iterator[tuple[str, dict[str, str]]]:
-    """The kernel type of each case, and all its cells."""
-    names = ("kernel_type", "extra", *BASE_CELLS)
-    for kernel, extra, *cells in zip(*(cases[name].to_pylist() for name in names), strict=True):
-        more = json.loads(extra) if extra else {}
-        yield kernel, {**more, **dict(zip(BASE_CELLS, cells, strict=True))}
-
-
-def _replayed(kernel: str, cells: dict[str, str]) -> tuple[OpSpec, Case] | None:
-    """A case and its declaration; None where that refuses it, so that its work is not known."""
-    op = find(kernel)
-    try:
-        case = case_from_cells(kernel, cells)
-        if op is not None:
-            op.check(case, "npu")  # which has every layout that the others have
-    except (BadInput, CaseRejected):
-        return None
-    return (op, case) if op is not None else None

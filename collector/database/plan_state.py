@@ -15,7 +15,7 @@ from collector.database.binding import BoundShard
 from collector.database.committed import CommittedAttempt, StoredShard, fetch
 from collector.database.measurement_rows import rows_of_part
 from collector.database.plans import Damage, MergedPlan, plan_reader
-from collector.database.plausible import most_floors_us, with_implausible
+from collector.database.plausible import MostFloors, most_floors_us, with_implausible
 from collector.database.raw_records import RawRecord, records_named
 from collector.database.record_rows import case_rows, profile_rows
 from collector.database.state import TEXT, State, version_of
@@ -120,26 +120,23 @@ class _Rows:
 
     def _add(self, shard: StoredShard) -> None:
         records = _records_of(self._plan, shard)
-        # Before anything else asks for the cases: each is read from its cells once.
-        most_us = most_floors_us(records, self._plan) if shard.answer is not None else {}
-        self._add_records(records)
+        cases = case_rows(self._plan, records)
+        self._cases.append(cases)
+        self._profiles.append(profile_rows(self._plan, records))
         if shard.damage is not None:
             raise shard.damage
         if shard.answer is not None:
-            self._add_answer(shard.answer, records, most_us)
+            most = most_floors_us(cases, self._plan)
+            self._add_answer(shard.answer, records, most)
         elif self._held.has(self._plan, shard.shard_id):
             self._is_measured = True
         else:
             self.missing.append(shard.shard_id)
 
-    def _add_records(self, records: list[CaseRecord]) -> None:
-        self._cases.append(case_rows(self._plan, records))
-        self._profiles.append(profile_rows(self._plan, records))
-
     def _add_answer(
-        self, answer: CommittedAttempt, records: list[CaseRecord], most_us: Mapping[str, float]
+        self, answer: CommittedAttempt, records: list[CaseRecord], most: MostFloors
     ) -> None:
-        table = _measurements(self._plan, answer, records, most_us)
+        table = _measurements(self._plan, answer, records, most)
         if not table.num_rows:
             raise BadInput("none of its parts holds a row", path=answer.key)
         ran = _records_that_ran(table, records)
@@ -175,7 +172,7 @@ def _measurements(
     plan: Plan,
     answer: CommittedAttempt,
     records: Sequence[CaseRecord],
-    most_us: Mapping[str, float],
+    most: MostFloors,
 ) -> pa.Table:
     """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
     if not answer.parts:
@@ -183,7 +180,7 @@ def _measurements(
     own = {record.case_id: record for record in records}
     answer.bound.check_final(answer.manifest.final, own, answer.key)
     parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
-    return _marked(parts, plan, answer, records, most_us)
+    return _marked(parts, plan, answer, records, most)
 
 
 def _marked(
@@ -191,11 +188,11 @@ def _marked(
     plan: Plan,
     answer: CommittedAttempt,
     records: Sequence[CaseRecord],
-    most_us: Mapping[str, float],
+    most: MostFloors,
 ) -> pa.Table:
     table = pa.concat_tables(parts).combine_chunks()
     ran = _records_that_ran(table, records)
-    table = with_implausible(table, (*records, *ran), plan, most_us)
+    table = with_implausible(table, (*records, *ran), plan, most)
     final = _final_flags(table, answer.manifest, answer.key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     return table.append_column("final", final).append_column("version_path", path)

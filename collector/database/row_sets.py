@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.database.state import TEXT
+
+_MOST_CODES = 2**62
 
 
 def differing(one: pa.Table, other: pa.Table) -> pa.Table:
@@ -28,6 +32,21 @@ def is_among(table: pa.Table, names: Iterable[str], rows: pa.Array) -> pa.Array:
     return pc.is_in(identities(table, names), value_set=rows)
 
 
+def places_alike(table: pa.Table, names: Iterable[str]) -> list[npt.NDArray[np.int64]]:
+    """The places of the rows that are alike by these columns of texts, in their order."""
+    codes, most = np.zeros(table.num_rows, np.int64), 1
+    for name in names:
+        column = table[name].combine_chunks().dictionary_encode("encode")
+        if most * len(column.dictionary) >= _MOST_CODES:
+            kinds, codes = np.unique(codes, return_inverse=True)
+            most = len(kinds)
+        if len(column.dictionary) > 1:
+            codes = codes * len(column.dictionary) + column.indices.to_numpy()
+            most *= len(column.dictionary)
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
 def identities(table: pa.Table, names: Iterable[str]) -> pa.Array:
     """Each row as one text: the length of every cell, then the cell."""
     texts: list[pa.ChunkedArray] = []
@@ -36,3 +55,12 @@ def identities(table: pa.Table, names: Iterable[str]) -> pa.Array:
         size = pc.cast(pc.binary_length(text), TEXT)  # of an absent cell there is none
         texts += [pc.fill_null(size, ""), pc.fill_null(text, "")]
     return pc.binary_join_element_wise(*texts, pa.scalar(" ", TEXT)).combine_chunks()
+
+
+def text_bytes(texts: pa.Array) -> memoryview:
+    """An array of texts, one behind the other."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return memoryview(b"")
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[int(bounds[0]) : int(bounds[-1])]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +30,7 @@ from collector.database.columns import (
 from collector.database.intervals import CaseInterval, VersionIntervals, intervals_of
 from collector.database.layout import OP_MAPPING, by_file
 from collector.database.query import best_rows
+from collector.database.row_sets import text_bytes
 from collector.database.state import TEXT, State
 from collector.expert_call import EXPERT_LOADS, IMBALANCE
 from collector.quality.profiler_floor import is_near_floor, lowered_us
@@ -237,13 +237,5 @@ def _digest(table: pa.Table) -> str:
             continue
         digest.update(canonical_json([name, len(texts)]))
         digest.update(lengths.astype("<i8").tobytes())
-        digest.update(_text_bytes(texts))
+        digest.update(text_bytes(texts))
     return digest.hexdigest()
-
-
-def _text_bytes(texts: Any) -> memoryview:
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return memoryview(b"")
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return memoryview(data)[int(bounds[0]) : int(bounds[-1])]

@@ -12,14 +12,15 @@ peaks are published, a worker may know what its own machine reaches, and refuses
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
+from typing import Any
+
+import numpy as np
 
 from collector.case import Case
-from collector.errors import CaseRejected, OpmeterError
+from collector.errors import CaseRejected
 from collector.machine_peaks import MachinePeaks
 from collector.ops.peaks import DevicePeaks, described_peaks
-from collector.ops.refusals import UNFORESEEN
 from collector.ops.registry import find
-from collector.ops.spec import OpSpec
 from collector.stack import Stack
 
 # Sixty cycles of the fastest clock: nothing is launched and done in less. Calls of torch on a cpu
@@ -77,33 +78,24 @@ def floor_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None)
         op.check(case, "npu")  # which has every layout that the others have
     except CaseRejected:
         return _least_us(stack)
-    return _floor_us(op, case, stack, peaks)
+    work = op.flops(case), op.traffic(case)
+    return float(floors_us(*work, flops_per_s(case, stack, peaks), stack, peaks))
 
 
-def most_floor_us(case: Case, stack: Stack | None) -> float:
-    """What `floor_us` is at most, in a part of its time: nobody asks whether the declaration takes
-    the case. Most numbers lie above it, and are above the floor."""
-    op = find(case.kernel_type)
-    if op is None:
-        return _least_us(stack)
-    try:
-        return _floor_us(op, case, stack)
-    except (OpmeterError, *UNFORESEEN):  # of a case that it would have refused
-        return inf
-
-
-def _floor_us(
-    op: OpSpec, case: Case, stack: Stack | None, peaks: MachinePeaks | None = None
-) -> float:
-    """That of a case which its declaration takes."""
+def floors_us(
+    operations: Any,
+    traffic: Any,
+    flops_per_s: Any,
+    stack: Stack | None,
+    peaks: MachinePeaks | None = None,
+) -> Any:
+    """That of a launch of so many operations and bytes, whose dtypes allow so many operations a
+    second, or of each of many."""
     ceiling = _ceiling(stack, peaks)
-    moved = op.traffic(case)
-    ideal_s = max(
-        op.flops(case) / _flops_per_s(case, ceiling),
-        moved / ceiling.cache_bytes_per_s,
-        (moved - _CACHE_BYTES) / ceiling.memory_bytes_per_s,
-    )
-    return max(_least_us(stack), ideal_s * 1e6 / _MARGIN)
+    memory_s = (traffic - _CACHE_BYTES) / ceiling.memory_bytes_per_s
+    moved_s = np.maximum(traffic / ceiling.cache_bytes_per_s, memory_s)
+    ideal_s = np.maximum(operations / flops_per_s, moved_s)
+    return np.maximum(_least_us(stack), ideal_s * 1e6 / _MARGIN)
 
 
 def _least_us(stack: Stack | None) -> float:
@@ -111,9 +103,10 @@ def _least_us(stack: Stack | None) -> float:
     return LEAST_KERNEL_US if is_accelerator else LEAST_US
 
 
-def _flops_per_s(case: Case, ceiling: _Ceiling) -> float:
+def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
     """By the fastest unit that the inputs allow. Where the first is neither floating-point nor
     INT8, it may hold packed numbers; where another is INT8, an operator may compute in it."""
+    ceiling = _ceiling(stack, peaks)
     slots = [slot for slot in case.inputs or () if slot.shape is not None]
     dtypes = [slot.known_dtype for slot in slots]
     if not dtypes or any(dtype is None for dtype in dtypes):

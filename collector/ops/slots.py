@@ -35,14 +35,15 @@ def output_shape(case: Case, position: int = 0) -> Shape | None:
 
 def broadcast(*shapes: Shape) -> Shape | None:
     """The shape that tensors of these shapes broadcast to; None where they do not."""
-    if len(set(shapes)) == 1:  # as of most: merges ask by the 100,000
-        return shapes[0]
+    first, *others = shapes or ((),)
+    if all(shape == first for shape in others):  # as of most: merges ask by the 100,000
+        return first
     dims = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
-        wide = set(sizes) - {1}
-        if len(wide) > 1:
+        wide = [size for size in sizes if size != 1]
+        if any(size != wide[0] for size in wide):
             return None
-        dims.append(wide.pop() if wide else 1)
+        dims.append(wide[0] if wide else 1)
     return tuple(reversed(dims))
 
 

@@ -1,0 +1,148 @@
+"""The work of the cases of a table, as their declarations count it.
+
+A merge asks for it by the 100,000. Most cases of a kernel are of a few forms, which differ in the
+numbers of their shapes alone: those of one form are read and asked together, all others one after
+the other. By the answers nobody can tell which was done.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.case import Case, case_from_cells
+from collector.database.row_sets import places_alike, text_bytes
+from collector.database.state import TEXT
+from collector.errors import BadInput
+from collector.ops.floor import floors_us, flops_per_s
+from collector.ops.registry import find
+from collector.ops.together import (
+    FEW,
+    Ask,
+    Floats,
+    Truths,
+    Whole,
+    asked_alone,
+    asked_together,
+    lengths_of,
+)
+from collector.stack import Stack
+from collector.vocabulary import BASE_CELLS, INPUT_SHAPES, OUTPUT_SHAPES
+
+_CELLS = ("kernel_type", "extra", *BASE_CELLS)
+_SHAPES = (INPUT_SHAPES, OUTPUT_SHAPES)
+_NUMBER = "[0-9]{1,15}"  # of a longer one two marks are made
+_FORM = re.compile('(?:[,;"]|#(?!#))*')  # as most sources spell shapes, a mark for each number
+_BLANKS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
+_MOST_ELEMENTS = 2.0**62
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of each of so many cases the operations and bytes of a launch, NaN where they are not known,
+    and how many operations its dtypes allow in a second."""
+
+    operations: Floats
+    traffic: Floats
+    flops_per_s: Floats
+
+    @property
+    def is_known(self) -> Truths:
+        return np.isfinite(self.operations)
+
+    def floors_us(self, stack: Stack) -> Floats:
+        """Below which no launch can be on a stack's device; NaN where the work is not known."""
+        found: Floats = floors_us(self.operations, self.traffic, self.flops_per_s, stack)
+        return found
+
+
+def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
+    """The work of the cases of these records: none where nobody declared it. Of what a declaration
+    refuses it is not known; that is asked, which takes longer, where it `is_checked`, and without
+    it any work may be told of such a case."""
+    found = np.full((cases.num_rows, 3), np.nan)
+    alone: list[int] = []
+    # The shapes of each, one behind the other.
+    ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
+    shapes = pc.binary_join_element_wise(*(cases[name] for name in _SHAPES), *ends)
+    for places in _forms(cases):
+        form = _form(cases, shapes, places) if len(places) >= FEW else None
+        if form is None:
+            alone += places.tolist()
+        else:
+            found[places, :2] = asked_together(_ask(form.first, is_checked), *form)
+            found[places, 2] = flops_per_s(form.first, stack)
+    for place, case in zip(alone, _cases(cases.take(pa.array(alone, pa.int64()))), strict=True):
+        if case is not None:
+            told = asked_alone(_ask(case, is_checked), case)
+            found[place] = (*told, flops_per_s(case, stack))
+    return Work(*found.T)
+
+
+def _ask(case: Case, is_checked: bool) -> Ask:
+    """What the declaration of a case's kernel is asked."""
+    op = find(case.kernel_type)
+    if op is None:
+        return lambda case: (0.0, 0.0)
+
+    def ask(case: Case) -> tuple[float, float]:
+        if is_checked and op.complaint(case, "npu"):  # which has every layout that the others have
+            return np.nan, np.nan
+        return op.flops(case), op.traffic(case)
+
+    return ask
+
+
+def _forms(cases: pa.Table) -> list[Whole]:
+    """The places of the cases of each form."""
+    for name in _SHAPES:
+        marked = pc.replace_substring_regex(cases[name], _NUMBER, "#")
+        cases = cases.set_column(cases.column_names.index(name), name, marked)
+    return places_alike(cases, _CELLS)
+
+
+class _Form(NamedTuple):
+    """One of the cases of a form, and the lengths of all."""
+
+    first: Case
+    lengths: Whole
+
+
+def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | None:
+    """None where each is read by itself."""
+    own = shapes.take(pa.array(places)).combine_chunks()
+    marked = re.sub(_NUMBER, "#", own[0].as_py())
+    if "#" not in marked or not _FORM.fullmatch(marked):
+        return None
+    first = next(_cases(cases.take(pa.array(places[:1]))))
+    numbers = np.fromstring(bytes(text_bytes(own)).translate(_BLANKS), np.int64, sep=" ")
+    lengths = numbers.reshape(len(places), -1)
+    # Read by themselves they would be the same: as many, in the same order, and not too many.
+    if first is None or lengths[0].tolist() != lengths_of(first):
+        return None
+    return _Form(first, lengths) if _are_shapes(first, lengths) else None
+
+
+def _are_shapes(form: Case, lengths: Whole) -> bool:
+    at = 0
+    for slot in (*(form.inputs or ()), *(form.outputs or ())):
+        own = np.maximum(lengths[:, at : at + len(slot.shape or ())], 1)
+        if own.prod(axis=1, dtype=np.float64).max() > _MOST_ELEMENTS:
+            return False
+        at += own.shape[1]
+    return True
+
+
+def _cases(rows: pa.Table) -> Iterator[Case | None]:
+    """The case of each row; None where it is none."""
+    for kernel, extra, *cells in zip(*(rows[name].to_pylist() for name in _CELLS), strict=True):
+        more = json.loads(extra) if extra else {}
+        try:
+            yield case_from_cells(kernel, {**more, **dict(zip(BASE_CELLS, cells, strict=True))})
+        except BadInput:
+            yield None
