@@ -65,6 +65,7 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     """The work of the cases of these records: none where nobody declared it. Of what a declaration
     refuses it is not known; that is asked, which takes longer, where it `is_checked`, and without
     it any work may be told of such a case."""
+    cases = cases.select(_CELLS)  # a table copies all that it is taken from
     found = np.full((cases.num_rows, 3), np.nan)
     alone: list[int] = []
     # The shapes of each, one behind the other.

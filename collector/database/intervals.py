@@ -10,6 +10,7 @@ theirs differ by what a network does, and tell nothing of kernels.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +40,7 @@ _TOLD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CaseInterval:
+class CaseInterval(NamedTuple):  # of which a merge makes hundreds of thousands
     """The mean of a case over so many sessions (of a collective that of their medians), as their
     measurements tell it, where it lies with 95 %, and `variance`: what tells of it most closely.
     The lower end is below that where the profiler could tell no shorter duration."""
@@ -139,6 +139,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         found.degrees.tolist(),
     )
     names = told.rows["measurement"].to_pylist()
+    # As plain texts: a garbage collector does not look into rows of nothing else.
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     doubts = doubts_of(told.canaries)
     model = (
@@ -175,15 +176,15 @@ def _digits(values: Floats) -> list[float]:
 
 
 def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: bool) -> pa.Table:
-    """The good measurements of the stack that a version shows, sorted by id: those of collectives,
-    or all others; without those behind other launches, of which each has its own interval."""
+    """The good measurements of the stack that a version shows, sorted by id, as a state has them:
+    those of collectives, or all others; without those behind other launches, of which each has its
+    own interval."""
     rows = judged_rows(state, path, *judged).select(_TOLD)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     wanted = [kind for kind in kinds if is_collective(kind) == collectives]
     if len(wanted) < len(kinds):  # mostly all are, or none
         rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(wanted, TEXT)))
-    rows = isolated(good_rows(rows, state.versions[path], path))
-    return rows.take(pc.sort_indices(rows, sort_keys=[("measurement", "ascending")]))
+    return isolated(good_rows(rows, state.versions[path], path))
 
 
 def _means(rows: pa.Table, shown: str) -> SessionMeans:
@@ -208,10 +209,9 @@ def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
     """The relative standard deviation of single repeats, as their interval tells it: that of as
     many which know nothing of each other. NaN for a single one."""
     half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
-    counts = set(repeats.tolist())
-    factors = {n: student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts}
-    errors = np.array([factors[n] for n in repeats.tolist()], np.float64)
-    spreads: Floats = half_us / errors / mean_us
+    counts, count = np.unique(repeats, return_inverse=True)
+    factors = [student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]
+    spreads: Floats = half_us / np.array(factors, np.float64)[count] / mean_us
     return spreads
 
 

@@ -65,7 +65,7 @@ def _doubtful(table: pa.Table, most: MostFloors, limit_us: float) -> Whole:
     """The places of the good ones that may be below their floor, or are above the limit."""
     is_told = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
     told = np.flatnonzero(is_told.to_numpy())
-    rows = table.take(pa.array(told))
+    rows = table.select(["case", "mean_us"]).take(pa.array(told))
     mean_us = rows["mean_us"].cast(pa.float64()).to_numpy()
     is_between = (most.of(rows["case"]) <= mean_us) & (mean_us <= limit_us)
     return np.asarray(told[~is_between], np.int64)

@@ -73,7 +73,8 @@ def render(
             own.sort(key=_is_uneven)
             shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
             for name, found in by_file(kernel, shown).items():
-                columns = database_columns(set().union(*found))
+                kinds = set(map(tuple, found))  # of rows there are many, of these one or two
+                columns = database_columns(set().union(*kinds))
                 files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
             files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
@@ -157,48 +158,37 @@ def _measured(
     doubts, faults = intervals.doubts, intervals.faults
     best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
     best = best.filter(best["good"])
-    names = (
-        *("case", "measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us"),
-        *("counters", "cache", "library", "assumes"),
-    )
-    rows = zip(*(best[name].to_pylist() for name in names), strict=True)
-    return {
-        case: {
-            **_cells(
-                intervals.of.get(measurement),
-                float(mean),
-                (float(low), float(high)),
-                floor_of(floor),
-                *more,
-            ),
-            **answering_cells(library, assumes),
-        }
-        for case, measurement, mean, low, high, floor, *more, library, assumes in rows
-    }
+    names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us", "counters")
+    told = (*names, "cache", "library", "assumes")
+    rows = zip(*(best[name].to_pylist() for name in told), strict=True)
+    cells = (_cells(intervals.of.get(row[0]), *row[1:]) for row in rows)
+    return dict(zip(best["case"].to_pylist(), cells, strict=True))
 
 
 def _cells(
     stack: CaseInterval | None,
-    mean_us: float,
-    session_us: tuple[float, float],
-    floor_us: float,
+    mean_us: str,
+    low_us: str,
+    high_us: str,
+    profiler_floor_us: str,
     counters: str,
     cache: str,
+    library: str,
+    assumes: str,
 ) -> Cells:
-    if stack is None:  # behind other launches: `isolated` leaves it out of every model
-        return duration_cells(mean_us, _pairs(counters), cache)
-    low_us, high_us = session_us
-    return {
-        **duration_cells(stack.mean_us, _pairs(counters), cache),
-        **interval_cells(
-            (stack.low_us, stack.high_us),
-            stack.degrees,
-            stack.variance,
-            (lowered_us(low_us, mean_us, floor_us), high_us),
-            stack.sessions,
-            floor_us if is_near_floor(stack.mean_us, floor_us) else 0.0,
-        ),
-    }
+    if stack is None:  # of what ran behind other launches there is no model: see `isolated`
+        cells = duration_cells(float(mean_us), _pairs(counters), cache)
+    else:
+        shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
+        floor_us = floor_of(profiler_floor_us)
+        stack_us = stack_low_us, stack_high_us
+        session_us = lowered_us(float(low_us), float(mean_us), floor_us), float(high_us)
+        near_us = floor_us if is_near_floor(shown_us, floor_us) else 0.0
+        cells = duration_cells(shown_us, _pairs(counters), cache)
+        cells.update(interval_cells(stack_us, degrees, variance, session_us, sessions, near_us))
+    if library or assumes:
+        cells.update(answering_cells(library, assumes))
+    return cells
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:
