@@ -36,10 +36,10 @@ from collector.vocabulary import BASE_CELLS, INPUT_SHAPES, OUTPUT_SHAPES
 
 _CELLS = ("kernel_type", "extra", *BASE_CELLS)
 _SHAPES = (INPUT_SHAPES, OUTPUT_SHAPES)
-_NUMBER = "[0-9]{1,15}"  # of a longer one two marks are made
-_FORM = re.compile('(?:[,;"]|#(?!#))*')  # as most sources spell shapes, a mark for each number
+_MARK = "#"
+_FORM = re.compile(f'[{_MARK},;"]*')  # as most sources spell shapes, a mark for each number
 _BLANKS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
-_MOST_ELEMENTS = 2.0**62
+_MOST_ELEMENTS = 2.0**62  # and of one number; larger ones are read as 2^63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,26 @@ def _ask(case: Case, is_checked: bool) -> Ask:
 def _forms(cases: pa.Table) -> list[Whole]:
     """The places of the cases of each form."""
     for name in _SHAPES:
-        marked = pc.replace_substring_regex(cases[name], _NUMBER, "#")
-        cases = cases.set_column(cases.column_names.index(name), name, marked)
+        at = cases.column_names.index(name)
+        cases = cases.set_column(at, name, _marked(cases[name].combine_chunks()))
     return places_alike(cases, _CELLS)
+
+
+def _marked(texts: pa.Array) -> pa.Array:
+    """The texts with a mark for each number; patterns take some times as long."""
+    data = np.frombuffer(text_bytes(texts), np.uint8)
+    ends = np.cumsum(pc.binary_length(texts).to_numpy())
+    is_digit = data - ord("0") < 10  # what is below has gone round
+    is_first = is_digit.copy()
+    is_first[1:] &= ~is_digit[:-1]
+    begins = np.append(0, ends)[:-1]
+    begins = begins[begins < len(data)]
+    is_first[begins] = is_digit[begins]
+    kept = is_first | ~is_digit
+    marked = np.where(is_first, ord(_MARK), data)[kept].astype(np.uint8)
+    offsets = np.append(0, np.cumsum(kept))[np.append(0, ends)].astype(np.int64)
+    buffers = (pa.py_buffer(offsets), pa.py_buffer(marked))
+    return pa.LargeStringArray.from_buffers(len(texts), *buffers)
 
 
 class _Form(NamedTuple):
@@ -117,8 +134,8 @@ class _Form(NamedTuple):
 def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | None:
     """None where each is read by itself."""
     own = shapes.take(pa.array(places)).combine_chunks()
-    marked = re.sub(_NUMBER, "#", own[0].as_py())
-    if "#" not in marked or not _FORM.fullmatch(marked):
+    marked = _marked(own[:1])[0].as_py()
+    if _MARK not in marked or not _FORM.fullmatch(marked):
         return None
     first = next(_cases(cases.take(pa.array(places[:1]))))
     numbers = np.fromstring(bytes(text_bytes(own)).translate(_BLANKS), np.int64, sep=" ")

@@ -65,6 +65,7 @@ def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Any) -> pa.Table:
 
 def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str, str]]:
     """Each measurement of a curve that is held back, with the reason."""
+    good = good.select(CURVE_COLUMNS)  # a filter copies all that it is given
     declared = [kind for kind in pc.unique(good["kernel_type"]).to_pylist() if _declared(kind)]
     good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
     place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())

@@ -30,6 +30,8 @@ ANSWERING = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
     *("measurement", "final", "version_path", "warnings", *SESSION),
 )
+# What of it tells whether it is good, and competes.
+_COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
 _WARM = "warm"
 _SHOWN = (
     *("reason", "disturbance", "counters", "ci_low_us", "ci_high_us"),
@@ -79,7 +81,7 @@ def judged_rows(
 def faults_of(state: State, version_path: str) -> Faults:
     """The measurements on curves of that version directory that are held back."""
     version = state.versions[version_path]
-    competing = state.measurements.select([*{*ANSWERING, *CURVE_COLUMNS}])
+    competing = state.measurements.select([*{*CURVE_COLUMNS, *_COMPETING}])
     good = good_rows(competing, version, version_path)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
     return curve_faults(good, cases, version)
