@@ -41,7 +41,7 @@ def _grow(torch: Any, tensor: Any) -> Any:
 
 
 def _allocate_too_much(torch: Any, tensor: Any) -> Any:
-    return torch.empty(1 << 46, dtype=torch.uint8)
+    return torch.empty(1 << 50, dtype=torch.uint8)
 
 
 def _not_finite(torch: Any, tensor: Any) -> Any:
