@@ -16,13 +16,12 @@ from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
 from collector.stack import Stack, runtime_details
 
 # What a cpu session sets, so that no launch is measured together with the kernel's giving it
-# memory: part of the stack, since it changes numbers. Memory stays in one heap, in huge pages, and
-# small pieces join their neighbours at once. Without the last two the C library before 2.38 leaves
-# a piece beside each aligned block, finds a freed block too small for the same request, and takes
-# new memory for every launch of some processes and for none of others: a product of 77 million
-# numbers by one took 8 ms or 450.
+# memory: part of the stack, since it changes numbers. Memory stays in one heap, where small pieces
+# join their neighbours at once. Otherwise the C library before 2.38 leaves a piece beside each
+# aligned block, finds a freed block too small for the same request, and takes new memory for every
+# launch of some processes and for none of others: a product of 77 million numbers by one took 8 ms
+# or 450.
 _TUNABLES = {
-    "hugetlb": 1,
     "mmap_max": 0,
     "mxfast": 0,
     "tcache_count": 0,
