@@ -19,7 +19,7 @@ def launch():
     outputs = []
     for size in (48 << 20, 9 << 20, 48 << 20):
         block = ctypes.c_void_p()
-        assert libc.posix_memalign(ctypes.byref(block), 64, size + len(kept)) == 0
+        assert libc.posix_memalign(ctypes.byref(block), 64, size) == 0
         ctypes.memset(block, 1, size)
         kept.append(libc.malloc(64))
         outputs.append(block)
