@@ -16,8 +16,8 @@ os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Where several processes share two cores, a team of threads that spins at each barrier burns what the
-# thread it waits for would need: seven times the processor time, of a session that measures.
+# Where several processes share two cores, a team of threads that spins at each barrier burns what
+# the thread it waits for would need: seven times the processor time, of a session that measures.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The machine may be shared: no example is failed for its time.
