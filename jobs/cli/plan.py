@@ -159,7 +159,7 @@ def _plan(
 ) -> None:
     from jobs.cli.opening import choose_guard, open_campaign, open_root
     from jobs.planning.damage import Told
-    from jobs.planning.plan_making import describe_forecast
+    from jobs.planning.forecast_lines import describe_forecast
     from jobs.planning.situation import choose_step, survey
     from jobs.publishing.due_merges import to_merge
     from jobs.publishing.next_plan import advance, intended, plan_in_hand

@@ -20,7 +20,7 @@ from jobs.campaign.run_options import RunOptions
 from jobs.executor.local_run import LocalRun, ShardProgress
 from jobs.executor.view import View
 from jobs.planning.damage import Told
-from jobs.planning.plan_making import describe_forecast
+from jobs.planning.forecast_lines import describe_forecast
 from jobs.planning.situation import Situation, is_measured_again, survey
 from jobs.planning.stored_plans import committed_shards
 from jobs.publishing.due_merges import own_plans, publish

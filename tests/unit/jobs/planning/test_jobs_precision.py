@@ -15,7 +15,8 @@ from collector.stack import Stack
 from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.plan_making import describe_forecast, make_plan
+from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.plan_making import make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     plan,
     planned_ids,

@@ -12,7 +12,8 @@ from collector.plan import plan_from_json, plan_to_json
 from collector.record import CaseRecord
 from collector.shard import read_shard
 from jobs.planning.candidates import Candidate, PricedCase
-from jobs.planning.plan_making import describe_forecast, inputs_hash
+from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.plan_making import inputs_hash
 from jobs.planning.repeats import repeated_cases, repeated_shards
 from jobs.planning.weight import Weight
 from tests.unit.jobs.planning.test_jobs_plan_making import (
