@@ -65,7 +65,6 @@ def order(**changes) -> Order:
     return Order(**values | changes)
 
 
-@pytest.mark.fast
 class TestGathering:
     def test_whoever_knows_the_token_and_a_number_of_its_own_is_let_in(self, joined) -> None:
         with Lead(HOST, 3) as lead:
@@ -183,7 +182,6 @@ def raising(error: GangFailed, steps: dict[int, int]) -> Callable[..., None]:
     return run
 
 
-@pytest.mark.fast
 class TestLeading:
     def test_who_was_awaited_in_vain_is_told_with_who_awaited(self, tmp_path: Path) -> None:
         start = OverNodes(3, HOST, lambda place: None, gather_s=0.5)

@@ -34,8 +34,6 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 
-pytestmark = pytest.mark.fast
-
 NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0", details=())
 RECORD = record_of_shapes("Abs", '"16,64"', '"16,64"')
 SLOW = 9  # the plan that was measured on a slow device: the last one

@@ -20,8 +20,6 @@ from collector.shapes.model_rows import layouts_of, products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
 from tests.fixtures.op_rows import rows_of as fixture_rows
 
-pytestmark = pytest.mark.fast
-
 PATTERNS = bundled_patterns()
 KERNELS = [kernel for pattern in PATTERNS.patterns for kernel in pattern.kernels]
 PRODUCTS = [(64, 32), (96, 64), (320, 128)]

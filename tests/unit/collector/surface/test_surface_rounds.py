@@ -4,12 +4,9 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 
 from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
 from collector.surface.shape_features import Points
-
-pytestmark = pytest.mark.fast
 
 N = 1000
 BUDGET = Budget(250)

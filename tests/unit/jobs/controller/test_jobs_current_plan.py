@@ -41,8 +41,6 @@ from tests.unit.jobs.controller.played_campaign import (
 from tests.unit.jobs.fake_cluster import RUNS
 from tests.unit.jobs.plans import plan_of, shards_of
 
-pytestmark = pytest.mark.fast
-
 
 def gang_of(ranks, backend="npu", devices=8):
     plan = plan_of((replace(shards_of(1.0)[0], ranks=ranks),), backend=backend)

@@ -17,8 +17,6 @@ from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import LocalRunFailed
 from jobs.objects.waves import Wave
 
-pytestmark = pytest.mark.fast
-
 WAVE = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
 
 

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +9,6 @@ from jobs.controller.loop import Changes, run_forever
 from jobs.kube.errors import ClusterAway
 from jobs.kube.leader_election import DURATION_S, LEASE, Election
 from tests.unit.jobs.fake_cluster import FakeCluster
-
-pytestmark = pytest.mark.fast
 
 FASTEST = 1.2  # how much faster than another a clock may run
 

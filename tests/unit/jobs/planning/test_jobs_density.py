@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 
 from collector.plan import plan_from_json, plan_to_json
 from collector.record import CaseRecord
@@ -22,8 +21,6 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
     record,
     request,
 )
-
-pytestmark = pytest.mark.fast
 
 ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
