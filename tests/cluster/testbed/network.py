@@ -19,7 +19,9 @@ def make_bridge(settings: Settings) -> None:
     if has_bridge(settings):
         return
     _refuse_taken_address(settings)
-    _ip("link", "add", settings.name, "type", "bridge")
+    # An address of its own: else it has a node's, and another one when that node loses power,
+    # which the rest would go on calling for half a minute.
+    _ip("link", "add", settings.name, "address", _hardware(settings, 0), "type", "bridge")
     for address in (
         f"{settings.gateway}/24",
         f"{settings.api_address}/32",
@@ -32,7 +34,8 @@ def make_bridge(settings: Settings) -> None:
 def join(settings: Settings, node: int, pid: int) -> None:
     """Link the network namespace of a process to the bridge, as a node of that number."""
     outside, address = _link_of(settings, node), settings.node_address(node)
-    _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    peer = ("name", "eth0", "address", _hardware(settings, node), "netns", str(pid))
+    _ip("link", "add", outside, "type", "veth", "peer", *peer)
     _ip("link", "set", outside, "master", settings.name, "up")
     inside = ["nsenter", "-t", str(pid), "-n", "--"]
     for words in (
@@ -82,6 +85,11 @@ def _refuse_taken_address(settings: Settings) -> None:
 
 def _link_of(settings: Settings, node: int) -> str:
     return f"{settings.name}n{node}"
+
+
+def _hardware(settings: Settings, host: int) -> str:
+    """The hardware address of a node, or of the bridge (0): the same when it is back."""
+    return f"02:00:00:00:{settings.number:02x}:{host:02x}"
 
 
 def _has_link(name: str) -> bool:
