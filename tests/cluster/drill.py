@@ -208,12 +208,12 @@ class Drill:
         ]
 
     def is_merged(self) -> bool:
-        found = self.namespace.get("configmap", config_map_name(self.name))
+        found = self.namespace.get("configmaps", config_map_name(self.name))
         return MERGED in (found["metadata"].get("annotations") or {})
 
     def reasons(self) -> set[str]:
         """Why Events were written on the campaign."""
-        events = self.namespace.get("events")["items"]
+        events = self.namespace.find("events")
         about = config_map_name(self.name)
         return {e["reason"] for e in events if e["involvedObject"].get("name") == about}
 

@@ -16,7 +16,7 @@ class Faults:
 
     def kill_container(self, namespace: Namespace, pod: str) -> None:
         """SIGKILL the first process of a pod's first container, behind the API server's back."""
-        found = namespace.get("pod", pod)
+        found = namespace.get("pods", pod)
         identity = found["status"]["containerStatuses"][0]["containerID"]
         node = self.testbed.node(found["spec"]["nodeName"])
         node.kill_container(identity.removeprefix("containerd://"))

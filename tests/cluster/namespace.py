@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed.kubectl import Kubectl, Manifest
+from tests.cluster.testbed.objects import Objects
 
 _POD_LIMIT_S = 180.0
 _LOOK_S = 0.3
@@ -27,20 +28,23 @@ class Namespace:
 
     name: str
     kubectl: Kubectl
+    objects: Objects
 
     def __call__(self, *words: str | Path, text: str | None = None) -> str:
         """What kubectl prints, in this namespace."""
         return self.kubectl("-n", self.name, *words, text=text)
 
-    def get(self, *words: str) -> Any:
-        """Objects of this namespace as JSON says them."""
-        return json.loads(self("get", *words, "-o", "json"))
+    def get(self, kind: str, name: str) -> Any:
+        """One object of this namespace, by the plural of its kind."""
+        return self.objects.get(kind, name, self.name)
+
+    def find(self, kind: str, selector: str = "") -> list[Any]:
+        """Objects of this namespace that a selector of labels chooses."""
+        return self.objects.find(kind, self.name, selector)
 
     def pods(self, selector: str = "") -> list[Any]:
-        """Its pods, oldest name first."""
-        words = ["pods", *(["-l", selector] if selector else [])]
-        items: list[Any] = self.get(*words)["items"]
-        return sorted(items, key=lambda pod: str(pod["metadata"]["name"]))
+        """Its pods."""
+        return self.find("pods", selector)
 
     def create(self, *manifests: Manifest) -> None:
         """Create objects in this namespace, with unknown fields refused."""
@@ -65,7 +69,7 @@ class Namespace:
     def end_of(self, pod: str, limit_s: float = _POD_LIMIT_S) -> Ended:
         """Wait until a pod's container has ended."""
         self.wait(f"{pod} ends", lambda: self._phase(pod) in ("Succeeded", "Failed"), limit_s)
-        state = self.get("pod", pod)["status"]["containerStatuses"][0]["state"]
+        state = self.get("pods", pod)["status"]["containerStatuses"][0]["state"]
         return Ended(state["terminated"]["exitCode"], self("logs", pod))
 
     def wait_running(self, pod: str, limit_s: float = _POD_LIMIT_S) -> None:
@@ -135,4 +139,4 @@ class Namespace:
         self.kubectl("delete", *of_test, "--wait=false")
 
     def _phase(self, pod: str) -> str:
-        return str(self.get("pod", pod)["status"].get("phase", ""))
+        return str(self.get("pods", pod)["status"].get("phase", ""))

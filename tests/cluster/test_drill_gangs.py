@@ -61,7 +61,7 @@ def test_no_rank_of_a_gang_starts_before_all_can_and_the_api_server_may_leave_th
     foreign.wait_running("holds-node2")
     gang.launch()
     gang.wait("its pods are there", lambda: len(gang.namespace.pods(WORKERS)) == 2)
-    (job,) = gang.namespace.get("jobs", "-l", "opmeter.io/kind=gang")["items"]
+    (job,) = gang.namespace.find("jobs", "opmeter.io/kind=gang")
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     gang.look_on(15)
     pods = gang.namespace.pods(WORKERS)

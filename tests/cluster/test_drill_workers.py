@@ -28,7 +28,7 @@ def name_of(pod: dict) -> str:
 
 def ended(drill: Drill, pod: str) -> dict:
     """How the container of a pod ended; empty while it has not."""
-    status = drill.namespace.get("pod", pod)["status"]["containerStatuses"][0]["state"]
+    status = drill.namespace.get("pods", pod)["status"]["containerStatuses"][0]["state"]
     return dict(status.get("terminated", {}))
 
 

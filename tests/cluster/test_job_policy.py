@@ -21,6 +21,7 @@ from jobs.objects.waves import Wave
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay, remove_from_cluster, write_kubeconfig
 from tests.cluster.testbed.kubectl import Kubectl
+from tests.cluster.testbed.objects import Objects
 from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -66,7 +67,7 @@ def as_account(namespace: Namespace, account: str, folder: Path) -> Namespace:
     """The namespace as one of its accounts sees it."""
     kubeconfig = write_kubeconfig(namespace, account, folder / f"{account}.json")
     own = Kubectl(namespace.kubectl.executable, kubeconfig, namespace.kubectl.cache)
-    return Namespace(namespace.name, own)
+    return Namespace(namespace.name, own, Objects(kubeconfig))
 
 
 def listing(**lists: str) -> str:
@@ -221,8 +222,8 @@ def test_a_denial_is_an_event_of_the_campaign(
     for _ in range(2):  # whoever leads next is told the same
         one = Controller(Client(api, policed.name), lambda of: store)
         assert one.look() == one.look() == {"small": False}
-    found = policed.get("events")["items"]
+    found = policed.find("events")
     (event,) = [e for e in found if e["involvedObject"]["name"] == "opmeter-campaign-small"]
     assert event["reason"] == "Refused" and event["type"] == "Warning"
     assert "images of opmeter-jobs has no evil/x:1" in event["message"]
-    assert not policed.get("jobs")["items"]
+    assert not policed.find("jobs")

@@ -78,12 +78,12 @@ class Queue:
 
     def jobs(self) -> list[Any]:
         """Of workers, that have not ended."""
-        found = self.drill.namespace.get("jobs", "-l", WORKERS)["items"]
+        found = self.drill.namespace.find("jobs", WORKERS)
         return [job for job in found if not job["status"].get("completionTime")]
 
     def evictions(self) -> list[str]:
         """Why Kueue took quota back."""
-        events = self.drill.namespace.get("events")["items"]
+        events = self.drill.namespace.find("events")
         return [e["message"] for e in events if e["reason"].startswith("Evicted")]
 
     def remove(self) -> None:
@@ -176,7 +176,7 @@ def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_u
     drill.order()
     drill.finish()
     assert set(drill.outcomes().values()) <= GOOD
-    merges = drill.namespace.get("jobs", "-l", "app.kubernetes.io/component=merge")["items"]
+    merges = drill.namespace.find("jobs", "app.kubernetes.io/component=merge")
     assert [job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for job in merges] == ["team"]
 
 

@@ -37,19 +37,19 @@ def test_a_store_without_create_only_is_merged_into_by_turns(drill: Drill, store
     head = find_head(drill.store)
     assert head is not None and head.number == 1
     assert "NoCreateOnly" in drill.reasons()
-    notes = drill.namespace.get("configmap", config_map_name(drill.name))["metadata"]["annotations"]
-    assert notes[LEASED] == drill.root
-    lease = drill.namespace.get("lease", MERGE_LEASE)["spec"]
+    applied = drill.namespace.get("configmaps", config_map_name(drill.name))
+    assert applied["metadata"]["annotations"][LEASED] == drill.root
+    lease = drill.namespace.get("leases", MERGE_LEASE)["spec"]
     assert lease["leaseTransitions"] >= 1  # taken from somebody who fell silent
     drill.wait("both merges end", lambda: has_ended(drill))
-    assert not drill.namespace.get("lease", MERGE_LEASE)["spec"].get("holderIdentity")
+    assert not drill.namespace.get("leases", MERGE_LEASE)["spec"].get("holderIdentity")
     assert find_head(drill.store) == head
 
 
 def beside_it(drill: Drill) -> None:
     """A second pod for the same merge, as Kubernetes may start one; only these have a token."""
     assert all(has_token(pod) for pod in drill.namespace.pods(MERGES))
-    job = drill.namespace.get("jobs", "-l", MERGES)["items"][0]
+    job = drill.namespace.find("jobs", MERGES)[0]
     spec = job["spec"]["template"]["spec"]
     metadata = {"name": "beside", "labels": {"app.kubernetes.io/component": "merge"}}
     drill.namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})

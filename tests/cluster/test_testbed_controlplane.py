@@ -78,7 +78,7 @@ def test_pods_find_each_other_by_the_names_of_a_headless_service(
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": spec}
     namespace.create(service, peer)
     namespace.wait_running("peer")
-    address = namespace.get("pod", "peer")["status"]["podIP"]
+    address = namespace.get("pods", "peer")["status"]["podIP"]
     script = _RESOLVE.format(name="rank-0", namespace=namespace.name)
     script = f"import time; time.sleep(3)\n{script}"  # as long as the names take to arrive
     ended = namespace.run(pod("asks", cluster.controller_image, ["python3", "-c", script]))
@@ -107,7 +107,7 @@ def test_jobset_restarts_every_rank_when_one_fails(
         }
     )
     namespace("wait", "--for=condition=Completed", "jobset/gang", "--timeout=120s")
-    assert namespace.get("jobset", "gang")["status"]["restarts"] == 1
+    assert namespace.get("jobsets", "gang")["status"]["restarts"] == 1
 
 
 @pytest.mark.parametrize(("jobs", "pods", "starts"), [(1, 2, 0), (2, 1, 1)])

@@ -56,7 +56,7 @@ def test_a_gang_that_lost_a_node_for_good_waits_for_room_and_is_made_anew(
             with suppress(RuntimeError):
                 faults.kill_container(drill.namespace, lost["metadata"]["name"])
         drill.wait("people are told", lambda: {"NodeLost", "GangWaits"} <= drill.reasons())
-        assert not drill.namespace.get("jobs", "-l", "opmeter.io/kind=gang")["items"]
+        assert not drill.namespace.find("jobs", "opmeter.io/kind=gang")
     drill.finish()
     assert set(drill.outcomes().values()) == {"ok"}
     assert {wave["pods"] for wave in drill.waves()} == {2}

@@ -1,0 +1,61 @@
+"""Reads of a cluster's objects, by one connection that is kept: what a test waits for it looks for
+a thousand times, and each process of kubectl takes a twentieth of a second of a core."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kubernetes import config
+
+from jobs.kube.connection import Connection
+from jobs.kube.errors import ClusterError
+from jobs.kube.request_budget import Budget
+from jobs.kube.requests import Query, Requests
+
+# The plural of a kind -> where the API server has it.
+_APIS = {
+    "configmaps": "api/v1",
+    "events": "api/v1",
+    "nodes": "api/v1",
+    "pods": "api/v1",
+    "jobs": "apis/batch/v1",
+    "leases": "apis/coordination.k8s.io/v1",
+    "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
+    "podgroups": "apis/scheduling.k8s.io/v1alpha2",
+}
+_RATE = 100.0  # a test asks as it likes: the cluster is its own
+
+
+@dataclass(frozen=True)
+class Objects:
+    """As the account of a kubeconfig sees them. RuntimeError with the API server's complaint."""
+
+    kubeconfig: Path
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Any:
+        """One object, by the plural of its kind."""
+        return self._ask(f"{_path(kind, namespace)}/{name}", {})
+
+    def find(self, kind: str, namespace: str = "", selector: str = "") -> list[Any]:
+        """Those that a selector of labels chooses, the first name first."""
+        query = {"labelSelector": selector} if selector else {}
+        items: list[Any] = self._ask(_path(kind, namespace), query)["items"]
+        return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+    @cached_property
+    def _requests(self) -> Requests:
+        client = config.new_client_from_config(config_file=str(self.kubeconfig))
+        client.configuration.retries = False
+        return Requests(Connection(client).send, Budget(_RATE, _RATE))
+
+    def _ask(self, path: str, query: Query) -> Any:
+        try:
+            return self._requests.json("GET", path, query=query)
+        except ClusterError as error:
+            raise RuntimeError(f"{path}: {error}") from error
+
+
+def _path(kind: str, namespace: str) -> str:
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return f"/{_APIS[kind]}{within}/{kind}"
