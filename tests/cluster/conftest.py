@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_base, remove_from_cluster
+from tests.cluster.testbed.images import build_image
 from tests.cluster.testbed.settings import (
     NoCluster,
     Settings,
@@ -47,6 +49,7 @@ def cluster() -> Iterator[Cluster]:
     testbed = _opened(settings)
     was_up = testbed.is_up()
     try:
+        _preload(testbed)
         testbed.up()
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("KUBECONFIG", str(settings.kubeconfig))
@@ -141,6 +144,12 @@ def _skip_late() -> None:
     until = os.environ.get("OPMETER_DRILLS_UNTIL")
     if until and time.time() > float(until):
         pytest.skip("OPMETER_DRILLS_UNTIL is past: pytest tests/cluster runs every drill")
+
+
+def _preload(testbed: Testbed) -> None:
+    """Where the image cannot be built, tests that need it say so."""
+    with suppress(NoCluster):
+        testbed.preload(build_image(testbed.settings.cache).archive)
 
 
 def _opened(settings: Settings) -> Testbed:

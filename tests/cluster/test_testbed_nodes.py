@@ -32,6 +32,18 @@ def test_pods_of_a_node_get_devices_that_no_other_has(
     assert sorted(int(device) for part in seen for device in part) == list(range(8))
 
 
+def test_nodes_share_the_files_of_images_and_no_database(cluster: Cluster, testbed: Testbed):
+    assert cluster.controller_image in testbed.nodes[0].ctr("images", "ls", "-q").split()
+    one, other = (node.folder / "containerd/root" for node in testbed.nodes)
+    if testbed.settings.cache.stat().st_dev != one.stat().st_dev:
+        pytest.skip("links want one disk: let OPMETER_CACHE and OPMETER_CLUSTER_RUN lie on the same")
+    blobs = [file for file in one.glob("*content*/blobs/sha256/*") if file.stat().st_size > 1 << 20]
+    assert blobs and all(blob.samefile(other / blob.relative_to(one)) for blob in blobs)
+    databases = [file for file in one.rglob("*.db") if "fs" not in file.relative_to(one).parts]
+    assert len(databases) >= 2
+    assert all(database.stat().st_nlink == 1 for database in databases)
+
+
 def test_a_sick_device_leaves_the_count_until_it_is_well(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):

@@ -33,7 +33,9 @@ def main() -> int:
 
 def _build(testbed: Testbed) -> None:
     print(testbed.built.folder)
-    print(build_image(testbed.settings.cache).archive)
+    image = build_image(testbed.settings.cache)
+    testbed.preload(image.archive)
+    print(image.archive)
 
 
 def _up(testbed: Testbed) -> None:

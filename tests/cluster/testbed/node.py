@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.testbed import cgroups, network, nodefiles
+from tests.cluster.testbed import cgroups, network, nodefiles, preloaded
 from tests.cluster.testbed.build import Built
 from tests.cluster.testbed.machine import command
 from tests.cluster.testbed.processes import Daemon, kill_members, wait_until
@@ -70,6 +70,8 @@ class Node:
         if self.namespaces.pid is None:
             self.remove()  # what is left of a node that lost power
             cgroups.make(self._group)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            preloaded.give(self.settings.cache, self.folder)
             nodefiles.write(self.settings, self.number)
             self.namespaces.start()
             wait_until(self.name, self._mount_namespace.exists, _START_S, self.namespaces)
@@ -87,7 +89,7 @@ class Node:
 
     def load(self, archive: Path) -> None:
         """Import the images of an archive, whose name changes with its content, once."""
-        marker = self.folder / "images" / f"{archive.parent.name}-{archive.name}"
+        marker = preloaded.marker(self.folder, archive)
         if not marker.exists():
             self.ctr("images", "import", archive)
             marker.parent.mkdir(exist_ok=True)

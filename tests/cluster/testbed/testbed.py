@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.testbed import addons, machine, network, pki
+from tests.cluster.testbed import addons, machine, network, pki, preloaded
 from tests.cluster.testbed.addons import Kwok
 from tests.cluster.testbed.build import Built, build_servers
 from tests.cluster.testbed.controlplane import ControlPlane
@@ -103,6 +103,10 @@ class Testbed:
         """Give the images of an archive to every node."""
         with ThreadPoolExecutor(max_workers=len(self.nodes) or 1) as pool:
             list(pool.map(lambda node: node.load(archive), self.nodes))
+
+    def preload(self, archive: Path) -> None:
+        """Let nodes that start from now on have the images of an archive."""
+        preloaded.fill(self.settings.cache, [self.built.pause, archive])
 
     def install_jobset(self) -> None:
         """Let JobSet's controller run in the cluster."""
