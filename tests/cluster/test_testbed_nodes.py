@@ -36,7 +36,9 @@ def test_nodes_share_the_files_of_images_and_no_database(cluster: Cluster, testb
     assert cluster.controller_image in testbed.nodes[0].ctr("images", "ls", "-q").split()
     one, other = (node.folder / "containerd/root" for node in testbed.nodes)
     if testbed.settings.cache.stat().st_dev != one.stat().st_dev:
-        pytest.skip("links want one disk: let OPMETER_CACHE and OPMETER_CLUSTER_RUN lie on the same")
+        pytest.skip(
+            "links want one disk: let OPMETER_CACHE and OPMETER_CLUSTER_RUN lie on the same"
+        )
     blobs = [file for file in one.glob("*content*/blobs/sha256/*") if file.stat().st_size > 1 << 20]
     assert blobs and all(blob.samefile(other / blob.relative_to(one)) for blob in blobs)
     databases = [file for file in one.rglob("*.db") if "fs" not in file.relative_to(one).parts]
