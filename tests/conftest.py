@@ -20,6 +20,10 @@ sys.dont_write_bytecode = False
 # the thread it waits for would need: seven times the processor time, of a session that measures.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# numpy and scipy start a team each when they are imported, which spins for longer than all else of
+# the import takes: a fifth of a second in each process that asks for one quantile.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The machine may be shared: no example is failed for its time.
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
