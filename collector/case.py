@@ -158,9 +158,9 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
         shape = _numbers(text)
     except ValueError as error:
         raise BadInput("a shape is a list of integers like 4096,1024") from error
-    if any(dim < 0 for dim in shape):
+    if min(shape, default=0) < 0:
         raise BadInput("a shape holds a negative dimension")
-    if prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
+    if prod(filter(None, shape)) > _MOST_ELEMENTS:
         raise BadInput("a shape holds more elements than any memory")
     return shape
 

@@ -191,8 +191,9 @@ def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
     own = (record.profile for record, is_own in found if is_own and record.profile is not None)
     records = [record for record, _ in found]
     first = records[0]
-    if not first.before:  # of several sources the first that tells
-        first = replace(first, before=next((r.before for r in records if r.before), ()))
+    before = next((r.before for r in records if r.before), ())  # of several, the first that tells
+    if before and not first.before:
+        first = replace(first, before=before)
     return Candidate(first, next(own, None), weigh(records))
 
 

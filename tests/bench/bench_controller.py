@@ -186,10 +186,10 @@ def write_campaign(folder: Path, shards: int) -> Plan:
 
 
 def write(folder: Path, objects: Mapping[str, bytes]) -> None:
+    for parent in {(folder / key).parent for key in objects}:
+        parent.mkdir(parents=True, exist_ok=True)
     for key, data in objects.items():
-        path = folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        (folder / key).write_bytes(data)
 
 
 def applied_of(manifest: Manifest) -> Applied:
