@@ -236,7 +236,7 @@ def _is_same_shape(asked: Slot, recorded: Slot) -> bool:
         shape = asked.shape if recorded.shape is None else recorded.shape
         return shape is not None and _is_written_empty(shape, asked, recorded)
     if asked.format.upper() == FRACTAL_NZ and (_lies(asked) or _lies(recorded)):
-        return _in_blocks(asked) == _in_blocks(recorded)
+        return _are_same_blocks(asked, recorded)
     return False
 
 
@@ -251,16 +251,30 @@ def _lies(slot: Slot) -> bool:
     return logical_shape(slot) != slot.shape
 
 
-def _in_blocks(slot: Slot) -> tuple[int, ...]:
+def _are_same_blocks(asked: Slot, recorded: Slot) -> bool:
+    """By the blocks that a dtype has, and by those that are written: 2,1,16,16 of INT8, whose
+    blocks are 16 by 32, is no way in which 4,8 lies."""
+    written = {(slot.shape or ())[-2:] for slot in (asked, recorded) if _lies(slot)}
+    sides = {_block_of(asked), *written}
+    return len(written) == 1 and all(
+        _in_blocks(asked, block) == _in_blocks(recorded, block) for block in sides
+    )
+
+
+def _block_of(slot: Slot) -> tuple[int, ...]:
+    width = _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else _BLOCK_ROWS
+    return _BLOCK_ROWS, width
+
+
+def _in_blocks(slot: Slot, block: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that whole blocks have: of one that is written as it lies in memory, and of one
     that is written as torch has it, as those of grouped weights."""
     *outer, rows, columns = (1, 1, *logical_shape(slot))
-    width = _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else _BLOCK_ROWS
-    return tuple(n for n in outer if n != 1) + (_padded(rows, _BLOCK_ROWS), _padded(columns, width))
+    return tuple(n for n in outer if n != 1) + (_padded(rows, block[0]), _padded(columns, block[1]))
 
 
 def _padded(size: int, block: int) -> int:
-    return -(-size // block) * block
+    return -(-size // block) * block if block else 0
 
 
 def _text(slot: Slot) -> str:

@@ -87,6 +87,11 @@ OTHER = [
     # Two tensors of which each fills one block in part.
     ("4,8 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "8,4 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("30,50 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
+    # As many elements in whole blocks, and no way in which 4,8 lies: INT8 has blocks of 16 by 32.
+    ("4,8 INT8 FRACTAL_NZ -> 4 FLOAT ND", "2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND", "4,8 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("1,1,16,32 INT8 FRACTAL_NZ -> 4 FLOAT ND", "2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
+    ("4,8 INT8 FRACTAL_NZ -> 4 FLOAT ND", "2,1,0,16 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
     ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; 4 FLOAT ND"),
 ]
 
