@@ -12,6 +12,7 @@ from tests.cluster.testbed.objects import Objects
 
 _POD_LIMIT_S = 180.0
 _LOOK_S = 0.3
+_LOG_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Namespace:
         """Wait until a pod's container has ended."""
         self.wait(f"{pod} ends", lambda: self._phase(pod) in ("Succeeded", "Failed"), limit_s)
         state = self.get("pods", pod)["status"]["containerStatuses"][0]["state"]
-        return Ended(state["terminated"]["exitCode"], self("logs", pod))
+        return Ended(state["terminated"]["exitCode"], self._log(pod))
 
     def wait_running(self, pod: str, limit_s: float = _POD_LIMIT_S) -> None:
         """Wait until a pod runs."""
@@ -137,6 +138,14 @@ class Namespace:
         self.kubectl("delete", "namespace", self.name, "--wait=false")
         of_test = ("persistentvolumes", "-l", f"opmeter-test={self.name}")
         self.kubectl("delete", *of_test, "--wait=false")
+
+    def _log(self, pod: str) -> str:
+        """What a container that has ended printed: on a busy node its runtime writes the last of it
+        after it has said that the container ended. One that prints nothing has its time, too."""
+        deadline = time.monotonic() + _LOG_S
+        while not (said := self("logs", pod)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return said
 
     def _phase(self, pod: str) -> str:
         return str(self.get("pods", pod)["status"].get("phase", ""))

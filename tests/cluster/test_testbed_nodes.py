@@ -41,7 +41,7 @@ def test_nodes_share_the_files_of_images_and_no_database(cluster: Cluster, testb
         )
     blobs = [file for file in one.glob("*content*/blobs/sha256/*") if file.stat().st_size > 1 << 20]
     assert blobs and all(blob.samefile(other / blob.relative_to(one)) for blob in blobs)
-    databases = [file for file in one.rglob("*.db") if "fs" not in file.relative_to(one).parts]
+    databases = list(one.glob("*/*.db"))
     assert len(databases) >= 2
     assert all(database.stat().st_nlink == 1 for database in databases)
 

@@ -55,15 +55,14 @@ def fill(cache: Path, archives: Sequence[Path]) -> None:
 
 def give(cache: Path, node: Path) -> None:
     """Fill the runtime of a node that has never run, where anything is there for it and on the
-    same disk: files are linked, which a runtime only reads, and databases are copied."""
+    same disk: files are linked, which a runtime only reads, and databases are copied. Whoever is
+    killed meanwhile leaves no half of it: a runtime would write into the databases of all."""
     if (node / _ROOT).exists() or not _home(cache).is_dir():
         return
     with _lock(cache, fcntl.LOCK_SH):
         for filled in _home(cache).iterdir():
             if filled.stat().st_dev == node.stat().st_dev:
-                command(["cp", "-al", f"{filled}/.", node])
-                for database in (node / _ROOT).glob("*/*.db"):
-                    _unlink(database)
+                _link(filled, node)
 
 
 def _import(folder: Path, archives: Sequence[Path]) -> None:
@@ -78,6 +77,18 @@ def _import(folder: Path, archives: Sequence[Path]) -> None:
             command([*ctr, "images", "import", archive])
     finally:
         runtime.stop()
+
+
+def _link(filled: Path, node: Path) -> None:
+    fresh = node / "filling"
+    command(["rm", "-rf", fresh])
+    command(["cp", "-al", filled, fresh])
+    for database in (fresh / _ROOT).glob("*/*.db"):
+        _unlink(database)
+    for part in (_MARKERS, _ROOT):  # the root last: where it is, all is
+        command(["rm", "-rf", node / part])
+        (node / part).parent.mkdir(exist_ok=True)
+        (fresh / part).rename(node / part)
 
 
 def _unlink(file: Path) -> None:
