@@ -61,7 +61,8 @@ def give(cache: Path, node: Path) -> None:
         return
     with _lock(cache, fcntl.LOCK_SH):
         for filled in _home(cache).iterdir():
-            if filled.stat().st_dev == node.stat().st_dev:
+            is_whole = (filled / _MARKERS).is_dir()  # not what a fill that was killed has left
+            if is_whole and filled.stat().st_dev == node.stat().st_dev:
                 _link(filled, node)
 
 
@@ -80,9 +81,8 @@ def _import(folder: Path, archives: Sequence[Path]) -> None:
 
 
 def _link(filled: Path, node: Path) -> None:
-    fresh = node / "filling"
-    command(["rm", "-rf", fresh])
-    command(["cp", "-al", filled, fresh])
+    fresh = Path(tempfile.mkdtemp(prefix="filling-", dir=node))  # a killed command's cp may go on
+    command(["cp", "-al", f"{filled}/.", fresh])
     for database in (fresh / _ROOT).glob("*/*.db"):
         _unlink(database)
     for part in (_MARKERS, _ROOT):  # the root last: where it is, all is
