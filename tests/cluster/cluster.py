@@ -13,7 +13,6 @@ import pytest
 from tests.cluster.namespace import Namespace
 from tests.cluster.testbed.images import ProjectImage, build_image
 from tests.cluster.testbed.kubectl import Kubectl
-from tests.cluster.testbed.objects import Objects
 from tests.cluster.testbed.testbed import Testbed
 
 _IMAGE, _COLLECTOR = "OPMETER_TEST_IMAGE", "OPMETER_TEST_COLLECTOR"
@@ -33,11 +32,6 @@ class Cluster:
         if self.testbed is None:
             pytest.skip("KUBECONFIG names a cluster whose nodes are not ours to harm")
         return self.testbed
-
-    @cached_property
-    def objects(self) -> Objects:
-        """What is read of it again and again."""
-        return Objects(self.kubectl.kubeconfig)
 
     @cached_property
     def built_image(self) -> ProjectImage:
@@ -71,7 +65,7 @@ class Cluster:
         labels = {"pod-security.kubernetes.io/enforce": level, "opmeter-test": "true"}
         metadata = {"name": name, "labels": labels}
         self.kubectl.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        return Namespace(name, self.kubectl, self.objects)
+        return Namespace(name, self.kubectl)
 
     def site_packages(self) -> Path:
         """This Python's packages, torch among them, for pods whose Python is the same."""

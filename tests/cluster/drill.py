@@ -30,7 +30,7 @@ from tests.cluster.testbed.store import ObjectStore
 SECRET, TORCH, BUCKET = "opmeter-s3", "torch", "drills"
 GOOD = {"ok", "unsupported"}
 WORKERS = "app.kubernetes.io/component=worker"
-# Small operators in six shards, each of seconds: mostly the start of a session.
+# Small operators in six to eight shards, each of seconds: mostly the start of a session.
 TEXT = """\
 campaign: drill
 sources: [{bundled: quickstart}]

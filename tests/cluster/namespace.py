@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed.kubectl import Kubectl, Manifest
-from tests.cluster.testbed.objects import Objects
 
 _POD_LIMIT_S = 180.0
 _LOOK_S = 0.3
@@ -29,7 +28,6 @@ class Namespace:
 
     name: str
     kubectl: Kubectl
-    objects: Objects
 
     def __call__(self, *words: str | Path, text: str | None = None) -> str:
         """What kubectl prints, in this namespace."""
@@ -37,11 +35,11 @@ class Namespace:
 
     def get(self, kind: str, name: str) -> Any:
         """One object of this namespace, by the plural of its kind."""
-        return self.objects.get(kind, name, self.name)
+        return self.kubectl.objects.get(kind, name, self.name)
 
     def find(self, kind: str, selector: str = "") -> list[Any]:
         """Objects of this namespace that a selector of labels chooses."""
-        return self.objects.find(kind, self.name, selector)
+        return self.kubectl.objects.find(kind, self.name, selector)
 
     def pods(self, selector: str = "") -> list[Any]:
         """Its pods."""

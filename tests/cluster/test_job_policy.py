@@ -21,7 +21,6 @@ from jobs.objects.waves import Wave
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay, remove_from_cluster, write_kubeconfig
 from tests.cluster.testbed.kubectl import Kubectl
-from tests.cluster.testbed.objects import Objects
 from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -67,7 +66,7 @@ def as_account(namespace: Namespace, account: str, folder: Path) -> Namespace:
     """The namespace as one of its accounts sees it."""
     kubeconfig = write_kubeconfig(namespace, account, folder / f"{account}.json")
     own = Kubectl(namespace.kubectl.executable, kubeconfig, namespace.kubectl.cache)
-    return Namespace(namespace.name, own, Objects(kubeconfig))
+    return Namespace(namespace.name, own)
 
 
 def listing(**lists: str) -> str:

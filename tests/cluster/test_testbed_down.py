@@ -17,7 +17,6 @@ from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
 from tests.cluster.testbed import network
 from tests.cluster.testbed.images import PROJECT
-from tests.cluster.testbed.objects import Objects
 from tests.cluster.testbed.settings import NoCluster, Settings, process_of_tests
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 
@@ -73,7 +72,7 @@ def test_nothing_is_left_of_a_cluster_whose_pods_were_killed_or_still_run(anothe
     before = _traces()
     assert not any(f"opmeter{_NUMBER}" in trace for trace in before)
     another.up()
-    names = Namespace("default", another.kubectl, Objects(another.kubectl.kubeconfig))
+    names = Namespace("default", another.kubectl)
     for name in ("killed", "left"):
         made = pod(name, "local/pause:1", ["/pause", "opmeter-leaves-nothing"])
         made["spec"]["securityContext"]["runAsUser"] = 1000

@@ -15,7 +15,7 @@ _RESOURCE = "huawei.com/Ascend910"
 
 
 def _allocatable(cluster: Cluster, node: str) -> str:
-    return str(cluster.objects.get("nodes", node)["status"]["allocatable"][_RESOURCE])
+    return str(cluster.kubectl.objects.get("nodes", node)["status"]["allocatable"][_RESOURCE])
 
 
 def test_pods_of_a_node_get_devices_that_no_other_has(
@@ -71,7 +71,7 @@ def test_a_node_whose_kubelet_is_gone_is_lost_and_comes_back_with_its_devices(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     def status() -> str:
-        conditions = cluster.objects.get("nodes", "node2")["status"]["conditions"]
+        conditions = cluster.kubectl.objects.get("nodes", "node2")["status"]["conditions"]
         return next(str(c["status"]) for c in conditions if c["type"] == "Ready")
 
     with faults.kubelet_stopped("node2"):
@@ -104,7 +104,7 @@ def test_a_drained_node_evicts_its_pods_and_takes_none(
     namespace.wait_running(first)
     node = namespace.pods()[0]["spec"]["nodeName"]
     with faults.drained(node):
-        unschedulable = cluster.objects.get("nodes", node)["spec"]["unschedulable"]
+        unschedulable = cluster.kubectl.objects.get("nodes", node)["spec"]["unschedulable"]
         left = [p for p in namespace.pods() if p["metadata"]["name"] == first]
     assert unschedulable is True
     assert not left or "deletionTimestamp" in left[0]["metadata"] or _is_over(left[0])

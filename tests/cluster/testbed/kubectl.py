@@ -5,15 +5,17 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed.machine import command
+from tests.cluster.testbed.objects import Objects
 
 Manifest = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kubectl:
     """`executable` is ours: one found on a machine may be years older than the cluster."""
 
@@ -36,6 +38,11 @@ class Kubectl:
         """Whether kubectl ends well, within seconds."""
         words = (*self._start, "--request-timeout=5s", *words)
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The same account's reads of what is looked at again and again."""
+        return Objects(self.kubeconfig)
 
     def get(self, *words: str) -> Any:
         """Objects as JSON says them."""

@@ -128,7 +128,7 @@ class Testbed:
             kubectl("wait", "--for=condition=Ready", *names, f"--timeout={_READY_S:.0f}s")
 
     def _offers_devices(self, node: str) -> bool:
-        said = self.kubectl.get("node", node)["status"].get("allocatable", {})
+        said = self.kubectl.objects.get("nodes", node)["status"].get("allocatable", {})
         return bool(said.get("huawei.com/Ascend910") == str(self.settings.devices))
 
 
