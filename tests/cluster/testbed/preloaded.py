@@ -60,10 +60,14 @@ def give(cache: Path, node: Path) -> None:
     if (node / _ROOT).exists() or not _home(cache).is_dir():
         return
     with _lock(cache, fcntl.LOCK_SH):
-        for filled in _home(cache).iterdir():
-            is_whole = (filled / _MARKERS).is_dir()  # not what a fill that was killed has left
-            if is_whole and filled.stat().st_dev == node.stat().st_dev:
-                _link(filled, node)
+        for root in roots(cache):
+            if root.stat().st_dev == node.stat().st_dev:
+                _link(root.parents[1], node)
+
+
+def roots(cache: Path) -> list[Path]:
+    """What runtimes of nodes are filled from: not what a `fill` that was killed has left."""
+    return [home / _ROOT for home in _home(cache).iterdir() if (home / _MARKERS).is_dir()]
 
 
 def _import(folder: Path, archives: Sequence[Path]) -> None:
