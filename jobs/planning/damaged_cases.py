@@ -1,4 +1,4 @@
-"""What a plan measures anew where what was committed of an earlier one is damaged."""
+"""What a plan measures anew where what was committed of an earlier one is damaged, and where."""
 
 from collections.abc import Collection
 
@@ -12,17 +12,18 @@ from collector.store.base import Store
 
 def owed_cases(
     store: Store, plan: Plan, damaged: Collection[str], known: frozenset[str]
-) -> frozenset[str]:
-    """The cases of a plan's damaged shards, by id. Where a shard's own table cannot be read either,
-    they are those of the `known` that no other table of the plan names."""
-    owed = set[str]()
+) -> dict[str, str]:
+    """The cases of a plan's damaged shards, by id, each with the place that shall not measure it,
+    as its shard says (empty where any may). Where a shard's own table cannot be read either, they
+    are those of the `known` that no other table of the plan names, and any place may."""
+    owed = dict[str, str]()
     unread = False
     for shard in plan.shards:
         if shard.shard_id in damaged:
             cases = _cases_of(store, plan, shard)
             unread = unread or cases is None
-            owed |= cases or set()
-    return frozenset(owed | (known - _named(store, plan) if unread else set()))
+            owed |= dict.fromkeys(cases or (), shard.not_on)
+    return owed | (dict.fromkeys(known - _named(store, plan), "") if unread else {})
 
 
 def _named(store: Store, plan: Plan) -> set[str]:

@@ -7,12 +7,11 @@ so that whoever plans again after a crash writes what is already there.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from math import fsum
+from math import fsum, inf
 
 from collector.canonical import sha256_hex, short_hash
 from collector.ops.refusals import FindOperator
 from collector.plan import (
-    AGAIN_SHARE,
     Forecast,
     Plan,
     PlannedShard,
@@ -54,9 +53,9 @@ class PlanRequest:
     last durations, and under `missing-only` what is left out; under `precision` how well they are
     known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
     no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
-    where what was measured of them is damaged, or doubted: then `places` says where that was, and
-    as many are measured elsewhere as a part of the last round's time pays for. `before` is what the
-    campaign's last round foresaw, where there was one of these inputs."""
+    where what was measured of them is damaged, or doubted, each with the place that shall not
+    measure it again (empty where any may): as many as `again_s` of device time pays for. `before`
+    is what the campaign's last round foresaw, where there was one of these inputs."""
 
     campaign: Campaign
     number: int
@@ -68,8 +67,8 @@ class PlanRequest:
     op_mapping: str | None
     retry_failed: bool
     again: bool = False
-    owed: frozenset[str] | None = None
-    places: Mapping[str, str] | None = None
+    owed: Mapping[str, str] | None = None
+    again_s: float = inf
     before: Forecast | None = None
 
 
@@ -95,12 +94,13 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = _narrowed(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
-    if request.places is None:
+    if not _is_elsewhere(request):
         shards = cut_shards(
             priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash
         )
     else:
-        again = within_their_time(priced, request.places, _again_s(request), campaign.shards, cost)
+        places = request.owed or {}
+        again = within_their_time(priced, places, request.again_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
         shards = cut_elsewhere(again, campaign.shards, cost, answers_hash)
     once_s = _device_s(shards, campaign.backend)
@@ -118,7 +118,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
-        doubtful=0 if request.places is None else len(priced),
+        doubtful=len(priced) if _is_elsewhere(request) else 0,
         left_out=left_out,
         unsure=min(left.unsure, left_out),
         learning=left.learning if _teaches(request, left.learning + left_out) else 0,
@@ -151,9 +151,9 @@ def _shares(
     return shares(candidates, [*refused, *others], sources)
 
 
-def _again_s(request: PlanRequest) -> float:
-    """The device time of a round for what was doubted."""
-    return AGAIN_SHARE * (request.before.device_s if request.before else 0.0)
+def _is_elsewhere(request: PlanRequest) -> bool:
+    """Whether it is for what doubtful sessions measured."""
+    return any((request.owed or {}).values())
 
 
 def _spared(candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator) -> Spared:

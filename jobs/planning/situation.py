@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from collector.collective_case import is_collective
@@ -12,7 +13,7 @@ from collector.database.published import HeldShards, Published
 from collector.database.published_intervals import known_intervals
 from collector.errors import BadInput
 from collector.ops.registry import find
-from collector.plan import Plan
+from collector.plan import AGAIN_SHARE, Plan
 from collector.profiles.small_file import read_small_file
 from collector.stack import Stack
 from collector.store.base import Store
@@ -168,17 +169,19 @@ def next_round(
         retry_failed=retry_failed,
         again=again,
         owed=_owed(situation, step, answered),
-        places=step.doubted.places if step.doubted else None,
+        again_s=AGAIN_SHARE * before.forecast.device_s if step.doubted and before else inf,
         before=before.forecast if before else None,
     )
     return make_plan(request, find=find)
 
 
-def _owed(situation: Situation, step: NewPlan, answered: Collection[str]) -> frozenset[str] | None:
-    """The cases that a plan is about which measures anew what was damaged, or doubted; None for any
-    other."""
+def _owed(
+    situation: Situation, step: NewPlan, answered: Collection[str]
+) -> Mapping[str, str] | None:
+    """The cases that a plan is about which measures anew what was damaged, or doubted, each with
+    the place that shall not; None for any other plan."""
     if step.doubted is not None:
-        return frozenset(step.doubted.places)
+        return step.doubted.places
     if step.mended is None:
         return None
     known = (record.case_id for source in situation.sources for record in source.records)

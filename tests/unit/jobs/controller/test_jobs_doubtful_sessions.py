@@ -83,6 +83,24 @@ def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
     assert fleet.play.new_controller().look() == {"small": True}
 
 
+def test_what_is_damaged_of_the_second_look_is_still_measured_elsewhere():
+    fleet = Fleet()
+
+    def each(play, number):
+        if len(fleet.plans) == 2:
+            for info in play.store.list("campaigns/small/attempts/"):
+                if "/part-" in info.key and fleet.plans[1].shards[0].shard_id in info.key:
+                    play.store.put(info.key, b"rot")
+
+    fleet.play.play(each=each)
+    _, second, mending = fleet.plans
+    assert (second.round, mending.round) == ("2d", "3m1")
+    [lost, *_], anew = second.shards, mending.shards
+    assert [(s.not_on, s.cases) for s in anew] == [(lost.not_on, lost.cases)]
+    assert all(fleet.on[shard.shard_id] != shard.not_on_node for shard in anew)
+    assert fleet.head().measurements.num_rows == 24 + second.forecast.doubtful
+
+
 def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
     fleet = Fleet(stays=True)
     fleet.play.play()

@@ -14,7 +14,14 @@ from collector.canonical import sha256_hex
 from collector.case import Case
 from collector.errors import BadInput
 from collector.ops.spec import Constraint, OpSpec
-from collector.plan import Forecast, PlannedSource, ShardSettings, plan_from_json, plan_to_json
+from collector.plan import (
+    AGAIN_SHARE,
+    Forecast,
+    PlannedSource,
+    ShardSettings,
+    plan_from_json,
+    plan_to_json,
+)
 from collector.record import CaseRecord, ProfileStatistics
 from collector.shard import ShardCase, read_shard
 from collector.stack import Stack
@@ -195,7 +202,9 @@ def again(device_s: float) -> PlannedRound:
         *DOUBTED, record(shape="99"), more="measure: {budget_s: 1, repeats: [3, 10000000]}\n"
     )
     before = Forecast(41, 0, 0, device_s, device_s, device_s)
-    return plan(replace(asked, owed=frozenset(PLACES), places=PLACES, before=before, round="2d"))
+    return plan(
+        replace(asked, owed=PLACES, again_s=AGAIN_SHARE * device_s, before=before, round="2d")
+    )
 
 
 def test_what_is_doubted_is_measured_away_from_where_it_was() -> None:
