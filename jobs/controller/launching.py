@@ -9,12 +9,15 @@ import yaml
 from collector import keys
 from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_named
+from collector.yaml_nodes import read_node
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import BundledSource, CasesSource
 from jobs.objects.applied_campaign import OP_MAPPING, SITE, SITE_YAML, config_map
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.planning.situation import op_mapping_of
 from jobs.planning.sources import LoadedSource
+
+_OF_THIS_MACHINE = ("store", "op_mapping")  # keys of a campaign file
 
 
 def campaign_object(
@@ -35,22 +38,30 @@ def campaign_object(
 
 def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ...]) -> str:
     """The campaign file with sources that mean the same in the cluster: what lies in a file here
-    is parsed here, and named by its key."""
-    document = yaml.safe_load(_text_of(name))
-    sources: list[dict[str, str | float]] = []
-    for said, source, found in zip(document["sources"], campaign.sources, loaded, strict=True):
+    is parsed here, and named by its key. All else stays as it is written: 2.10 is no 2.1."""
+    document = read_node(_text_of(name), name)
+    document.value = [
+        (key, _portable_sources(value, campaign, loaded) if key.value == "sources" else value)
+        for key, value in document.value
+        if key.value not in _OF_THIS_MACHINE
+    ]
+    return str(yaml.serialize(document, Dumper=yaml.SafeDumper, allow_unicode=True))
+
+
+def _portable_sources(
+    said: yaml.Node, campaign: Campaign, loaded: tuple[LoadedSource, ...]
+) -> yaml.Node:
+    sources = []
+    for node, source, found in zip(said.value, campaign.sources, loaded, strict=True):
         if isinstance(source, BundledSource | CasesSource):
-            sources.append(said)
+            sources.append(node)
             continue
         stack = {"stack": "target"} if found.planned.same_stack else {}
         took_us = found.planned.communication_us
         communication = {"communication_us": took_us} if took_us else {}
         known = {"cases": found.planned.sha256, "name": found.planned.name}
-        sources.append({**known, **stack, **communication})
-    document["sources"] = sources
-    for of_this_machine in ("store", "op_mapping"):
-        document.pop(of_this_machine, None)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        sources.append(yaml.compose(yaml.safe_dump({**known, **stack, **communication})))
+    return yaml.SequenceNode(said.tag, sources, flow_style=False)
 
 
 def upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:

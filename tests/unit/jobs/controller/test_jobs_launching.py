@@ -1,0 +1,65 @@
+"""A campaign that is launched is the one that its file asks for, wherever its sources lie."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector.record import write_table
+from collector.store.memory import MemoryStore
+from jobs.campaign.campaign_file import Campaign, campaign_from_text, load_campaign
+from jobs.campaign.source_kinds import CasesSource
+from jobs.controller.launching import campaign_object
+from jobs.objects.applied_campaign import CAMPAIGN
+from jobs.objects.deployment import Deployment
+from jobs.planning.sources import load_sources
+from tests.unit.collector.database.campaign_maker import add_record
+
+pytestmark = pytest.mark.fast
+
+DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "s3://perf/opmeter")
+
+# YAML would guess numbers, truths, dates and nothing of these words.
+WORDS = """\
+# of one model
+campaign: launched
+sources:
+  - bundled: quickstart
+  - {tree: tree}
+operators: [Add, Yes, MatMulV3]
+target: {device: ATLAS_800_A3_752T_128G_DIE, vllm: 0.10, torch: 2.10, cann: 8.10,
+         driver: 25_2, firmware: "7.10", torch_npu: 2024-01-01}
+backend: npu
+measure: &how {budget_s: 0.50, repeats: [5, 50]}
+limits: {case_s: 30}
+store: s3://perf/opmeter
+"""
+
+
+def launched(folder: Path, text: str) -> tuple[Campaign, Campaign]:
+    """What a file asks for, and what the ConfigMap of it does."""
+    tree = folder / "tree"
+    tree.mkdir()
+    (tree / "Add.csv").write_bytes(write_table([add_record(1), add_record(2)]))
+    path = folder / "c.yaml"
+    path.write_text(text)
+    asked = load_campaign(path)
+    loaded = load_sources(asked, MemoryStore())
+    made = campaign_object(asked, str(path), "simulated", DEPLOYMENT, loaded)
+    told = campaign_from_text(made["data"][CAMPAIGN], path="ConfigMap", base=Path("/"))
+    return asked, told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WORDS,
+        WORDS.replace("0.10", "'0.10'").replace("Yes", '"Yes"'),
+        "{campaign: 1e3, sources: [{tree: tree}], backend: npu, operators: ['No', 1e3]}\n",
+    ],
+)
+def test_what_is_launched_is_what_the_file_asks_for(tmp_path: Path, text: str) -> None:
+    asked, told = launched(tmp_path, text)
+    assert replace(told, sources=()) == replace(asked, sources=(), store=None)
+    assert told.sources[:-1] == asked.sources[:-1]
+    assert isinstance(told.sources[-1], CasesSource)
