@@ -21,7 +21,7 @@ from jobs.executor.local_run import LocalRun, ShardProgress
 from jobs.executor.view import View
 from jobs.planning.damage import Told
 from jobs.planning.forecast_lines import describe_forecast
-from jobs.planning.situation import Situation, is_measured_again, survey
+from jobs.planning.situation import Situation, is_measured_again, once_more, survey
 from jobs.planning.stored_plans import committed_shards
 from jobs.publishing.due_merges import own_plans, publish
 from jobs.publishing.next_plan import advance
@@ -64,16 +64,19 @@ def run_campaign(
     surfaces are learnt, plan follows plan until they are known, and what doubtful sessions measured
     another plan measures again.
     """
+    situation = survey(campaign, store)
+    check_here(situation)
     while True:
-        result = _one_plan(campaign, store, watched, guard, options, view, stop)
+        result = _one_plan(situation, store, watched, guard, options, view, stop)
         if not result.goes_on or stop.is_set():
             return result
         # The next round is another one only in what it has learnt.
         options = replace(options, again=False, retry_failed=False)
+        situation = once_more(result.situation, store)
 
 
 def _one_plan(
-    campaign: Campaign,
+    situation: Situation,
     store: Store,
     watched: Store,
     guard: Callable[[], Guard],
@@ -81,25 +84,23 @@ def _one_plan(
     view: View,
     stop: threading.Event,
 ) -> RunResult:
-    situation = survey(campaign, store)
-    check_here(situation)
     say = _once(view.say)
     advanced = advance(situation, store, guard, options, say)
     plan, situation = advanced.plan, advanced.situation
     view.say(advanced.news)
-    missing = _outstanding(store, plan)
+    missing = _outstanding(plan, situation.committed)
     if missing:
         for line in describe_forecast(plan):
             view.say("  " + line)
         word = guard() == SINGLE_WRITER
         _measure(store, watched, plan, missing, view, stop, single_writer=word)
-        missing = _outstanding(store, plan)
+        missing = _outstanding(plan, committed_shards(store, plan.campaign))
     if missing:
         return RunResult(situation, plan, len(missing), advanced.told, situation.head)
     if advanced.is_finished:
         return RunResult(situation, plan, 0, advanced.told, situation.head)
     view.say("merging")
-    merged = publish(store, campaign.name, own_plans(situation, plan), guard(), options)
+    merged = publish(store, plan.campaign, own_plans(situation, plan), guard(), options)
     told = Told.of([*situation.stored.damaged, *merged.damaged], plan.number)
     for line in told.lines():
         say(line)
@@ -163,8 +164,7 @@ def _measure(
         run.measure(shards)
 
 
-def _outstanding(store: Store, plan: Plan) -> list[str]:
-    done = committed_shards(store, plan.campaign)
+def _outstanding(plan: Plan, done: frozenset[str]) -> list[str]:
     return [shard.shard_id for shard in plan.beyond(done)]
 
 

@@ -77,21 +77,35 @@ def survey(
     store: Store,
     stack: Stack | None = None,
     op_mapping: str | None = None,
-    *,
-    held_shards: HeldShards | None = None,
 ) -> Situation:
     """Read the sources, the stack, the campaign's earlier plans and the database's head. `stack`
     is that of the machines that will measure, where they are not this one; `op_mapping` the text
-    where it came with the campaign, not in a file; `held_shards` has what an earlier survey
-    has read."""
+    where it came with the campaign, not in a file."""
     stack = stack or resolve_stack(campaign)
     sources = load_sources(campaign, store)
     op_mapping = _checked(op_mapping) if op_mapping else op_mapping_of(campaign)
+    return _found(campaign, sources, stack, op_mapping, store, HeldShards(store, campaign.name))
+
+
+def once_more(situation: Situation, store: Store) -> Situation:
+    """The same with what the store has by now. What the campaign asks for stays as it was read:
+    files are large, and a plan is of what they were when its run began."""
+    asked = (situation.campaign, situation.sources, situation.stack, situation.op_mapping)
+    return _found(*asked, store, situation.held_shards)
+
+
+def _found(
+    campaign: Campaign,
+    sources: tuple[LoadedSource, ...],
+    stack: Stack,
+    op_mapping: str | None,
+    store: Store,
+    held: HeldShards,
+) -> Situation:
     stored, committed = find_plans(store, campaign.name), committed_shards(store, campaign.name)
     published = Published.of(store, head_to_extend(store))
     plans = published.manifest.plans if published.manifest else ()
     merged = [plan for plan in plans if plan.campaign == campaign.name]
-    held = held_shards or HeldShards(store, campaign.name)
     stored = unchanged(stored, merged, lambda: held.at(published.commit))
     return Situation(campaign, sources, stack, op_mapping, stored, committed, published, held)
 

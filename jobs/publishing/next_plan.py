@@ -16,7 +16,7 @@ from jobs.campaign.run_options import RunOptions
 from jobs.planning.damage import Told
 from jobs.planning.lifecycle import Continue, Doubted, Finished, NewPlan
 from jobs.planning.plan_making import PlannedRound
-from jobs.planning.situation import Situation, choose_step, next_round, survey, write
+from jobs.planning.situation import Situation, choose_step, next_round, once_more, write
 from jobs.publishing.due_merges import publish, to_merge
 
 
@@ -56,13 +56,7 @@ def advance(
         name = situation.campaign.name
         merged = publish(store, name, due, guard(), options)
         found += merged.damaged
-        situation = survey(
-            situation.campaign,
-            store,
-            situation.stack,
-            situation.op_mapping,
-            held_shards=situation.held_shards,
-        )
+        situation = once_more(situation, store)
         step = choose_step(
             situation,
             again=options.again,

@@ -73,3 +73,17 @@ def test_a_run_of_sound_sessions_ends_with_its_plan(slowed):
     here = slowed(1.0)
     here.run()
     assert [plan.round for plan in read_plans(here.store, "made")] == [""]
+
+
+def test_a_run_is_about_what_its_files_were_when_it_began(slowed):
+    """Also behind its first plan: large profiles are read once."""
+    here = slowed(2.0)
+    measure = here.measured
+
+    def measured(plan, shards=slice(None)):
+        (here.folder / "tree" / "Add.csv").write_text("torn")
+        measure(plan, shards)
+
+    here.measured = measured
+    code, _ = here.run()
+    assert code == 0 and [plan.round for plan in read_plans(here.store, "made")] == ["", "2d"]
