@@ -14,7 +14,7 @@ from collector import keys
 from collector.database import commits, merge
 from collector.manifest import commit_to_json
 from collector.worker import answers, attempt
-from jobs.decide import decision, job_scaling
+from jobs.decide import decision, findings, job_scaling
 from jobs.decide.actions import Finish
 from jobs.objects.strikes import Strikes
 
@@ -94,7 +94,7 @@ MUTANTS: dict[str, Patch] = {
     "each wave takes every device": (job_scaling, "_share", _everyone_at_once),
     "a campaign that is finished when it pleases": (decision, "ending", _nothing_left),
     "a gang that is narrowed": (job_scaling, "_share", _as_many_as_left),
-    "a gang that waits for a lost node": (decision._Round, "_is_broken", _waits_for_it),
+    "a gang that waits for a lost node": (findings.Findings, "is_broken", _waits_for_it),
 }
 
 
