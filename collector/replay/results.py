@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collector.canonical import sha256_hex
 from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome, Provenance
+from collector.measurement import Measurement, Provenance
 from collector.ops.registry import find
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.clock_step import clock_step_us
@@ -36,13 +36,12 @@ SUMMARY = "op_summary.csv"
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
-    """`retry` names, in order, the cases to run again: never begun, in a window that was lost
-    with the session, or `profiler_lost` (these have a measurement too). `began` says whether the
-    session came as far as a case, `unread` why nothing could be read of what was recorded."""
+    """`measurements` have none of a case that never began, or in a window that was lost with the
+    session. `began` says whether the session came as far as a case, `unread` why nothing could be
+    read of what was recorded."""
 
     began: bool
     measurements: tuple[Measurement, ...]
-    retry: tuple[str, ...]
     busy_us: float
     useful_us: float
     startup_s: float
@@ -75,13 +74,9 @@ def collect(
     measurements = tuple(chain.from_iterable(told.values()))
     if canaries:
         measurements = told_by_canaries(spec, journal, canaries, measurements)
-    answered = {m.case_id for m in measurements if not m.is_filed}
-    lost = {m.case_id for m in measurements if m.outcome is Outcome.PROFILER_LOST}
-    cases = [case.record.case_id for case in spec.cases if not case.place]
     return SessionResult(
         began=bool(journal.cases),
         measurements=measurements,
-        retry=tuple(case for case in cases if case not in answered or case in lost),
         busy_us=sum(launch.duration_us for launch in records.launches),
         useful_us=sum(m.timing.mean_us * m.n_accepted for m in measurements if m.timing),
         startup_s=journal.start.total_s if journal.start else 0.0,

@@ -71,7 +71,7 @@ def test_a_session_tells_its_canaries_with_every_measurement_and_answers_none(ca
     spec, result = canaried(
         add_record(8), case_record("Abs", "9,9", "9,9"), catalog=DEFAULT_CATALOG
     )
-    assert [m.kernel_type for m in result.measurements] == ["Add", "Abs"] and not result.retry
+    assert [m.kernel_type for m in result.measurements] == ["Add", "Abs"]
     assert all(m.is_good and m.n_expected == 5 for m in result.measurements)
     first, second = (m.canaries for m in result.measurements)
     assert first == second
@@ -93,13 +93,13 @@ def test_a_canary_that_fails_costs_its_reading_alone(canaried, monkeypatch):
     monkeypatch.setattr("collector.replay.canaries.canary_records", lambda backend: failing)
     _, result = canaried(add_record(8))
     (measured,) = result.measurements
-    assert measured.outcome is Outcome.OK and not result.retry
+    assert measured.outcome is Outcome.OK
     assert measured.canaries == () and not is_drifted(measured)
 
 
 @pytest.mark.fast
-def test_what_a_session_never_began_is_measured_again_without_its_canaries(session_of, tmp_path):
+def test_a_session_that_never_began_answers_nothing_not_even_its_canaries(session_of, tmp_path):
     spec = replace(session_of(), cases=with_canaries(CASES, "cpu", 30.0))
     report = SessionReport(Ending.CRASHED, "killed", 0, 1.0, "")
     result = collect(spec, tmp_path, report, PROVENANCE)
-    assert result.retry == tuple(case.record.case_id for case in CASES)
+    assert result.measurements == () and not result.began

@@ -196,7 +196,7 @@ def test_a_slice_that_was_changed_is_not_believed(tmp_path):
     (measurement,) = result.measurements
     assert measurement.outcome is Outcome.PROFILER_LOST
     assert measurement.reason == "neither of its sentinels was recorded"
-    assert result.retry == (spec.cases[0].record.case_id,)
+    assert measurement.case_id == spec.cases[0].record.case_id
 
 
 def test_what_a_case_needs_is_counted_in_the_dtypes_it_runs_in():

@@ -44,7 +44,6 @@ def test_every_kind_of_case_is_answered(session_of, tmp_path):
     assert (report.ending, report.offender) == (Ending.COMPLETE, None), report.log_tail
     result = collect(spec, tmp_path, report, PROVENANCE)
     found = by_kernel(result.measurements)
-    assert result.retry == ()
     assert {name: m.outcome for name, m in found.items()} == {
         "Add": Outcome.OK,
         "NoSuchKernel": Outcome.UNSUPPORTED,
