@@ -7,7 +7,7 @@ so that whoever plans again after a crash writes what is already there.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from math import fsum, inf
+from math import fsum
 
 from collector.canonical import sha256_hex, short_hash
 from collector.ops.refusals import FindOperator
@@ -21,55 +21,26 @@ from collector.plan import (
 from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.quality import QualitySettings
-from jobs.planning.candidates import (
-    Candidate,
-    HeadAnswer,
-    PricedCase,
-    SourceRecords,
-    distinct_cases,
-    only_operators,
-    price,
-    still_missing,
-)
-from jobs.planning.density import Spared, spared
+from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
 from jobs.planning.elsewhere import within_their_time
-from jobs.planning.forecast import Peaks, SessionCost, peaks_of, session_cost
+from jobs.planning.forecast import peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
-from jobs.planning.precision import worth_their_time
-from jobs.planning.repeats import repeated_shards
+from jobs.planning.plan_cases import (
+    chosen_cases,
+    narrowed_cases,
+    priced_cases,
+    repeats_of,
+    spared_cases,
+)
+from jobs.planning.plan_request import PlanRequest as PlanRequest
 from jobs.planning.shard_cutting import (
-    GANG_COST,
     CutShard,
     cut_elsewhere,
     cut_repeats,
     cut_shards,
+    device_s,
     rounded,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """All that decides a plan. `answered` is the head's answers on this stack, by case id: the
-    last durations, and under `missing-only` what is left out; under `precision` how well they are
-    known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
-    no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
-    where what was measured of them is damaged, or doubted, each with the place that shall not
-    measure it again (empty where any may): as many as `again_s` of device time pays for. `before`
-    is what the campaign's last round foresaw, where there was one of these inputs."""
-
-    campaign: Campaign
-    number: int
-    head_commit: int
-    round: str
-    stack: Stack
-    sources: tuple[SourceRecords, ...]
-    answered: Mapping[str, HeadAnswer]
-    op_mapping: str | None
-    retry_failed: bool
-    again: bool = False
-    owed: Mapping[str, str] | None = None
-    again_s: float = inf
-    before: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +55,17 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """The next round of a campaign; without shards where nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
-    left = _spared(candidates, request, find)
-    chosen = _chosen(candidates, request, left.left_out)
+    left = spared_cases(candidates, request, find)
+    chosen = chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)
     peaks = peaks_of(request.stack)
-    priced = _priced(chosen, request, peaks, find)
+    priced = priced_cases(chosen, request, peaks, find)
     answers_hash = _answers_hash(request)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
-    narrowed = _narrowed(candidates, request, peaks, cost, find)
+    narrowed = narrowed_cases(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
-    if not _is_elsewhere(request):
+    if not request.is_elsewhere:
         shards = cut_shards(
             priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash
         )
@@ -103,8 +74,8 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         again = within_their_time(priced, places, request.again_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
         shards = cut_elsewhere(again, campaign.shards, cost, answers_hash)
-    once_s = _device_s(shards, campaign.backend)
-    repeated = _repeated(missing, request, shards, cost.start_s)
+    once_s = device_s(shards, campaign.backend)
+    repeated = repeats_of(missing, request, shards, cost.start_s)
     # Behind the others: sessions far apart in time tell more of how far sessions differ.
     begin_s = once_s / campaign.devices
     shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash, shards)
@@ -113,12 +84,12 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
         answered=_answered(candidates, request, taken) - len(narrowed),
-        device_s=rounded(_device_s(shards, campaign.backend)),
+        device_s=rounded(device_s(shards, campaign.backend)),
         wall_s=rounded(_wall_s(shards, campaign)),
         floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
-        doubtful=len(priced) if _is_elsewhere(request) else 0,
+        doubtful=len(priced) if request.is_elsewhere else 0,
         left_out=left_out,
         unsure=min(left.unsure, left_out),
         learning=left.learning if _teaches(request, left.learning + left_out) else 0,
@@ -151,19 +122,6 @@ def _shares(
     return shares(candidates, [*refused, *others], sources)
 
 
-def _is_elsewhere(request: PlanRequest) -> bool:
-    """Whether it is for what doubtful sessions measured."""
-    return any((request.owed or {}).values())
-
-
-def _spared(candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator) -> Spared:
-    """What the models of surfaces tell, or will."""
-    campaign = request.campaign
-    if campaign.density is None:
-        return Spared()
-    return spared(candidates, request.answered, campaign.density, find, campaign.backend)
-
-
 def _teaches(request: PlanRequest, unanswered: int) -> bool:
     """Whether a round may follow this one, of whose surfaces so many cases have no answer. Where
     that are no fewer than before the last round, which was to teach, its cases got no answer that
@@ -186,96 +144,10 @@ def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Cont
     )
 
 
-def _chosen(
-    candidates: Sequence[Candidate], request: PlanRequest, left_out: Container[str]
-) -> Sequence[Candidate]:
-    """The candidates that a plan takes up."""
-    if request.owed is not None:
-        return [c for c in candidates if c.record.case_id in request.owed]
-    candidates = [c for c in candidates if c.record.case_id not in left_out]
-    update = request.campaign.update
-    if update != "precision" and (request.again or (update == "all" and not request.retry_failed)):
-        return candidates
-    return still_missing(candidates, request.answered, retry_failed=request.retry_failed)
-
-
-def _priced(
-    candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
-) -> list[PricedCase]:
-    campaign = request.campaign
-    return [
-        price(
-            candidate,
-            find,
-            peaks,
-            campaign.measure,
-            campaign.limits,
-            request.answered.get(candidate.record.case_id),
-            campaign.backend,
-            campaign.devices,
-        )
-        for candidate in candidates
-    ]
-
-
-def _narrowed(
-    candidates: Sequence[Candidate],
-    request: PlanRequest,
-    peaks: Peaks,
-    cost: SessionCost,
-    find: FindOperator,
-) -> list[PricedCase]:
-    """The answered cases that are measured once more, for their intervals; none of a plan that is
-    about failures or damage alone."""
-    campaign, answered = request.campaign, request.answered
-    if campaign.update != "precision" or request.owed is not None or request.retry_failed:
-        return []
-    known = [
-        c
-        for c in candidates
-        if (answer := answered.get(c.record.case_id)) is not None and answer.interval is not None
-    ]
-    priced = _priced(known, request, peaks, find)
-    return worth_their_time(priced, answered, campaign, cost)
-
-
-def _repeated(
-    priced: Sequence[PricedCase],
-    request: PlanRequest,
-    shards: Sequence[CutShard],
-    start_s: float,
-) -> list[list[PricedCase]]:
-    """The cases that a plan measures a second time, by shard; none of one that is about failures or
-    damage alone. Gangs of each number of ranks pay for their own, single devices for theirs."""
-    if request.owed is not None or request.retry_failed:
-        return []
-    campaign, found = request.campaign, list[list[PricedCase]]()
-    lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}
-    for ranks in sorted({item.ranks for item in priced}, reverse=True):
-        if ranks == 1:
-            total_s = _device_s(shards, campaign.backend)
-        else:
-            total_s = fsum(shard.predicted_s for shard in shards if shard.ranks == ranks)
-        found += repeated_shards(
-            [item for item in priced if item.ranks == ranks],
-            campaign.quality.repeat_share,
-            total_s=total_s,
-            start_s=start_s if ranks == 1 else GANG_COST.start_s,
-            token=request.number,
-            lanes=lanes if ranks == 1 else {},
-        )
-    return found
-
-
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
     """When the last shard ends, if every forecast holds; shards of repeats share the devices."""
     last_s = max((s.start_s + s.predicted_s for s in shards), default=0.0)
-    return max(last_s, _device_s(shards, campaign.backend) / campaign.devices)
-
-
-def _device_s(shards: Sequence[CutShard], backend: str) -> float:
-    """The device-seconds of shards, by forecast."""
-    return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
+    return max(last_s, device_s(shards, campaign.backend) / campaign.devices)
 
 
 def inputs_hash(

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import ceil, fsum
 
 from collector.canonical import sha256_hex, short_hash
-from collector.plan import ShardSettings
+from collector.plan import ShardSettings, devices_for
 from collector.shard import ShardCase, write_shard
 from jobs.planning.candidates import PricedCase
 from jobs.planning.forecast import GANG_START_S, SessionCost
@@ -38,6 +38,11 @@ class CutShard:
     lane: int = 0
     again_of: tuple[str, ...] = ()
     not_on: str = ""
+
+
+def device_s(shards: Sequence[CutShard], backend: str) -> float:
+    """The device-seconds of shards, by forecast."""
+    return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
 
 
 def cut_shards(

@@ -20,7 +20,8 @@ from collector.stack import Stack
 from collector.vocabulary import COUNTERS
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.planning.packing import pack
-from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan
+from jobs.planning.plan_making import PlannedRound, make_plan
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import shards_a_device
 
 CASES = 100_000

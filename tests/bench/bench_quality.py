@@ -38,7 +38,8 @@ from jobs.campaign.campaign_file import Campaign
 from jobs.cli.opening import open_campaign
 from jobs.planning import plan_making
 from jobs.planning.lifecycle import NewPlan
-from jobs.planning.plan_making import PlanRequest, make_plan
+from jobs.planning.plan_making import make_plan
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.situation import next_round, survey
 from tests.bench.bench_plan import (
     CASES,

@@ -33,7 +33,8 @@ from jobs.planning.candidates import distinct_cases, refusal_in_plan
 from jobs.planning.collective_sources import with_ep_size
 from jobs.planning.forecast_lines import describe_forecast
 from jobs.planning.gaps import find_gaps, refused_cases
-from jobs.planning.plan_making import PlannedRound, PlanRequest, make_plan
+from jobs.planning.plan_making import PlannedRound, make_plan
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.sources import load_sources
 
 pytestmark = pytest.mark.fast

@@ -28,7 +28,8 @@ from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.planning.candidates import HeadAnswer
 from jobs.planning.forecast_lines import describe_forecast
-from jobs.planning.plan_making import PlannedRound, PlanRequest, inputs_hash, make_plan
+from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import shards_a_device
 
 pytestmark = pytest.mark.fast
