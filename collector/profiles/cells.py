@@ -11,7 +11,7 @@ from math import isfinite
 
 from collector.case import case_from_cells, split_cell
 from collector.errors import BadInput
-from collector.profiles.headers import DURATION, KEY_COLUMNS, START, TYPE, is_counter_name
+from collector.profiles.headers import DURATION, KEY_AT, KEY_COLUMNS, START, TYPE, is_counter_name
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     INPUT_DTYPES,
@@ -71,6 +71,11 @@ def counter_of(name: str, text: str) -> float | None:
 def is_communication(kernel_type: str, core: str) -> bool:
     """Whether a row is a collective: it has no shapes, and is no compute kernel."""
     return core.strip() in _COMMUNICATION_CORES or kernel_type.strip().startswith("hcom_")
+
+
+def is_communication_key(key: Sequence[str]) -> bool:
+    """The same of a row's KEY_COLUMNS."""
+    return is_communication(key[KEY_AT[TYPE]], key[KEY_AT[ACCELERATOR_CORE]])
 
 
 def is_unnamed(kernel_type: str) -> bool:

@@ -32,6 +32,9 @@ DEVICE = "Device_id"
 KEY_COLUMNS = (TYPE, *BASE_CELLS, LAUNCHED_BY)
 EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
 
+# Where each of the KEY_COLUMNS stands in a key.
+KEY_AT = {name: at for at, name in enumerate(KEY_COLUMNS)}
+
 # What op_summary calls the columns of kernel_details.
 _RENAMED = {
     "Op Name": NAME,
