@@ -6,14 +6,12 @@ says how many of the workers measure at once (OPMETER_MEASURE_CONCURRENCY); they
 by session. On an A3 two dies of one chip measure together only where all dies may.
 """
 
-import json
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,34 +32,23 @@ from collector.worker.exit_codes import ExitCode
 from collector.worker.machine import ThisMachine
 from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
+from jobs.executor.pod_end import End, code_of_worker, kept_place, last_words
 from jobs.executor.pod_task import PodTask, task_of
 from jobs.objects.waves import Wave, wave_from_json
 
 logger = logging.getLogger(__name__)
 
-_TERMINATION_LOG = Path("/dev/termination-log")
 # So long a pod waits for a store that is away before it ends with exit 45: most are back within
 # minutes, and the pod keeps what it has measured.
 _PATIENCE_S = 600.0
 # Between two notes of a shard's progress: a thousand pods write to one store.
 _PROGRESS_S = 30.0
-# Kubernetes keeps 4096 bytes of a termination message, and a person reads less.
-_LONGEST_REASON_CHARACTERS = 1000
 
 Measure = Callable[[LocalRun, Sequence[str]], None]
 Lend = Callable[
     [Store, PodTask, Wave, Plan, threading.Event, Callable[[], Sequence[str]]],
     None,
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a pod ends."""
-
-    code: int  # of ExitCode: who is to blame
-    reason: str = ""  # one sentence for a person; empty where all is committed
-    shard: str = ""  # the one that failed
 
 
 def work_in_pod() -> int:
@@ -81,15 +68,6 @@ def work_in_pod() -> int:
         return last_words(End(ExitCode.SPACE, str(error)))
     # Phase 2: the work. Phase 3: a broken node keeps its place for a while. Phase 4: say why.
     return last_words(kept_place(work(task, stop), task, stop))
-
-
-def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
-    """The same end, later where the node may be to blame: a broken node that lets go at once would
-    be given every shard in turn. Whoever met its deadline has kept its place long enough: `stop` is
-    set then, and nobody waits."""
-    if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
-        surroundings.wait(stop, task.hold_s)
-    return end
 
 
 def lend_ranks(
@@ -167,7 +145,7 @@ def _work(
         return End(ExitCode.TEMPORARY, f"stopped; {_left(left)}")
     if failure is None:
         return End(ExitCode.TEMPORARY, _left(left))
-    return End(_code_of(failure.code), str(failure), failure.shard)
+    return End(code_of_worker(failure.code), str(failure), failure.shard)
 
 
 @contextmanager
@@ -280,30 +258,3 @@ def _devices(backend: str, count: int) -> list[int]:
 
 def _log_progress(progress: ShardProgress) -> None:
     logger.debug("shard %s: %d of %d", progress.shard, progress.done, progress.cases)
-
-
-def _code_of(code: int) -> int:
-    """The pod's exit code for a worker's. A worker that was killed may have run out of memory (48);
-    any other end without a word is nobody's proven fault (1)."""
-    if code == -signal.SIGKILL:
-        return ExitCode.SPACE
-    known = code in set(ExitCode)
-    return code if known else ExitCode.FAILED
-
-
-def message_of(end: End) -> str:
-    """The line that a controller reads of how a pod has ended."""
-    said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
-    return json.dumps(said | ({"shard": end.shard} if end.shard else {}))
-
-
-def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
-    """Leave one line where `kubectl describe` shows it, and give the exit code."""
-    if end.reason:
-        logger.error("%s", end.reason)
-    try:
-        if log.exists():
-            log.write_text(message_of(end) + "\n")
-    except OSError as error:
-        logger.info("no last words: %s", error)
-    return int(end.code)

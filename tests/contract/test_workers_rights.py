@@ -18,8 +18,9 @@ from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.run_options import RunOptions
 from jobs.cli.stack import stack_verb
+from jobs.executor.pod_end import End
 from jobs.executor.pod_task import task_of
-from jobs.executor.worker_pod import End, work
+from jobs.executor.worker_pod import work
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.situation import survey
 from jobs.publishing.next_plan import advance

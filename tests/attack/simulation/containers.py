@@ -13,8 +13,9 @@ from collector.store.base import Store
 from collector.store.patient import PatientStore
 from collector.worker.assignment import check_stack
 from jobs.executor.gang_follower import follow_gang
+from jobs.executor.pod_end import kept_place, message_of
 from jobs.executor.pod_task import PodTask, task_of
-from jobs.executor.worker_pod import kept_place, message_of, work
+from jobs.executor.worker_pod import work
 from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.device import STACK, Node, PlayedMachine

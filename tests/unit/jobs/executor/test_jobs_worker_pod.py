@@ -26,8 +26,9 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.run_options import RunOptions
 from jobs.executor import worker_pod
 from jobs.executor.local_run import LocalRunFailed
+from jobs.executor.pod_end import End, last_words
 from jobs.executor.pod_task import task_of
-from jobs.executor.worker_pod import End, last_words, work
+from jobs.executor.worker_pod import work
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.situation import survey
 from jobs.publishing.next_plan import advance
