@@ -4,18 +4,18 @@ A commit names a snapshot and the hash of its manifest, and its parent by number
 the newest commit answers for all before it. Whoever creates number n + 1 first has won it; the
 other computes anew on top.
 
-`HEAD.json` is a hint: it may lag, be missing or be nonsense, and no commit is believed because it
-says so. But it is written after a commit, so that a commit which it names and which is not there
-is a commit that was lost. Who reads is given what there is; who adds to the log is refused.
+`HEAD.json` is a hint (`head_hint`): no commit is believed because it says so. But it is written
+after a commit, so that a commit which it names and which is not there is a commit that was lost.
+Who reads is given what there is; who adds to the log is refused.
 """
 
-import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from collector import keys
-from collector.canonical import canonical_json, readable_json, sha256_hex, short_hash
+from collector.canonical import readable_json, sha256_hex
+from collector.database.head_hint import HeadHint, read_hint
 from collector.database.plans import MergedPlan
 from collector.database.sealed import read_sealed
 from collector.decoding import decode_object
@@ -24,13 +24,10 @@ from collector.errors import (
     BadInput,
     DamagedObject,
     NotFound,
-    StoreError,
     stored,
 )
 from collector.stack import Runtime
 from collector.store.base import Store, create_once
-
-logger = logging.getLogger(__name__)
 
 _WHAT = "a commit of the database"
 # Among the counts, the one part of a commit in which programs before editions take a name they do
@@ -82,19 +79,6 @@ class Log:
     def warning(self) -> str | None:
         """The fault as every reader is told of it, who is given what there is nevertheless."""
         return self.fault and f"warning: {self.fault}; `opmeter db verify` says more"
-
-
-@dataclass(frozen=True, slots=True)
-class _Hint:
-    """`seal` follows from the rest: a hint with a bit turned over accuses no commit."""
-
-    number: int
-    sha256: str
-    seal: str
-
-    @classmethod
-    def of(cls, commit: Commit) -> "_Hint":
-        return cls(commit.number, commit.sha256, _seal(commit.number, commit.sha256))
 
 
 def commit_to_json(commit: Commit) -> bytes:
@@ -154,7 +138,7 @@ def end_of_log(store: Store) -> Log:
     that the number behind its end is asked for by its name. What lies beyond a free number is
     either a commit, and then there is a hole, or a stray.
     """
-    hint = _hint(store)
+    hint = read_hint(store)
     listed = {
         n for info in store.list(keys.COMMITS) if (n := keys.number_of(info.key, keys.commit))
     }
@@ -205,16 +189,6 @@ def try_commit(store: Store, commit: Commit) -> bool:
     return True
 
 
-def hint_head(store: Store, commit: Commit) -> None:
-    """Write HEAD.json, best effort, where it does not say as much already."""
-    try:
-        hint = _hint(store)
-        if hint is None or hint.number < commit.number:
-            store.put(keys.HEAD, canonical_json(asdict(_Hint.of(commit))))
-    except StoreError as error:
-        logger.warning("%s was not written, which only costs time: %s", keys.HEAD, error)
-
-
 def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
     """What in a commit cannot be of the commit of that key."""
     if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
@@ -238,7 +212,7 @@ def _is_spelled(commit: Commit, data: bytes) -> bool:
         return False
 
 
-def _fault_by_hint(store: Store, head: Commit | None, hint: _Hint) -> str | None:
+def _fault_by_hint(store: Store, head: Commit | None, hint: HeadHint) -> str | None:
     """What HEAD.json knows and the log does not."""
     if head is None or hint.number > head.number:
         gone = keys.commit(hint.number)
@@ -248,40 +222,6 @@ def _fault_by_hint(store: Store, head: Commit | None, hint: _Hint) -> str | None
     if named.sha256 != hint.sha256:
         return f"{_key(named)}: it is not the commit that {keys.HEAD} names"
     return None
-
-
-def _hint(store: Store) -> _Hint | None:
-    """What HEAD.json says; None where it says nothing that can be understood."""
-    try:
-        return _read_hint(store.get(keys.HEAD))
-    except NotFound:
-        return None
-
-
-def is_hinted(store: Store, commit: Commit) -> bool | None:
-    """Whether HEAD.json names this very commit; None where it names another number, or nothing."""
-    hint = _hint(store)
-    return hint.sha256 == commit.sha256 if hint and hint.number == commit.number else None
-
-
-def is_hint_damaged(store: Store) -> bool:
-    """Whether HEAD.json is there and says nothing that can be understood."""
-    try:
-        return _read_hint(store.get(keys.HEAD)) is None
-    except NotFound:
-        return False
-
-
-def _read_hint(data: bytes) -> _Hint | None:
-    try:
-        hint = decode_object(_Hint, data, what="a hint", key=keys.HEAD)
-    except BadInput:
-        return None
-    return hint if hint.number > 0 and hint.seal == _seal(hint.number, hint.sha256) else None
-
-
-def _seal(number: int, sha256: str) -> str:
-    return short_hash([number, sha256])
 
 
 def _key(commit: Commit) -> str:

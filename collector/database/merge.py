@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from collector import keys, surroundings
-from collector.database.commits import (
-    VIEW_EDITION,
-    Commit,
-    head_to_extend,
-    hint_head,
-    try_commit,
-)
+from collector.database.commits import VIEW_EDITION, Commit, head_to_extend, try_commit
+from collector.database.head_hint import write_hint
 from collector.database.plan_state import Held, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
@@ -102,11 +97,11 @@ def merge_plans(
         step = _next_step(base, results, supersede_stack)
         if step.is_nothing:
             if base.head is not None:  # its merge may have been killed before it wrote the hint
-                hint_head(store, base.head)
+                write_hint(store, base.head.number, base.head.sha256)
             return MergeResult(None, base.head, missing, damaged, 0)
         commit = _write(store, step, guard, author)
         if _publish(store, commit, guard):
-            hint_head(store, commit)
+            write_hint(store, commit.number, commit.sha256)
             return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
         logger.info("commit %d was made by another merge; computing again on top", commit.number)
         sleep(pause_s * surroundings.uniform(0.5, 1.5))

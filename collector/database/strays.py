@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from collector import keys
-from collector.database.commits import history, is_hint_damaged
+from collector.database.commits import history
+from collector.database.head_hint import is_hint_damaged
 from collector.database.snapshot import read_manifest
 from collector.errors import BadInput
 from collector.store.base import Info, Store

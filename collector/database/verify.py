@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from collector import keys
 from collector.counting import counted
-from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
+from collector.database.commits import Commit, end_of_log, read_commit
+from collector.database.head_hint import is_hinted
 from collector.database.measurement_rows import check_rows
 from collector.database.origins import Claims, origin_problems
 from collector.database.sealed import is_slip
@@ -110,7 +111,7 @@ class _Witnesses:
         """Whether a commit is as it was; None where nobody knows."""
         if child := self.commits.get(commit.number + 1):
             return child.parent_sha256 == commit.sha256
-        return is_hinted(self.store, commit)
+        return is_hinted(self.store, commit.number, commit.sha256)
 
 
 def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[Problem]:

@@ -12,9 +12,9 @@ from collector.database.commits import (
     Commit,
     commit_to_json,
     find_head,
-    hint_head,
     read_commit,
 )
+from collector.database.head_hint import write_hint
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems, of_other_editions
@@ -71,7 +71,8 @@ def seal(store: Store, commit: Commit, content: str, edition: int | None) -> Non
     value |= {"content_hash": content, "manifest_sha256": sha256_hex(store.get(where))}
     store.put(keys.commit(commit.number), readable_json(value))
     store.delete(keys.HEAD)
-    hint_head(store, read_commit(store, commit.number))
+    head = read_commit(store, commit.number)
+    write_hint(store, head.number, head.sha256)
 
 
 def database(store: Store) -> None:
