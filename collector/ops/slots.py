@@ -1,5 +1,6 @@
 """Reading the slots of a case by position: what declarations share when they look at shapes."""
 
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from math import prod
 
@@ -56,3 +57,22 @@ def agrees(case: Case, position: int, shape: Shape | None) -> bool:
 def elements(shape: Shape | None) -> int:
     """Elements of a tensor; 1 for a scalar, 0 for what does not exist."""
     return 0 if shape is None else prod(shape)
+
+
+def dtype_complaint(
+    side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
+) -> str:
+    """What is wrong with the dtypes of inputs or outputs; empty where torch has them all, or a
+    declaration says as what it stores them (`packed`)."""
+    for position, slot in enumerate(slots):
+        absent = slot.shape is None and position in optional
+        if not absent and not slot.dtype:
+            return f"{side} {position + 1} has a shape and no dtype"
+        if absent:
+            continue
+        known = slot.known_dtype
+        if known is None:
+            return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
+        if not known.torch_name and packed.get(position) != known.spelling:
+            return f"{known.spelling} ({side} {position + 1}) is not replayed: {known.held_as}"
+    return ""

@@ -11,10 +11,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from collector.case import Case, Slot
+from collector.case import Case
 from collector.errors import CaseRejected
-from collector.measurement import Library
-from collector.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
+from collector.ops.libraries import library_complaint, library_of
+from collector.ops.slots import dtype_complaint
+from collector.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, is_plain_format
 
 
 class TensorMaker(Protocol):
@@ -206,14 +207,6 @@ class OpSpec:
         """What holds the function that `call` names: torch, torch_npu or vllm-ascend."""
         return library_of(self.call)
 
-    @property
-    def kernel_libraries(self) -> frozenset[str]:
-        """Whose kernels of this type a case may ask for: where there are two, CANN's or
-        vLLM-Ascend's."""
-        of_vllm_ascend = self.library == Library.VLLM_ASCEND
-        served = {Library.VLLM_ASCEND} if of_vllm_ascend or self.npu.served else set()
-        return frozenset(served if of_vllm_ascend else {Library.CANN, *served})
-
     def check(self, case: Case, backend: str) -> None:
         """Raises CaseRejected, with the rule, for a case that a backend cannot replay."""
         if complaint := self.complaint(case, backend):
@@ -224,7 +217,7 @@ class OpSpec:
         complaint = (
             self._slots_complaint(case)
             or self._format_complaint(case, backend)
-            or self._library_complaint(case, backend)
+            or library_complaint(case, backend, self.call, self.npu.served)
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         return complaint or next(broken, "")
@@ -239,9 +232,7 @@ class OpSpec:
         for position, name in enumerate(self.slots[len(case.inputs) :], len(case.inputs)):
             if position not in self.optional:
                 return f"input '{name}' is missing; {wanted}"
-        return _dtype_complaint(
-            "input", case.inputs, self.optional, self.packed
-        ) or _dtype_complaint(
+        return dtype_complaint("input", case.inputs, self.optional, self.packed) or dtype_complaint(
             "output", case.outputs or (), self.optional_outputs, self.packed_outputs
         )
 
@@ -257,25 +248,6 @@ class OpSpec:
             if slot.format != FRACTAL_NZ or not is_nz:
                 return f"{name} is not replayed"
         return ""
-
-    def _library_complaint(self, case: Case, backend: str) -> str:
-        asked = case.attribute(LIBRARY)
-        if asked is None:
-            return ""
-        if backend != "npu":
-            return f"kernels of {asked} are asked for; {backend} has no such library"
-        known = " or ".join(sorted(self.kernel_libraries))
-        if asked in self.kernel_libraries:
-            return ""
-        return f"a kernel of {known} is wanted, not one of {asked}"
-
-
-def library_of(call: str) -> str:
-    """What holds a function: torch, torch_npu or vllm-ascend."""
-    if call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.")):
-        return "vllm-ascend"
-    is_npu = call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
-    return "torch_npu" if is_npu else "torch"
 
 
 def no_columns(case: Case) -> Mapping[str, str]:
@@ -311,20 +283,3 @@ def group_by_dtypes(case: Case) -> str:
     slots = case.inputs or ()
     dtypes, formats = ";".join(s.dtype for s in slots), ";".join(s.format for s in slots)
     return f"{case.kernel_type}|{dtypes}|{formats}"
-
-
-def _dtype_complaint(
-    side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
-) -> str:
-    for position, slot in enumerate(slots):
-        absent = slot.shape is None and position in optional
-        if not absent and not slot.dtype:
-            return f"{side} {position + 1} has a shape and no dtype"
-        if absent:
-            continue
-        known = slot.known_dtype
-        if known is None:
-            return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
-        if not known.torch_name and packed.get(position) != known.spelling:
-            return f"{known.spelling} ({side} {position + 1}) is not replayed: {known.held_as}"
-    return ""

@@ -19,8 +19,9 @@ from collector.case import Case
 from collector.errors import OpmeterError
 from collector.host.custom_opp import custom_opp_problem
 from collector.measurement import Library
+from collector.ops.libraries import library_of
 from collector.ops.releases import refused_on
-from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
+from collector.ops.spec import Call, Need, OpSpec, TensorMaker
 from collector.replay.answering import Answering, who_answers
 from collector.replay.graphs import compiled_while_built, in_graph, with_static_kernel
 from collector.vocabulary import LIBRARY, STATIC

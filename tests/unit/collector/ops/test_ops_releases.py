@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.ops.libraries import library_of
 from collector.ops.parts.signatures import accepts
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, OTHERWISE, answers_of, known_releases, refused_on
-from collector.ops.spec import library_of
 from jobs.cli.app import app
 from tests.npu.releases.binding import Passed, misfit, parse_schema
 from tests.npu.releases.matrix import releases_table, schemas_of

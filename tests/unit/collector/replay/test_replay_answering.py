@@ -10,8 +10,9 @@ from collector.errors import CaseRejected
 from collector.host.custom_opp import without_custom_opp
 from collector.measurement import Library
 from collector.measuring.batches import Batches
+from collector.ops.libraries import library_of
 from collector.ops.registry import all_ops, find
-from collector.ops.spec import NpuCall, library_of
+from collector.ops.spec import NpuCall
 from collector.replay.answering import who_answers
 from collector.replay.foreign_functions import read_header
 from collector.shard import ShardCase
