@@ -1,4 +1,4 @@
-"""What CONTRIBUTING asks of the names of functions holds of every module."""
+"""What CONTRIBUTING asks of the names of functions and the length of modules holds of every one."""
 
 import ast
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ROOMS = ("collector", "jobs", "tests")
 MODULES = sorted(path for name in ROOMS for path in (ROOT / name).rglob("*.py"))
+MOST_LINES = 300
 
 
 def bearers(paths):
@@ -31,3 +32,23 @@ def test_a_function_that_does_is_found(tmp_path):
     (tmp_path / "merge.py").write_text("def merge_plans():\n    def merge(): ...\n")
     (tmp_path / "pull.py").write_text("def pull(): ...\n")
     assert bearers(sorted(tmp_path.iterdir())) == [str(tmp_path / "pull.py")]
+
+
+def too_long(paths):
+    """The modules of more lines than one may have, with their number."""
+    lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    return {path: lines for path, lines in lengths.items() if lines > MOST_LINES}
+
+
+@pytest.mark.fast
+def test_no_module_of_the_product_passes_300_lines():
+    product = [path for path in MODULES if path.relative_to(ROOT).parts[0] != "tests"]
+    assert len(product) > 500
+    assert too_long(product) == {}, "split it: into the two things that it is, a noun each"
+
+
+@pytest.mark.fast
+def test_a_module_that_passes_300_lines_is_found(tmp_path):
+    (tmp_path / "long.py").write_text("a = 1\n" * 301)
+    (tmp_path / "short.py").write_text("a = 1\n" * 300)
+    assert too_long(sorted(tmp_path.iterdir())) == {str(tmp_path / "long.py"): 301}
