@@ -68,7 +68,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
     """A Job of a campaign."""
     metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    ending = _ending(status.get("conditions") or ())
+    ending = ending_of(job)
     return JobView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -105,8 +105,9 @@ def launched_by(config_map: Mapping[str, Any]) -> str:
     return str((config_map["metadata"].get("annotations") or {}).get(LAUNCHED, ""))
 
 
-def _ending(conditions: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
-    """The condition that ended a Job: all its pods have ended then."""
+def ending_of(job: Mapping[str, Any]) -> Mapping[str, str]:
+    """The condition that ended a Job, all of whose pods have ended then; empty while it lives."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
     found = {c["type"]: c for c in conditions if c.get("status") == "True"}
     return found.get("Complete") or found.get("Failed") or {}
 
@@ -116,8 +117,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     statuses = status.get("containerStatuses") or ()
-    state = next((c.get("state") or {} for c in statuses if c.get("name") == WORKER), {})
-    ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    worker: Mapping[str, Any] = next((c for c in statuses if c.get("name") == WORKER), {})
+    ended, unplaced = (worker.get("state") or {}).get("terminated") or {}, unplaced_by(pod)
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -127,8 +128,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         phase=status.get("phase") or "Pending",
         exit_code=ended.get("exitCode"),
         reason=ended.get("reason") or status.get("reason") or "",
-        waiting=_words(waiting) if waiting.get("reason", "") not in _STARTING else "",
-        unschedulable=_unschedulable(status.get("conditions") or ()),
+        waiting=why_not_begun(worker),
+        unschedulable=unplaced.get("message") or unplaced.get("reason") or "",
         deleting="deletionTimestamp" in metadata,
         shard=_said(ended, "shard"),
         words=_said(ended, "reason") or status.get("message") or "",
@@ -166,13 +167,17 @@ def _is_refused(pod: Mapping[str, Any]) -> bool:
     return status.get("phase") == "Failed" and bool(pod["spec"].get("nodeName")) and not began
 
 
-def _words(waiting: Mapping[str, str]) -> str:
+def why_not_begun(container: Mapping[str, Any]) -> str:
+    """Why a container does not start, in the words of its kubelet; empty where it has, or where
+    what it waits for passes by itself."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason", "") in _STARTING:
+        return ""
     return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
 
 
-def _unschedulable(conditions: Iterable[Mapping[str, str]]) -> str:
-    """Why no node takes a pod, as the scheduler says it."""
-    for condition in conditions:
-        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            return condition.get("message") or condition.get("reason") or ""
-    return ""
+def unplaced_by(pod: Mapping[str, Any]) -> Mapping[str, str]:
+    """The condition in which a scheduler says that no node takes a pod; empty where none does."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    said = (c for c in conditions if c["type"] == "PodScheduled" and c.get("status") == "False")
+    return next(said, {})

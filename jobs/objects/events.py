@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from jobs.objects.deployment import Manifest
 
-_LONGEST = 400
+LONGEST_WORDS = 400  # characters of what somebody says that are passed on in a line
 
 
 def events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
@@ -36,4 +36,4 @@ def said_at(event: Manifest) -> str:
 
 def message_of(event: Manifest) -> str:
     """What an Event says, in both of their forms."""
-    return str(event.get("message") or event.get("note") or "").strip()[:_LONGEST]
+    return str(event.get("message") or event.get("note") or "").strip()[:LONGEST_WORDS]

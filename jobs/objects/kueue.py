@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobs.objects.deployment import Manifest
+from jobs.objects.events import LONGEST_WORDS
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"
@@ -16,7 +17,6 @@ WORKLOADS = f"workloads.{GROUP}"
 # Reasons that Kueue gives when it stops trying: a person's word has no `DueTo`.
 _GAVE_UP = "DeactivatedDueTo"
 _EVICTED, _RESERVED, _ADMITTED = "Evicted", "QuotaReserved", "Admitted"
-_LONGEST = 400
 
 
 def queue_of(job: Mapping[str, Any]) -> str:
@@ -74,7 +74,7 @@ def _condition(thing: Manifest, kind: str) -> Mapping[str, Any]:
 def _words(condition: Mapping[str, Any]) -> str:
     """`Reason: message`, as the scheduler of Kueue wrote them."""
     reason, message = condition.get("reason") or "", condition.get("message") or ""
-    return f"{reason}: {message}".strip(": ")[:_LONGEST]
+    return f"{reason}: {message}".strip(": ")[:LONGEST_WORDS]
 
 
 def _made(workload: Manifest) -> str:

@@ -7,19 +7,17 @@ search for them.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from collector.counting import counted
 from jobs.decide.advice import advice_on
+from jobs.decide.live_objects import ending_of, unplaced_by, why_not_begun
 from jobs.decide.observed import WORKER
 from jobs.objects.applied_campaign import PAUSED
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Manifest
-from jobs.objects.events import events_of, message_of, of_group
+from jobs.objects.events import LONGEST_WORDS, events_of, message_of, of_group
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 
-_STARTING = ("ContainerCreating", "PodInitializing", "")
 _GROUPS, _WARNINGS, _JOBS = 8, 5, 12
-_LONGEST = 400
 _UNTOLD = "nobody has said why; the controller lets it go on where nothing stands against it"
 _NOT_OURS = (
     "somebody else has suspended it; Kueue may be told to take Jobs that name no queue, and starts "
@@ -99,7 +97,7 @@ def _job_lines(seen: Seen) -> Iterator[str]:
         workload = workloads.get(job["metadata"].get("uid", ""))
         groups[_why_suspended(job, workload, seen)].append(job)
     shown = [job for job in ordered if not _is_suspended(job)]
-    living = [job for job in shown if not _ending(_conditions(job))]
+    living = [job for job in shown if not ending_of(job)]
     if len(shown) > _JOBS:
         ended = len(shown) - len(living)
         yield f"job         {len(shown)}, of which {ended} have ended; the newest:"
@@ -130,7 +128,7 @@ def _job_line(job: Manifest, seen: Seen) -> str:
         indexes = f", given up: indexes {failed_indexes}" if failed_indexes else ""
         parts.append(f"{counted(failed, 'pod')} failed{indexes}")
     line = f"job         {name}: {', '.join(parts)}"
-    ending = _ending(_conditions(job))
+    ending = ending_of(job)
     if ending:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
@@ -139,7 +137,7 @@ def _job_line(job: Manifest, seen: Seen) -> str:
 
 
 def _is_suspended(job: Manifest) -> bool:
-    return bool(job["spec"].get("suspend")) and not _ending(_conditions(job))
+    return bool(job["spec"].get("suspend")) and not ending_of(job)
 
 
 def _is_paused(seen: Seen) -> bool:
@@ -205,19 +203,17 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         return f"{_HELD}{', '.join(gate['name'] for gate in gates)}"
     by_volcano = spec.get("schedulerName") == "volcano"
     who = "Volcano" if by_volcano else "the scheduler"
-    scheduled = {c["type"]: c for c in status.get("conditions") or ()}.get("PodScheduled", {})
     own = events_of(events, "Pod", pod["metadata"]["name"])
     if not spec.get("nodeName"):
         job = jobs.get((pod["metadata"].get("labels") or {}).get(JOB_NAME, ""))
         group = of_group(job, events) if job else []
-        said = scheduled.get("message") if scheduled.get("status") == "False" else ""
-        words = [said or "", *(message_of(event) for event in (own[-1:] if not said else []))]
+        said = unplaced_by(pod).get("message") or ""
+        words = [said, *(message_of(event) for event in (own[-1:] if not said else []))]
         words += [f"of its group: {message_of(event)}" for event in group[-1:]]
         return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason", "") not in _STARTING:
-            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")[:_LONGEST]
+        if waits := why_not_begun(container):
+            return waits[:LONGEST_WORDS]
     warned = [event for event in own if event.get("type") == "Warning"]
     starting = f"{_GOING}{spec['nodeName']}"
     return f"{starting}: {message_of(warned[-1])}" if warned else starting
@@ -230,15 +226,6 @@ def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
         if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):
             found[pod["spec"].get("nodeName") or "no node"].append(pod["metadata"]["name"])
     return sorted(found.items())
-
-
-def _conditions(job: Manifest) -> list[Manifest]:
-    return (job.get("status") or {}).get("conditions") or []
-
-
-def _ending(conditions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    found = {c["type"]: c for c in conditions if c.get("status") == "True"}
-    return found.get("Complete") or found.get("Failed") or {}
 
 
 def _created(job: Manifest) -> str:
