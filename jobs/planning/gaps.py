@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Protocol
 
+from collector.counting import share_of
 from collector.ops.refusals import FindOperator, Refusal
 from collector.plan import Plan, PlannedSource
 from collector.record import CaseRecord
@@ -121,18 +122,14 @@ def share_line(told: Shares) -> str:
     """The shares in a sentence; empty where the sources tell no time."""
     if told.compute_us <= 0:
         return ""
-    of_compute = f"{_percent(told.measurable_us, told.compute_us)} of it measurable"
+    of_compute = f"{share_of(told.measurable_us, told.compute_us)} of it measurable"
     if told.unknown_us > 0:
-        of_compute += f", {_percent(told.unknown_us, told.compute_us)} of unknown inputs (N/A)"
-    line = f"compute {_percent(told.compute_us, told.total_us)} of device time: {of_compute}"
+        of_compute += f", {share_of(told.unknown_us, told.compute_us)} of unknown inputs (N/A)"
+    line = f"compute {share_of(told.compute_us, told.total_us)} of device time: {of_compute}"
     if told.communication_us > 0:
-        share = _percent(told.communication_us, told.total_us)
+        share = share_of(told.communication_us, told.total_us)
         line += f"; communication {share}: opmeter comm"
     return line
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %"
 
 
 def _most_time(case: RefusedCase) -> tuple[float, int, str]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from collector.counting import counted
+from collector.counting import counted, share_of
 from collector.measurement import Outcome
 from collector.printable import in_one_line
 from jobs.planning.gaps import planned_shares, share_line
@@ -93,8 +93,8 @@ def efficiency_lines(status: PlanStatus) -> Iterator[str]:
     usage = status.usage
     if usage.wall_s > 0:
         yield (
-            f"efficiency  device busy {_share(usage.busy_us / 1e6, usage.wall_s)}, useful "
-            f"{_share(usage.useful_us / 1e6, usage.wall_s)} of {duration(usage.wall_s)} in "
+            f"efficiency  device busy {share_of(usage.busy_us / 1e6, usage.wall_s)}, useful "
+            f"{share_of(usage.useful_us / 1e6, usage.wall_s)} of {duration(usage.wall_s)} in "
             f"sessions, {usage.startup_s:.0f} s of it to start them; "
             f"{status.pace:.1f} times the forecast"
         )
@@ -121,7 +121,3 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -1,6 +1,6 @@
 """The lines that a run ends with, made of its summary. Pure."""
 
-from collector.counting import counted
+from collector.counting import counted, share_of
 from collector.database.commits import Commit
 from collector.manifest import Usage
 from collector.measurement import Outcome
@@ -34,8 +34,8 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         f"database    {url}, {version}",
         f"stack       {plan.stack.version_path}",
         f"coverage    {summary.measured_cases:,} of {counted(summary.cases, 'case')}, "
-        f"{_share(summary.measured_rows, summary.rows)} of the rows, "
-        f"{_share(summary.measured_time_us, summary.time_us)} of its compute time"
+        f"{share_of(summary.measured_rows, summary.rows)} of the rows, "
+        f"{share_of(summary.measured_time_us, summary.time_us)} of its compute time"
         f"{communication}{in_tree}",
     ]
     if head is not None and head.runtime != "real":
@@ -129,14 +129,10 @@ def _efficiency(usage: Usage, plan: Plan) -> list[str]:
         return []
     forecast, wall_s = plan.forecast, usage.wall_s / plan.devices
     return [
-        f"efficiency  device busy {_share(usage.busy_us / 1e6, usage.wall_s)}, useful "
-        f"{_share(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
+        f"efficiency  device busy {share_of(usage.busy_us / 1e6, usage.wall_s)}, useful "
+        f"{share_of(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
         f"{usage.startup_s:.0f} s went into starting them",
         f"time        plan {plan.number} took {wall_s:.0f} s in sessions; forecast "
         f"{forecast.wall_s:.0f} s, floor {forecast.floor_s:.0f} s "
-        f"({_share(forecast.floor_s, wall_s)})",
+        f"({share_of(forecast.floor_s, wall_s)})",
     ]
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"

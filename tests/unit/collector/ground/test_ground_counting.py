@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.counting import counted
+from collector.counting import counted, share_of
 
 pytestmark = pytest.mark.fast
 
@@ -20,3 +20,7 @@ pytestmark = pytest.mark.fast
 )
 def test_one_is_said_as_one(number, nouns, said):
     assert counted(number, *nouns) == said
+
+
+def test_a_share_is_told_in_percent_and_of_nothing_there_is_none():
+    assert share_of(1, 8) == "12.5 %" and share_of(0, 0) == "-"
