@@ -16,7 +16,6 @@ import numpy as np
 from collector.errors import BadInput
 
 Point = tuple[int, int, int]  # places in tokens, experts, choices
-Oracle = Callable[[Point], bool]
 _GUESSES = 3  # of each number of choices
 _OPEN, _ACCEPTED, _REFUSED, _NO_CALL = range(4)
 
@@ -172,16 +171,6 @@ class Region:
     def _last_accepted(self, axis: int) -> int:
         accepted = np.flatnonzero(self._line(axis, (0, 0, 0)) == _ACCEPTED)
         return int(accepted[-1]) if len(accepted) else 0
-
-
-def find_region(
-    grid: ProbeGrid, oracle: Oracle, is_call: Callable[[Point], bool] = lambda point: True
-) -> Region:
-    """The region in which an oracle accepts."""
-    region = Region(grid, is_call)
-    for point in region.tries():
-        region.tell(point, oracle(point))
-    return region
 
 
 def _point(places: "tuple[int, ...] | list[int]") -> Point:

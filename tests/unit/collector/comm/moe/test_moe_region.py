@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.comm.moe.region import Limit, ProbeGrid, Region, find_region
+from collector.comm.moe.region import Limit, ProbeGrid, Region
 from collector.errors import BadInput
 
 pytestmark = pytest.mark.fast
@@ -30,6 +30,14 @@ class CountingOracle:
         assert point not in self.asked
         self.asked.append(point)
         return self._accepts(point)
+
+
+def find_region(grid, oracle, is_call=lambda point: True):
+    """The region in which an oracle accepts, told as ranks tell it: one try after the other."""
+    region = Region(grid, is_call)
+    for point in region.tries():
+        region.tell(point, oracle(point))
+    return region
 
 
 def is_found(grid, accepts):
