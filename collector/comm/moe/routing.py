@@ -52,14 +52,10 @@ def imbalance_of(loads: Counts) -> float:
     return float(loads.std() / mean) if mean else 0.0
 
 
-def balanced(call: RoutedCall, seed: int) -> Routing:
-    """Each expert gets as many rows as any other, but for a remainder of one."""
-    return skewed(call, seed, 0.0)
-
-
 def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
     """Loads that fall by a power of their place, as near to the imbalance as whole rows come; which
-    expert has which load is drawn. BadInput for an imbalance that no routing of this call has."""
+    expert has which load is drawn. At 0 each gets as many rows as any other, but for a remainder of
+    one. BadInput for an imbalance that no routing of this call has."""
     if imbalance < 0:
         raise BadInput(f"imbalance {imbalance:g}: 0 or more is wanted")
     low, high = 0.0, _STEEPEST
