@@ -12,7 +12,6 @@ from collector.ops import registry
 from collector.ops.spec import NpuCall, OpSpec
 
 _TOO_LARGE = 1 << 58  # bytes: no device has so many, and no counter overflows
-COMPANION = "Erf"
 
 
 def find(kernel_type: str) -> OpSpec | None:
