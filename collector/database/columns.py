@@ -35,10 +35,7 @@ STACK_DEGREES = _MICROBENCH + "Stack Degrees"
 STACK_VARIANCE = _MICROBENCH + "Stack Variance"
 # How many sessions the mean is of, and the interval of that with the highest rank.
 SESSIONS = _MICROBENCH + "Sessions"
-SESSION_INTERVAL = _SESSION_LOW, _SESSION_HIGH = (
-    _MICROBENCH + "Session Low(us)",
-    _MICROBENCH + "Session High(us)",
-)
+_SESSION_LOW, _SESSION_HIGH = _MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)"
 # The shortest duration that the profiler tells, by which both intervals of a number near it reach
 # down.
 PROFILER_FLOOR = _MICROBENCH + "Profiler Floor(us)"

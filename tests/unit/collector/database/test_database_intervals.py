@@ -15,7 +15,6 @@ from collector.database.changes import differences
 from collector.database.columns import (
     AVERAGE_DURATION,
     PROFILER_FLOOR,
-    SESSION_INTERVAL,
     SESSIONS,
     STACK_DEGREES,
     STACK_INTERVAL,
@@ -43,6 +42,7 @@ from tests.unit.collector.database.campaign_maker import (
 
 pytestmark = pytest.mark.fast
 
+SESSION_INTERVAL = ("MicroBench Session Low(us)", "MicroBench Session High(us)")
 RECORDS = [add_record(rows) for rows in range(1, 31)]
 OTHER = Stack(device="CPU_test_2t", torch="2.14.0+cpu", details=(("flags", "avx2"),))
 
