@@ -38,7 +38,6 @@ class Probe:
     """What the races showed; `message` is one line for people."""
 
     create_only: bool
-    winners: tuple[int, ...]  # of each race
     message: str
 
 
@@ -110,18 +109,17 @@ def probe_store(
             if len(races[-1].won) > 1:
                 break
         found = side_by_side(lambda race: _look_after(store, race), races, _CHECKERS)
-        fault = next((fault for _, fault in found if fault), None)
-        winners = tuple(count for count, _ in found)
+        fault = next(filter(None, found), None)
     except (StoreUnavailable, StoreRefused):
         raise
     except StoreError as error:  # the server does not know the condition
-        fault, winners = str(error), (0,) * len(races)
+        fault = str(error)
     finally:
         together.end()
         side_by_side(lambda race: _remove(store, race.key), races, _CHECKERS)
     if fault is not None:
-        return Probe(False, winners, f"{store.url}: create-only is not honoured: {fault}")
-    return Probe(True, winners, f"{store.url}: {_in_words(races, writers)}")
+        return Probe(False, f"{store.url}: create-only is not honoured: {fault}")
+    return Probe(True, f"{store.url}: {_in_words(races, writers)}")
 
 
 def _is_enough(races: Sequence[_Race]) -> bool:
@@ -162,19 +160,19 @@ def _spacing_s(at_s: Sequence[float]) -> float:
     return (earlier[-1] - earlier[0]) / (len(earlier) - 1) if len(earlier) > 1 else 0.0
 
 
-def _look_after(store: Store, race: _Race) -> tuple[int, str | None]:
-    """How many have won a race, and what is wrong with that, if anything."""
+def _look_after(store: Store, race: _Race) -> str | None:
+    """What is wrong with how a race ended, if anything."""
     try:
         held = store.get(race.key)
         # A retried write whose first reply was lost is told AlreadyExists, although it won.
         winners = race.won | {n for n, entry in enumerate(race.entries) if entry == held}
         if len(winners) != 1:
-            return len(winners), f"{len(winners)} of {len(race.entries)} racing writers won"
-        return 1, _second_write(store, race.key, held)
+            return f"{len(winners)} of {len(race.entries)} racing writers won"
+        return _second_write(store, race.key, held)
     except (StoreUnavailable, StoreRefused):
         raise
     except StoreError as error:  # the server lost the object
-        return 0, str(error)
+        return str(error)
 
 
 def _second_write(store: Store, key: str, held: bytes) -> str | None:

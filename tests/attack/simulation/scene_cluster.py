@@ -133,7 +133,7 @@ class InCluster:
             cluster,
             reach,
             may_act=election.hold,
-            ask_store=lambda store: Probe(True, (), "played"),
+            ask_store=lambda store: Probe(True, "played"),
         )
         with election.kept():
             run_forever(controller, election.hold, process.stop, interval_s=_LOOK_S)

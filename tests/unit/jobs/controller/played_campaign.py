@@ -103,7 +103,7 @@ class Play:
             self.cluster.has_answered(MAP, STACK)
 
     def new_controller(self, **more):
-        given = {"ask_store": lambda store: Probe(True, (), "honest"), **more}
+        given = {"ask_store": lambda store: Probe(True, "honest"), **more}
         given = {"clock": lambda: self.now, "rounds": Rounds(wait_s=None), **given}
         return Controller(self.cluster, lambda applied: self.store, **given)
 

@@ -165,7 +165,7 @@ class Said:
             Controller(
                 self.cluster,
                 lambda applied: self.cluster.store,
-                ask_store=lambda store: Probe(True, (), "honest"),
+                ask_store=lambda store: Probe(True, "honest"),
                 folders=[folder],
             ).look()
         self.reasons = self.cluster.reasons()
