@@ -4,7 +4,6 @@ microbenchmark and source run as a table, and the certificates of what was measu
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -38,17 +37,9 @@ _HOTSPOTS = 20
 Rows = Iterable[Sequence[object]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """Where the reports lie; `certificates` is None where nothing was measured here."""
-
-    page: Path
-    gaps: Path
-    certificates: Path | None
-
-
-def write_reports(result: MicrobenchResult, when: datetime) -> Reports:
-    """Write the reports under names that nobody else has. BadInput where that cannot be done."""
+def write_reports(result: MicrobenchResult, when: datetime) -> Path:
+    """Write the reports under names that nobody else has, certificates where anything was measured
+    here; where the page lies. BadInput where that cannot be done."""
     folder = result.folder / _FOLDER
     contents = {
         "replay_report_{}.md": page(result).encode(),
@@ -64,7 +55,7 @@ def write_reports(result: MicrobenchResult, when: datetime) -> Reports:
                 break
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", path=folder) from error
-    return Reports(paths[0], paths[1], paths[2] if len(paths) > 2 else None)
+    return paths[0]
 
 
 def page(result: MicrobenchResult) -> str:

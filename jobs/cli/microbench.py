@@ -25,7 +25,6 @@ from jobs.cli.tree_options import (
 
 if TYPE_CHECKING:
     from collector.singlehost.outcome import MicrobenchResult, Unanswered
-    from collector.singlehost.reports import Reports
     from collector.stack import Stack
 
 _LISTED = 20
@@ -123,8 +122,8 @@ def microbench_verb(
                 stop=stop_on_signals(view),
                 on_progress=view.measure,
             )
-    reports = write_reports(result, datetime.now())
-    for line in _describe(result, reports):
+    page = write_reports(result, datetime.now())
+    for line in _describe(result, page):
         say(line)
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
 
@@ -156,7 +155,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
         ) from error
 
 
-def _describe(result: MicrobenchResult, reports: Reports) -> Iterator[str]:
+def _describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     from collector.singlehost.outcome import gaps, shapes_of
 
     new = sum(row.is_new for row in result.written)
@@ -190,7 +189,7 @@ def _describe(result: MicrobenchResult, reports: Reports) -> Iterator[str]:
     hot = sum(gap.is_hot for gap in gaps(result))
     if hot:
         yield f"{counted(hot, 'row is', 'rows are')} far from the source's own run"
-    yield f"report: {reports.page}"
+    yield f"report: {page}"
 
 
 def _answers(what: str, cases: tuple[Unanswered, ...]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from tests.unit.collector.singlehost.conftest import PLAIN
 pytestmark = pytest.mark.fast
 
 NOW = datetime(2026, 6, 1, 14, 24, 41)
+REPORT = "replay_report_20260601_142441.md"
 ADD = case_from_cells("Add", PLAIN)
 
 
@@ -34,6 +35,10 @@ def written(us, profiling_us=None, at=0, **more):
 
 def result(folder, *rows, **more):
     return MicrobenchResult(folder, Update.ALL, (("Source", "a test"),), written=rows, **more)
+
+
+def names(folder):
+    return sorted(path.name for path in (folder / "reports").iterdir())
 
 
 def test_a_table_is_aligned_and_an_empty_one_says_none():
@@ -90,16 +95,16 @@ def test_gaps_are_sorted_by_how_far_both_durations_are_apart(tmp_path):
 def test_two_runs_of_one_second_keep_both_reports(tmp_path):
     first = write_reports(result(tmp_path, written(3.0, 2.0)), NOW)
     second = write_reports(result(tmp_path, written(4.0, 2.0)), NOW)
-    assert first.page.name == "replay_report_20260601_142441.md"
-    assert second.page.name == "replay_report_20260601_142441_2.md"
-    assert second.gaps.name == "duration_gap_20260601_142441_2.csv"
-    assert "3.000000" in first.page.read_text() and "4.000000" in second.page.read_text()
-    assert len(list((tmp_path / "reports").iterdir())) == 4
+    assert first.name == REPORT
+    assert second.name == "replay_report_20260601_142441_2.md"
+    assert "3.000000" in first.read_text() and "4.000000" in second.read_text()
+    tables = {"duration_gap_20260601_142441.csv", "duration_gap_20260601_142441_2.csv"}
+    assert set(names(tmp_path)) == tables | {first.name, second.name}
 
 
 def test_the_gap_table_has_a_row_for_each_pair_of_durations(tmp_path):
-    path = write_reports(result(tmp_path, written(3.0, 2.0), written(1.0)), NOW).gaps
-    with path.open(newline="") as file:
+    write_reports(result(tmp_path, written(3.0, 2.0), written(1.0)), NOW)
+    with (tmp_path / "reports" / "duration_gap_20260601_142441.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert tuple(row) == GAP_COLUMNS
     assert (row["MB/Profile"], row["Hotspot"], row["Launches"]) == ("1.500000", "yes", "7")
@@ -108,7 +113,12 @@ def test_the_gap_table_has_a_row_for_each_pair_of_durations(tmp_path):
 def test_certificates_are_kept_of_what_was_measured_here(tmp_path):
     provenance = provenance_of(Stack("CPU_x_2t", "2.13.0"), "cpu")
     told = Measurement(ADD.case_id, "Add", Outcome.HUNG, "not done after 240 s", provenance)
-    reports = write_reports(result(tmp_path, measurements=(told,)), NOW)
-    with reports.certificates.open(newline="") as file:
+    write_reports(result(tmp_path, measurements=(told,)), NOW)
+    name = "replay_certificates_20260601_142441.csv"
+    with (tmp_path / "reports" / name).open(newline="") as file:
         assert [from_row(row) for row in csv.DictReader(file)] == [told]
-    assert write_reports(result(tmp_path), NOW).certificates is None
+
+
+def test_where_nothing_was_measured_there_are_no_certificates(tmp_path):
+    write_reports(result(tmp_path), NOW)
+    assert names(tmp_path) == ["duration_gap_20260601_142441.csv", REPORT]
