@@ -21,6 +21,7 @@ from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
 from collector.replay.journal import LAUNCHING, LOOKING, MEASURED, JournalWriter, time_now
 from collector.replay.marks import Marks
+from collector.replay.memory import NotEnoughMemory
 from collector.replay.recording import open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
 
@@ -125,7 +126,8 @@ def judge_error(error: Exception) -> tuple[Outcome, str]:
         return Outcome.UNSUPPORTED, reason
     if isinstance(error, CaseRejected):
         return Outcome.REJECTED, reason
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _NO_MEMORY.search(reason):
+    of_memory = isinstance(error, NotEnoughMemory | MemoryError | torch.OutOfMemoryError)
+    if of_memory or _NO_MEMORY.search(reason):
         return Outcome.OOM, reason
     return Outcome.FAILED, f"{type(error).__name__}: {reason}"
 

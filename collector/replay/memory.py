@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from collector.case import Case
+from collector.errors import OpmeterError
 from collector.host.memory import GroupMemory
 
 _GIB = 1 << 30
@@ -11,7 +12,7 @@ _FULL = 0.9  # of a container's limit
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class NotEnoughMemory(MemoryError):
+class NotEnoughMemory(OpmeterError):
     """A case that would not fit, refused before it could harm the session; with the figures."""
 
 

@@ -23,6 +23,7 @@ from collector.replay.devices import (  # noqa: E402
 from collector.replay.events import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
 from collector.replay.marks import Marks  # noqa: E402
+from collector.replay.memory import NotEnoughMemory  # noqa: E402
 from collector.replay.npu import check_npu  # noqa: E402
 from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
 from collector.replay.process import session_environment  # noqa: E402
@@ -168,6 +169,7 @@ def test_a_mark_is_one_launch():
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
+        (NotEnoughMemory("no"), "oom"),
         (MemoryError("no"), "oom"),
         (torch.OutOfMemoryError("no"), "oom"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "oom"),
