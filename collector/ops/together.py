@@ -28,6 +28,8 @@ FEW = 16  # cases that are soon asked one after the other
 _MOST = 2**53  # as far as whole numbers are the same as floats
 
 
+# Both are signals to `_fill`, no errors. Raised from within a declaration, they stand outside the
+# tree of errors, so that one that answers those of its reading lets these through.
 class _Apart(Exception):
     """Some cases go another way than the others: those."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from collector.errors import CaseRejected
 from collector.ops.catalog.attention._layouts import LAYOUTS, Request, letters_in
 from collector.ops.catalog.attention._lengths import Pages
 from collector.ops.catalog.attention._sizes import Attention
@@ -52,7 +53,7 @@ class Rule(StrEnum):
     OUTPUT = "an output in the layout's order is wanted, and softmax_lse (T,N,1) or (B,N,S,1)"
 
 
-class Misfit(Exception):
+class Misfit(CaseRejected):
     """A row breaks a rule."""
 
     def __init__(self, rule: Rule):

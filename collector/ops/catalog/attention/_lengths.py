@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from collector.case import Case
+from collector.errors import CaseRejected
 from collector.ops.parts.shares import even, running
 from collector.ops.slots import Shape, given
 from collector.vocabulary import RUNTIME_PREFIX
@@ -19,7 +20,7 @@ _NO_LENGTH = 1 << 40
 _BETWEEN = re.compile(r"[;,\s]+")
 
 
-class NoNumber(ValueError):
+class NoNumber(CaseRejected):
     """A column does not hold the numbers that are wanted there."""
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from collector.case import Case
+from collector.errors import CaseRejected
 from collector.ops.catalog.attention._layouts import Request
 from collector.ops.catalog.attention._lengths import (
     NoNumber,
@@ -51,7 +52,7 @@ class Rule(StrEnum):
     PAGES = "pages of all requests together want no more than the pool and the block table hold"
 
 
-class Misfit(Exception):
+class Misfit(CaseRejected):
     """A row breaks a rule."""
 
     def __init__(self, rule: Rule):
