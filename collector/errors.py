@@ -2,19 +2,44 @@
 
     OpmeterError
     ├── BadInput               what the user gave cannot be used            exit 2
-    │   └── DamagedObject      an object of a store, which nobody gave      exit 1
+    │   ├── DamagedObject      an object of a store, which nobody gave      exit 1
+    │   └── NotPlain           the fast reading of a profile gives up       it is read row by row
     ├── HostFault              this machine, and no other, is to blame      exit 1; 44 in a worker
+    ├── WrongNode              its device is not the plan's                 44 in a worker
+    ├── WrongImage             its software or its plan is another          43 in a worker
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
-    ├── DeviceBusy             another run holds the device's lock          exit 1
+    │   ├── Misfit             a row breaks a rule of attention             its reading says which
+    │   └── NoNumber           a column of it does not hold numbers         the same
+    ├── NoOperator             nothing here can launch a kernel type        outcome `unsupported`
+    ├── NotEnoughMemory        a case would not fit                         outcome `oom`
+    ├── DeviceBusy             another run holds the device's lock          exit 1; 44 in a worker
+    ├── SessionsFail           no session comes to its first case           exit 1; 44 in a worker
+    ├── SessionStuck           a session cannot even be killed              exit 1; 46 in a worker
+    ├── NoSpace                there is no room for what it records         exit 1; 48 in a worker
+    ├── LocalRunFailed         no further worker could do better            exit 1; its code in pods
+    ├── GangFailed             ranks did not come to their end              their cases' reason
+    │   ├── RanksHang          none of this node took a step                PeersAway where none met
+    │   ├── EndedElsewhere     those of another node have failed            the other node says why
+    │   └── PeerLeft           another node was told to stop                nobody is to blame
+    │       └── Gone           it is lost                                   the same
+    │           └── Unreached  nobody is where the first node should be     47 in a pod, in the end
     ├── PeersAway              other machines of a gang are not there       exit 1; 75 in a worker
     │   └── PeersUnreached     nor did they come within ten minutes         exit 1; 47 in a worker
-    └── StoreError
-        ├── NotFound           the key holds nothing
-        ├── AlreadyExists      a create-only write came second
-        ├── StoreRefused       the credentials or the policy say no         exit 45 in a worker
-        └── StoreUnavailable   the store does not answer; try again later   exit 45 in a worker
+    ├── StoreError
+    │   ├── NotFound           the key holds nothing
+    │   ├── AlreadyExists      a create-only write came second
+    │   ├── StoreRefused       the credentials or the policy say no         exit 45 in a worker
+    │   └── StoreUnavailable   the store does not answer; try again later   exit 45 in a worker
+    ├── LeaseTaken             another merge has its turn                   exit 75
+    └── ClusterError           the API server says no                       exit 1; told to people
+        ├── ObjectMissing      there is no such object
+        ├── ObjectConflict     there is another, or it has changed
+        ├── TooOld             what was asked for lies too far back         it is asked for anew
+        └── ClusterAway        the API server does not answer               it is asked again
+            └── WebhookFailed  it does, and a webhook of its own does not   told to people
 
-Foreign exceptions are translated where they enter, with `raise ... from`.
+The others stand beside what raises them. One with a private name is answered in its own module,
+and is not drawn. Foreign exceptions are translated where they enter, with `raise ... from`.
 """
 
 from collections.abc import Iterator

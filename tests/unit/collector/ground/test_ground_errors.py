@@ -1,12 +1,53 @@
-"""A refusal is one printable line, whatever it was that came."""
+"""A refusal is one printable line, whatever it was that came; and all errors are of one tree."""
+
+import builtins
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector import errors
 from collector.errors import BadInput
 
 pytestmark = pytest.mark.fast
+
+_ROOT = Path(__file__).parents[4]
+_CLASS = re.compile(r"^ *class (\w+)\(([^)]*)\):", re.MULTILINE)
+_DRAWN = re.compile(r"^    (?P<way>[│ ]*)[├└]── (?P<name>\w+)", re.MULTILINE)
+
+
+def classes() -> set[tuple[str, str]]:
+    """Each class in the sources, with each of its bases."""
+    files = (path for room in ("collector", "jobs") for path in (_ROOT / room).rglob("*.py"))
+    found = (one for path in files for one in _CLASS.findall(path.read_text()))
+    return {(name, base) for name, bases in found for base in bases.split(", ")}
+
+
+def builtin(name: str) -> type:
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) else object
+
+
+def written() -> set[tuple[str, str]]:
+    """Those that descend from the root."""
+    below, known = set[tuple[str, str]](), {"OpmeterError"}
+    left = classes()
+    while more := {one for one in left if one[1] in known}:
+        below, left = below | more, left - more
+        known |= {name for name, _ in more}
+    return below
+
+
+def drawn() -> set[tuple[str, str]]:
+    """The same, as the drawing has it."""
+    found, over = set(), ["OpmeterError"]
+    for line in _DRAWN.finditer(errors.__doc__ or ""):
+        depth = len(line["way"]) // 4
+        over[depth + 1 :] = [line["name"]]
+        found.add((line["name"], over[depth]))
+    return found
 
 
 @given(st.text())
@@ -24,3 +65,12 @@ def test_a_long_refusal_keeps_its_ends() -> None:
     said = str(BadInput("A" * 100_000 + ": say less", path="some/key"))
     assert said.startswith("some/key: AAA") and said.endswith("AAA: say less")
     assert len(said) < 2000
+
+
+def test_every_error_of_a_public_name_is_drawn_where_it_stands() -> None:
+    assert drawn() == {(name, parent) for name, parent in written() if name[0] != "_"}
+
+
+def test_the_tree_has_one_root_but_for_signals_of_one_module() -> None:
+    foreign = {name for name, parent in classes() if issubclass(builtin(parent), BaseException)}
+    assert foreign == {"OpmeterError", "_Apart", "_OneByOne"}
