@@ -24,7 +24,13 @@ from collector.replay.lock import concurrency_limit, installing_kernels, measuri
 from collector.replay.msprof import discard_profile
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
+from collector.replay.supervisor import (
+    Ending,
+    SessionProgress,
+    SessionReport,
+    run_session,
+    why_it_ended,
+)
 from collector.shard import ShardCase
 from collector.stack import Stack
 
@@ -225,11 +231,3 @@ def _check_runtime(measurements: Sequence[Measurement], provenance: Provenance) 
     wanted = provenance.runtime
     for runtime in {m.provenance.runtime for m in measurements} - {wanted}:
         raise HostFault(f"a {runtime} runtime answered, and a {wanted} one is wanted")
-
-
-def why_it_ended(report: SessionReport, *, began: bool) -> str:
-    """The reason of a session's end in one line. One that never began a case has said why in its
-    log: torch that cannot be imported, a device that is not there."""
-    words = report.log_tail.strip().splitlines()
-    reason = report.reason or "ended without an answer"
-    return reason if began or not words or reason in words[-1] else f"{reason}: {words[-1]}"

@@ -11,20 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.errors import OpmeterError
-from collector.measurement import Provenance
 from collector.ops.references import REFERENCES, reference_record
 from collector.ops.registry import find
 from collector.plan import Limits, MeasureSettings
-from collector.replay.results import collect
-from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.supervisor import run_session
-from collector.stack import Runtime
+from collector.replay.check_session import check_result, check_spec
+from collector.replay.spec import SessionSpec
+from collector.replay.supervisor import run_session, why_it_ended
 
 _REPEATS = 30
-_LIMIT_S = 120.0
-_NOWHERE = Provenance(
-    "doctor", 0, "", 0, "doctor", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
-)
 
 Medians = Mapping[str, float]
 
@@ -80,21 +74,15 @@ def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> l
 
 def _session(backend: str, device: int, limits: Limits, repeats: int) -> SessionSpec:
     records = [reference_record(*shapes) for shapes in REFERENCES if find(shapes[0]) is not None]
-    return SessionSpec(
-        backend=backend,
-        device=device,
-        cases=tuple(SessionCase(record, 1.0, _LIMIT_S) for record in records),
-        measure=MeasureSettings(repeat_count=repeats),
-        limits=limits,
-    )
+    measure = MeasureSettings(repeat_count=repeats)
+    return check_spec(backend, device, records, measure, limits=limits)
 
 
 def _medians(spec: SessionSpec, folder: Path) -> Medians:
     report = run_session(spec, folder)
-    result = collect(spec, folder, report, _NOWHERE)
+    result = check_result(spec, folder, report)
     if not result.began:
-        words = report.log_tail.strip().splitlines()
-        raise OpmeterError(f"device {spec.device}: {report.reason}: {words[-1] if words else ''}")
+        raise OpmeterError(f"device {spec.device}: {why_it_ended(report, began=False)}")
     names = {case.record.case_id: case.record.case.describe() for case in spec.cases}
     # Whatever kernel the runtime chose for a case, it is the same one in both rounds.
     return {

@@ -38,6 +38,7 @@ __all__ = [
     "SessionReport",
     "SessionStuck",
     "run_session",
+    "why_it_ended",
 ]
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,14 @@ def run_session(
     ending, reason, offender = verdict
     logger.info("session ended: %s %s", ending, reason)
     return SessionReport(ending, reason, offender, time.monotonic() - started, log_tail)
+
+
+def why_it_ended(report: SessionReport, *, began: bool) -> str:
+    """The reason of a session's end in one line. One that never began a case has said why in its
+    log: torch that cannot be imported, a device that is not there."""
+    words = report.log_tail.strip().splitlines()
+    reason = report.reason or "ended without an answer"
+    return reason if began or not words or reason in words[-1] else f"{reason}: {words[-1]}"
 
 
 def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directory: Path) -> None:

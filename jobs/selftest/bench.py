@@ -9,22 +9,18 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.errors import OpmeterError
-from collector.measurement import Measurement, Provenance
-from collector.measuring.instrument import why_it_ended
-from collector.plan import Limits, MeasureSettings
+from collector.measurement import Measurement
+from collector.plan import MeasureSettings
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.record import CaseRecord
+from collector.replay.check_session import check_result, check_spec
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.results import SessionResult, collect
-from collector.replay.spec import DEFAULT_CATALOG, SessionCase, SessionSpec
-from collector.replay.supervisor import SessionReport, run_session
+from collector.replay.results import SessionResult
+from collector.replay.spec import DEFAULT_CATALOG, SessionSpec
+from collector.replay.supervisor import SessionReport, run_session, why_it_ended
 from collector.stack import Runtime, Stack
 
 REPEATS = 10
-_LIMIT_S = 120.0
-_NOWHERE = Provenance(
-    "selftest", 0, "", 0, "selftest", "0", 0, "", "here", None, 0, Runtime.REAL, None, "", None
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +94,17 @@ class SessionBench:
     def _run(self, wanted: Wanted) -> Session:
         folder = self._folder / wanted.name
         folder.mkdir(parents=True)
-        spec = spec_of(wanted, self.backend, self._device, self.stack)
+        spec = check_spec(
+            self.backend,
+            self._device,
+            wanted.records,
+            MeasureSettings(repeat_count=wanted.repeats, cache=wanted.cache),
+            catalog=wanted.catalog,
+            stack=self.stack,
+        )
         with _environment(dict(wanted.environment)):
             report = run_session(spec, folder)
-        return Session(spec, folder, report, collected(spec, folder, report))
-
-
-def spec_of(wanted: Wanted, backend: str, device: int, stack: Stack) -> SessionSpec:
-    """What a session is told."""
-    return SessionSpec(
-        backend=backend,
-        device=device,
-        cases=tuple(SessionCase(record, 1.0, _LIMIT_S) for record in wanted.records),
-        measure=MeasureSettings(repeat_count=wanted.repeats, cache=wanted.cache),
-        limits=Limits(),
-        catalog=wanted.catalog,
-        stack=stack,
-    )
-
-
-def collected(spec: SessionSpec, folder: Path, report: SessionReport) -> SessionResult:
-    """What a session gave, from its records; of no campaign."""
-    return collect(spec, folder, report, _NOWHERE)
+        return Session(spec, folder, report, check_result(spec, folder, report))
 
 
 def begun(session: Session) -> Session:

@@ -11,6 +11,7 @@ from collector.profiles.launches import KernelLaunch
 from collector.quality.reconcile import mark_of
 from collector.quality.sentinels import Mark
 from collector.record import CaseRecord
+from collector.replay.check_session import check_result
 from collector.replay.journal import JOURNAL
 from collector.replay.msprof import (
     OUTPUT,
@@ -22,7 +23,7 @@ from collector.replay.msprof import (
     profiles_of,
 )
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, Wanted, collected
+from jobs.selftest.bench import Bench, Session, Wanted
 
 _LAUNCHES = 200
 _MARKED = 500  # cases of a session whose marks are counted: two marks each
@@ -94,7 +95,7 @@ def check_parser(bench: Bench) -> Check:
     _truncate(again)
     discard_exports(again)
     export_missing(find_msprof(), again, again / "msprof.log", parse_limit_s(_LAUNCHES))
-    result = collected(session.spec, again, session.report)
+    result = check_result(session.spec, again, session.report)
     before = [m.timing.mean_us for m in session.answers if m.timing]
     after = [m.timing.mean_us for m in result.measurements if m.timing]
     fault = "" if before == after else result.unread or f"{before} us became {after} us"

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collector.errors import OpmeterError
+from collector.replay.check_session import check_result
 from collector.replay.journal import JOURNAL
 from collector.replay.msprof import OUTPUT, discard_exports, profiles_of
 from collector.stack import Stack
-from jobs.selftest.bench import Session, Wanted, begun, collected
+from jobs.selftest.bench import Session, Wanted, begun
 from tests.npu.fakecann.faults import Fault, ordered, write_faults
 from tests.npu.fakecann.profiler import export
 
@@ -48,7 +49,8 @@ class LyingBench:
         discard_exports(folder)
         for profile in profiles_of(folder / OUTPUT):
             assert export(profile, ordered()) == 0
-        return Session(told.spec, folder, told.report, collected(told.spec, folder, told.report))
+        result = check_result(told.spec, folder, told.report)
+        return Session(told.spec, folder, told.report, result)
 
     def _concerns(self, fault: Fault, told: Session) -> bool:
         return not fault.kernel or any(row.op_type == fault.kernel for row in told.launches)

@@ -9,12 +9,7 @@ import pytest
 from collector.errors import HostFault
 from collector.measurement import Measurement, Outcome, Timing
 from collector.measuring import instrument
-from collector.measuring.instrument import (
-    ReplayInstrument,
-    SessionSettings,
-    case_limit_s,
-    why_it_ended,
-)
+from collector.measuring.instrument import ReplayInstrument, SessionSettings, case_limit_s
 from collector.plan import Limits, MeasureSettings
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
@@ -177,14 +172,3 @@ def test_the_limits_of_the_cases_are_told_to_the_session(sessions, tmp_path):
     patient = replace(settings, least_limit_s=240.0)
     made(tmp_path, patient).measure(cases(1), replace(PROVENANCE, session=2))
     assert [[case.limit_s for case in spec.cases] for spec in sessions.specs] == [[60, 60], [240]]
-
-
-def test_the_reason_of_a_session_that_never_began_is_its_last_word():
-    log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
-    report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
-    said = "exited with 1 outside of every case: ModuleNotFoundError: No module named 'torch'"
-    assert why_it_ended(report, began=False) == said
-    assert why_it_ended(report, began=True) == report.reason
-    assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
-    refused = replace(report, reason="cpu device 1 is wanted", log_tail="cpu device 1 is wanted\n")
-    assert why_it_ended(refused, began=False) == refused.reason

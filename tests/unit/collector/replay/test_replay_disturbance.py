@@ -19,6 +19,7 @@ from collector.replay.lock import (
     installing_kernels,
     measuring_slot,
 )
+from collector.replay.supervisor import Ending, SessionReport
 from tests.unit.collector.replay.conftest import ROOT
 
 
@@ -131,6 +132,14 @@ def test_the_largest_slowdown_of_the_first_device_comes_first():
 def test_where_nothing_was_measured_nothing_is_told():
     with pytest.raises(OpmeterError, match="device 0: no reference case was measured both"):
         compare(lambda device, name: {name: 1.0}, [0, 1])
+
+
+@pytest.mark.fast
+def test_a_session_that_comes_to_no_case_is_told_with_its_device(tmp_path: Path, monkeypatch):
+    report = SessionReport(Ending.CRASHED, "exited with 1", None, 1.0, "no device 3\n")
+    monkeypatch.setattr("collector.replay.disturbance.run_session", lambda spec, folder: report)
+    with pytest.raises(OpmeterError, match="^device 3: exited with 1: no device 3$"):
+        concurrency_test("cpu", [3, 4], tmp_path, Limits())
 
 
 def smaller(references):
