@@ -5,9 +5,10 @@ only the output says which. Shapes that fit several readings (a square operand) 
 in the operator's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 from collector.case import Case
 from collector.ops.slots import Shape, broadcast, given, input_shape, output_shape
@@ -56,6 +57,35 @@ def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
         return None
     fits = (_read(a, b, out, layout, batch, pads) for layout in layouts)
     return next((product for product in fits if product is not None), None)
+
+
+def read_single_product(case: Case, layouts: Sequence[str]) -> Product | None:
+    """What two matrices multiply to, read likewise; None where there is a batch."""
+    product = read_product(case, layouts)
+    return product if product and not product.batch else None
+
+
+def read_weight_product(case: Case) -> Product | None:
+    """What a matrix and a weight multiply to. A weight lies as it is multiplied, first of all; only
+    it may be transposed."""
+    return read_single_product(case, ("NN", "NT"))
+
+
+class Counted(Protocol):
+    """The sizes of a call, which say what it computes."""
+
+    @property
+    def flops(self) -> int: ...
+
+
+def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
+    """The operations of a case by the reading of its sizes; 0 where that finds none."""
+
+    def flops(case: Case) -> int:
+        sizes = read(case)
+        return sizes.flops if sizes else 0
+
+    return flops
 
 
 def group_by_weight(case: Case) -> str:

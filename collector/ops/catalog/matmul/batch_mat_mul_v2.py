@@ -7,7 +7,7 @@ and the measurement is filed there.
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._product import Product, flops_by, group_by_weight, read_product
 from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, check_release, is_wide
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
@@ -57,11 +57,6 @@ def _is_one_batch(case: Case) -> bool:
     return len(a) == len(b) == 3 and a[0] == b[0]
 
 
-def _flops(case: Case) -> int:
-    product = _product(case)
-    return product.flops if product else 0
-
-
 OP = OpSpec(
     kernel="BatchMatMulV2",
     twins=("BatchMatMulV3", "BatchMatMulNd"),
@@ -70,7 +65,7 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    flops=flops_by(_product),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(run=_launch),

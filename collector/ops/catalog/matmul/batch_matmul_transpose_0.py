@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.matmul._product import group_by_weight
+from collector.ops.catalog.matmul._product import flops_by, group_by_weight
 from collector.ops.catalog.matmul._transposed_product import (
     HeadsProduct,
     multiply_heads,
@@ -35,18 +35,13 @@ def _launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
     return out
 
 
-def _flops(case: Case) -> int:
-    sizes = _sizes(case)
-    return sizes.flops if sizes else 0
-
-
 OP = OpSpec(
     kernel="batch_matmul_transpose_0",
     call="torch.ops._C_ascend.batch_matmul_transpose",
     slots=("x", "weight"),
     reference=multiply_heads,
     build=_build,
-    flops=_flops,
+    flops=flops_by(_sizes),
     group=group_by_weight,
     npu=NpuCall(
         run=_launch,

@@ -20,7 +20,7 @@ from collector.ops.catalog.matmul._nibbles import (
     nibbles_fit,
     scale_shape,
 )
-from collector.ops.catalog.matmul._product import group_by_weight
+from collector.ops.catalog.matmul._product import flops_by, group_by_weight
 from collector.ops.dtypes import spelling
 from collector.ops.parts.int8 import int8_product, restored, to_int8
 from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
@@ -182,11 +182,6 @@ def _launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
     return grouped(x, weight, **settings)[0]
 
 
-def _flops(case: Case) -> int:
-    sizes = _sizes(case)
-    return sizes.flops if sizes else 0
-
-
 def _dtypes_are_legal(case: Case) -> bool:
     """The combinations that npu_grouped_matmul documents for A2 and A3."""
     dtypes = [spelling(given(case, i)) for i in range(len(_SLOTS))]
@@ -255,7 +250,7 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    flops=flops_by(_sizes),
     traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
     written=lambda case: written_rows(_sizes(case)),

@@ -9,7 +9,12 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog.matmul._converted import are_in_blocks, converted, of_layer
-from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._product import (
+    Product,
+    flops_by,
+    group_by_weight,
+    read_single_product,
+)
 from collector.ops.catalog.matmul._wide_output import OUTPUT_FITS, check_release, is_wide
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import given, input_shape
@@ -33,8 +38,7 @@ def product_of(case: Case) -> Product | None:
     """The first reading of two matrices that fits; None where none does."""
     if are_in_blocks(case):
         return converted(case) or of_layer(case)
-    product = read_product(case, _LAYOUTS)
-    return product if product and not product.batch else None
+    return read_single_product(case, _LAYOUTS)
 
 
 def _reference(
@@ -117,11 +121,6 @@ def _build_plain(product: Product, dtype: str, make: TensorMaker) -> Call:
     return Call((a, b))
 
 
-def _flops(case: Case) -> int:
-    product = product_of(case)
-    return product.flops if product else 0
-
-
 def _bias_fits(case: Case) -> bool:
     product, bias = product_of(case), given(case, _BIAS)
     return not bias or (product is not None and bias.shape in ((product.n,), (1, product.n)))
@@ -142,7 +141,7 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    flops=flops_by(product_of),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.case import Case, Slot
-from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._product import flops_by, group_by_weight, read_weight_product
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import int8_product, to_int8
 from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
@@ -37,12 +37,6 @@ _LEGAL = MappingProxyType(
 )
 
 
-def _product(case: Case) -> Product | None:
-    """A weight lies as it is multiplied, first of all; only it may be transposed."""
-    product = read_product(case, ("NN", "NT"))
-    return product if product and not product.batch else None
-
-
 def _options(case: Case) -> Mapping[str, Slot]:
     """The optional inputs by name."""
     slots = {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
@@ -54,7 +48,7 @@ def _options(case: Case) -> Mapping[str, Slot]:
 
 def _meaning(case: Case, last: Slot) -> str:
     """What a fourth and last input is."""
-    product = _product(case)
+    product = read_weight_product(case)
     if spelling(last) != "FLOAT":
         return "bias"
     if _output(case) == "INT8":
@@ -91,7 +85,7 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) -> Call:
-    product, weight = _product(case), (case.inputs or ())[_X2]
+    product, weight = read_weight_product(case), (case.inputs or ())[_X2]
     shape = product.weight if product else input_shape(case, _X2)
     x2 = make.stored(make.integers(shape, "INT8", -127, 128), weight.format)
     x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
@@ -134,11 +128,6 @@ def _reference(
     return to_int8(torch, wide) if output_dtype == torch.int8 else wide.to(output_dtype)
 
 
-def _flops(case: Case) -> int:
-    product = _product(case)
-    return product.flops if product else 0
-
-
 def _output(case: Case) -> str:
     return spelling(output_slot(case))
 
@@ -159,7 +148,7 @@ def _dtypes_are_legal(case: Case) -> bool:
 
 
 def _sizes_fit(case: Case) -> bool:
-    product = _product(case)
+    product = read_weight_product(case)
     if product is None:
         return False
     columns = ((1,), (product.n,))
@@ -186,7 +175,7 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    flops=flops_by(read_weight_product),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
@@ -196,7 +185,7 @@ OP = OpSpec(
         inputs_are(("INT8",), (_X1, _X2)),
         Constraint(
             "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
-            lambda case: _product(case) is not None,
+            lambda case: read_weight_product(case) is not None,
         ),
         Constraint("a last dimension wants to be at most 65535", _is_small),
         Constraint(

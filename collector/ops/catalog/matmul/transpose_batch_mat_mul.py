@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.matmul._product import group_by_weight
+from collector.ops.catalog.matmul._product import flops_by, group_by_weight
 from collector.ops.catalog.matmul._transposed_product import (
     HeadsProduct,
     multiply_heads,
@@ -52,11 +52,6 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     return Call(_tensors(case, make), perms)
 
 
-def _flops(case: Case) -> int:
-    sizes = _sizes(case)
-    return sizes.flops if sizes else 0
-
-
 OP = OpSpec(
     kernel="TransposeBatchMatMul",
     call="torch_npu.npu_transpose_batchmatmul",
@@ -64,7 +59,7 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=multiply_heads,
     build=_build,
-    flops=_flops,
+    flops=flops_by(_sizes),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(build=_build_for_npu),

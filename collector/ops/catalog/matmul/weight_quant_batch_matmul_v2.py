@@ -3,7 +3,12 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.matmul._product import Product, group_by_weight, read_product
+from collector.ops.catalog.matmul._product import (
+    Product,
+    flops_by,
+    group_by_weight,
+    read_weight_product,
+)
 from collector.ops.dtypes import spelling
 from collector.ops.parts.int8 import restored
 from collector.ops.parts.quant_scale import small_scale
@@ -15,13 +20,8 @@ _LARGEST = 65535
 _OPTIONAL = frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _BIAS})
 
 
-def _product(case: Case) -> Product | None:
-    product = read_product(case, ("NN", "NT"))
-    return product if product and not product.batch else None
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
-    product, (x, weight, scale, *_) = _product(case), case.inputs or ()
+    product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
     stored = make.integers(weight.shape or (), weight.dtype, -127, 128)
     options = {
         name: make.normal(slot.shape or (), slot.dtype)
@@ -45,11 +45,6 @@ def _reference(
     return product if bias is None else product.add_(bias)
 
 
-def _flops(case: Case) -> int:
-    product = _product(case)
-    return product.flops if product else 0
-
-
 def _dtypes_fit(case: Case) -> bool:
     x, weight, scale, offset, _, _, bias = (spelling(given(case, i)) for i in range(7))
     return (
@@ -66,7 +61,11 @@ def _is_legal(product: Product) -> bool:
 
 
 def _sizes_fit(case: Case) -> bool:
-    product, scale, offset = _product(case), input_shape(case, _SCALE), given(case, _OFFSET)
+    product, scale, offset = (
+        read_weight_product(case),
+        input_shape(case, _SCALE),
+        given(case, _OFFSET),
+    )
     if product is None or not scale or not _is_legal(product):
         return False
     columns, bias = ((product.n,), (1, product.n)), given(case, _BIAS)
@@ -87,13 +86,13 @@ OP = OpSpec(
     optional=_OPTIONAL,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    flops=flops_by(read_weight_product),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     constraints=(
         Constraint(
             "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
-            lambda case: _product(case) is not None,
+            lambda case: read_weight_product(case) is not None,
         ),
         Constraint(
             "FLOAT16 or BF16 is wanted for x, scale, offset and output, INT8 for the weight, and "
