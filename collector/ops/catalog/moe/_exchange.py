@@ -3,7 +3,7 @@ since CANN wants 2 ranks and more; rows of larger worlds are cases of a gang.
 """
 
 from collector.case import Case
-from collector.ops.slots import input_shape, output_shape
+from collector.ops.slots import input_shape
 from collector.vocabulary import EP_SIZE
 
 _MOST_CHOICES = 8
@@ -24,9 +24,3 @@ def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
     """(T,H) with expert numbers (T, at most 8)."""
     chosen = input_shape(case, ids)
     return len(tokens) == len(chosen) == 2 and chosen[0] == tokens[0] and chosen[1] <= _MOST_CHOICES
-
-
-def output_size(case: Case, position: int) -> int:
-    """The size of an output of one dimension; 0 where there is none."""
-    shape = output_shape(case, position)
-    return shape[0] if shape and len(shape) == 1 else 0

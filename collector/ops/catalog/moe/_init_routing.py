@@ -4,7 +4,13 @@ output of INT8 they are quantised on the way. All experts of the row are taken t
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choices, unwritten
+from collector.ops.catalog.moe._routing import (
+    MOVED_OR_QUANTISED,
+    by_expert,
+    counts_of,
+    make_choices,
+    unwritten,
+)
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
@@ -107,11 +113,6 @@ def _fits(case: Case) -> bool:
     )
 
 
-def _dtypes_fit(case: Case) -> bool:
-    x, expanded = (case.inputs or ())[0], output_slot(case, 0)
-    return expanded is None or spelling(expanded) == "INT8" or expanded.known_dtype == x.known_dtype
-
-
 def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -> OpSpec:
     """An operator of this kind: CANN's own and vLLM-Ascend's take the same."""
     return OpSpec(
@@ -132,7 +133,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
                 "are wanted; a scale (T), or (E,H) to quantise",
                 _fits,
             ),
-            Constraint("the first output wants the dtype of x, or INT8", _dtypes_fit),
+            MOVED_OR_QUANTISED,
             nothing_empty(),
             inputs_are((*FLOATS, "INT8"), (0,)),
             *dtypes(

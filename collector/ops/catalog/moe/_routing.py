@@ -4,7 +4,10 @@ them. A profile names neither experts nor loads: choices are random, and distinc
 from collections.abc import Sequence
 from typing import Any
 
-from collector.ops.spec import TensorMaker
+from collector.case import Case
+from collector.ops.dtypes import spelling
+from collector.ops.slots import output_shape, output_slot
+from collector.ops.spec import Constraint, TensorMaker
 
 _USUAL = 256  # experts, where a row does not tell how many
 
@@ -12,6 +15,29 @@ _USUAL = 256  # experts, where a row does not tell how many
 def experts_of(choices: int) -> int:
     """How many experts to choose from, where a row does not tell."""
     return max(_USUAL, choices)
+
+
+def chosen_by_output(case: Case) -> int:
+    """How many experts a token chooses, as the first output tells; 0 where there is none."""
+    shape = output_shape(case, 0)
+    return shape[-1] if shape else 0
+
+
+def output_size(case: Case, position: int) -> int:
+    """The size of an output of one dimension; 0 where there is none."""
+    shape = output_shape(case, position)
+    return shape[0] if shape and len(shape) == 1 else 0
+
+
+def _is_moved_or_quantised(case: Case) -> bool:
+    tokens, moved = (case.inputs or ())[0], output_slot(case, 0)
+    is_moved = moved is None or moved.known_dtype == tokens.known_dtype
+    return is_moved or spelling(moved) == "INT8"
+
+
+MOVED_OR_QUANTISED = Constraint(
+    "the first output wants the dtype of x, or INT8", _is_moved_or_quantised
+)
 
 
 def make_choices(make: TensorMaker, tokens: int, choices: int, experts: int, dtype: str) -> Any:

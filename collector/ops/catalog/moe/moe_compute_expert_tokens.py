@@ -3,23 +3,19 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.moe._routing import output_size
 from collector.ops.parts.moving import no_flops
 from collector.ops.parts.serving import dtypes, nothing_empty
-from collector.ops.slots import input_shape, output_shape
+from collector.ops.slots import input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 _MOST_EXPERTS = 2048
 _MOST_ROWS = 1 << 24  # exclusive
 
 
-def _experts(case: Case) -> int:
-    shape = output_shape(case, 0)
-    return shape[0] if shape and len(shape) == 1 else 0
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     (rows,) = case.inputs or ()
-    experts = _experts(case)
+    experts = output_size(case, 0)
     return Call((make.integers(rows.shape or (), rows.dtype, 0, experts).sort().values, experts))
 
 
@@ -30,7 +26,7 @@ def _reference(torch: Any, rows: Any, experts: int) -> Any:
 
 def _fits(case: Case) -> bool:
     rows = input_shape(case, 0)
-    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < _experts(case) <= _MOST_EXPERTS
+    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < output_size(case, 0) <= _MOST_EXPERTS
 
 
 OP = OpSpec(

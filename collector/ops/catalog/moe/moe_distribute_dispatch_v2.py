@@ -5,13 +5,14 @@ from typing import Any
 
 from collector.case import Case
 from collector.distribute_call import INFO
-from collector.ops.catalog.moe._exchange import (
-    is_one_rank,
+from collector.ops.catalog.moe._exchange import is_one_rank, rows_received, tokens_fit
+from collector.ops.catalog.moe._routing import (
+    MOVED_OR_QUANTISED,
+    by_expert,
+    counts_of,
+    make_choices,
     output_size,
-    rows_received,
-    tokens_fit,
 )
-from collector.ops.catalog.moe._routing import by_expert, counts_of, make_choices
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.moving import no_flops
@@ -78,11 +79,6 @@ def _fits(case: Case) -> bool:
     )
 
 
-def _sent_fits(case: Case) -> bool:
-    x, sent = (case.inputs or ())[0], output_slot(case, 0)
-    return sent is None or spelling(sent) == "INT8" or sent.known_dtype == x.known_dtype
-
-
 OP = OpSpec(
     kernel="MoeDistributeDispatchV2",
     call="torch_npu.npu_moe_distribute_dispatch_v2",
@@ -104,7 +100,7 @@ OP = OpSpec(
             "experts are wanted",
             _fits,
         ),
-        Constraint("the first output wants the dtype of x, or INT8", _sent_fits),
+        MOVED_OR_QUANTISED,
         nothing_empty(),
         inputs_are(HALVES, (0,)),
         *dtypes(

@@ -7,7 +7,7 @@ best 4 groups of 8. Without one: softmax over all.
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.moe._routing import unwritten
+from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty
 from collector.ops.parts.signatures import accepts
@@ -20,11 +20,6 @@ _NORM = 2
 _MOST_EXPERTS = 2048
 _GROUPED_EXPERTS, _GROUPS, _BEST_GROUPS = 256, 8, 4
 _EPSILON = 1e-20
-
-
-def _choices(case: Case) -> int:
-    shape = output_shape(case, 0)
-    return shape[-1] if shape else 0
 
 
 def _has_norm(case: Case) -> bool:
@@ -43,7 +38,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     bias = given(case, _BIAS)
     groups, best = _groups(case)
     return Call(
-        (make.normal(x.shape or (), x.dtype), _choices(case)),
+        (make.normal(x.shape or (), x.dtype), chosen_by_output(case)),
         {
             "bias": make.normal(bias.shape or (), bias.dtype) if bias else None,
             "k_group": best,
@@ -95,7 +90,7 @@ def _fits(case: Case) -> bool:
     if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
         return False
     groups, best = _groups(case)
-    chosen: Shape = (x[0], _choices(case))
+    chosen: Shape = (x[0], chosen_by_output(case))
     norm = output_shape(case, _NORM)
     return (
         1 <= chosen[1] <= x[1] // groups * best

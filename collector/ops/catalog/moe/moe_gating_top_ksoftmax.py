@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.moe._routing import chosen_by_output
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty
 from collector.ops.slots import elements, given, input_shape, output_shape
@@ -12,17 +13,12 @@ _FINISHED = 1
 _MOST_CHOICES = 1024
 
 
-def _choices(case: Case) -> int:
-    shape = output_shape(case, 0)
-    return shape[-1] if shape else 0
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     """No row is finished: an engine passes rows that are to be computed."""
     x, *_ = case.inputs or ()
     finished = given(case, _FINISHED)
     none = make.full(finished.shape or (), finished.dtype, 0) if finished else None
-    return Call((make.normal(x.shape or (), x.dtype), none, _choices(case)))
+    return Call((make.normal(x.shape or (), x.dtype), none, chosen_by_output(case)))
 
 
 def _reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
@@ -38,7 +34,7 @@ def _reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
 
 def _fits(case: Case) -> bool:
     x, finished = input_shape(case, 0), given(case, _FINISHED)
-    k = _choices(case)
+    k = chosen_by_output(case)
     chosen = (*x[:-1], k)
     return (
         len(x) in (2, 3)
