@@ -7,10 +7,10 @@ The gate is the first half, as layers have it; a profile does not tell.
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.quant._groups import group_counts, scale_groups
 from collector.ops.dtypes import outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.quant_scale import small_scale
-from collector.ops.parts.shares import even
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
@@ -23,11 +23,6 @@ _OPTIONAL = frozenset(range(1, len(_SLOTS)))
 _DYNAMIC = 1
 _MULTIPLE = 64
 _GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
-
-
-def _counts(case: Case) -> tuple[int, ...]:
-    groups = given(case, _GROUPS)
-    return even(input_shape(case, _X)[0], groups.numel) if groups else ()
 
 
 def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
@@ -54,11 +49,11 @@ def _x(case: Case, make: TensorMaker) -> Any:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    return Call((_x(case, make),), {**_options(case, make), "counts": _counts(case)})
+    return Call((_x(case, make),), {**_options(case, make), "counts": group_counts(case, _GROUPS)})
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
-    counts, groups = _counts(case), given(case, _GROUPS)
+    counts, groups = group_counts(case, _GROUPS), given(case, _GROUPS)
     index = {"group_index": make.tensor(counts, groups.dtype)} if groups else {}
     settings = {"activate_left": True, "quant_mode": _DYNAMIC}
     return Call((_x(case, make),), {**_options(case, make), **index, **settings})
@@ -89,12 +84,11 @@ def _reference(
 
 
 def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
-    """Rows of a group by the group's own scales."""
-    if not counts:
+    """All rows by the same scales, or those of a group by the group's own."""
+    if counts:
+        scale_groups(wide, scales, counts)
+    else:
         wide.mul_(scales)
-        return
-    for rows, own in zip(wide.split(counts), scales, strict=True):
-        rows.mul_(own)
 
 
 def _flops(case: Case) -> int:

@@ -6,20 +6,15 @@ Where tokens belong to experts, each expert has smoothing scales of its own.
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.quant._groups import group_counts, scale_groups
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.shares import even, group_ends
+from collector.ops.parts.shares import group_ends
 from collector.ops.slots import agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _X, _SMOOTH, _GROUPS = range(3)
 _OPTIONAL = frozenset({_SMOOTH, _GROUPS})
-
-
-def _counts(case: Case) -> tuple[int, ...]:
-    """The rows of each expert."""
-    groups = given(case, _GROUPS)
-    return even(input_shape(case, _X)[0], groups.numel) if groups else ()
 
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
@@ -29,12 +24,13 @@ def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    return Call(_tensors(case, make), {"counts": _counts(case)})
+    return Call(_tensors(case, make), {"counts": group_counts(case, _GROUPS)})
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     (x, smooth), groups = _tensors(case, make), given(case, _GROUPS)
-    ends = {"group_index": group_ends(_counts(case), groups.dtype, make)} if groups else {}
+    counts = group_counts(case, _GROUPS)
+    ends = {"group_index": group_ends(counts, groups.dtype, make)} if groups else {}
     return Call((x,), ends if smooth is None else {"smooth_scales": smooth, **ends})
 
 
@@ -44,8 +40,7 @@ def _reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> A
     if not counts:
         return quantise_rows(torch, torch.mul(x.float(), smooth))
     wide = x.to(torch.float32, copy=True)
-    for rows, scales in zip(wide.split(counts), smooth, strict=True):
-        rows.mul_(scales)
+    scale_groups(wide, smooth, counts)
     return quantise_rows(torch, wide)
 
 
