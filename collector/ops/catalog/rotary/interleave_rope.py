@@ -3,19 +3,14 @@
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.rotary._full_width import build
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.rotation import halves_first, make_positions, rotate
+from collector.ops.parts.rotation import halves_first, rotate
 from collector.ops.parts.serving import HALVES, nothing_empty, outputs_agree
 from collector.ops.slots import elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Constraint, OpSpec
 
 _SIZE = 64  # the only one that the kernel knows
-
-
-def _build(case: Case, make: TensorMaker) -> Call:
-    x, cos, _ = case.inputs or ()
-    positions = make_positions(make, cos.shape or (), cos.dtype)
-    return Call((make.normal(x.shape or (), x.dtype), *positions))
 
 
 def _reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -36,7 +31,7 @@ OP = OpSpec(
     call="torch_npu.npu_interleave_rope",
     slots=("x", "cos", "sin"),
     reference=_reference,
-    build=_build,
+    build=build,
     flops=lambda case: 3 * elements(input_shape(case, 0)),
     constraints=(
         Constraint("x (B,N,S,64) is wanted, and cos and sin (B,1,S,64) or (B,1,1,64)", _fits),

@@ -3,17 +3,11 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.rotary._rules import FOUR_DIMENSIONS, POSITIONS_FIT
+from collector.ops.catalog.rotary._full_width import FOUR_DIMENSIONS, POSITIONS_FIT, build
 from collector.ops.dtypes import floating, one_dtype
-from collector.ops.parts.rotation import make_positions, rotate
+from collector.ops.parts.rotation import rotate
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
-
-
-def _build(case: Case, make: TensorMaker) -> Call:
-    x, cos, _ = case.inputs or ()
-    positions = make_positions(make, cos.shape or (), cos.dtype)
-    return Call((make.normal(x.shape or (), x.dtype), *positions))
+from collector.ops.spec import Constraint, OpSpec
 
 
 def _reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -30,7 +24,7 @@ OP = OpSpec(
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
     reference=_reference,
-    build=_build,
+    build=build,
     flops=_flops,
     constraints=(
         POSITIONS_FIT,

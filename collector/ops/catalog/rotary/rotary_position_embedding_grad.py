@@ -3,7 +3,7 @@
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.rotary._rules import FOUR_DIMENSIONS, POSITIONS_FIT
+from collector.ops.catalog.rotary._full_width import FOUR_DIMENSIONS, POSITIONS_FIT
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.parts.rotation import make_positions, rotate
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot

@@ -1,8 +1,16 @@
-"""Which shapes fit a rotation whose cos and sin are as wide as x."""
+"""Rotations whose cos and sin are as wide as x: their tensors, and which shapes fit."""
 
 from collector.case import Case
+from collector.ops.parts.rotation import make_positions
 from collector.ops.slots import broadcast, input_shape
-from collector.ops.spec import Constraint
+from collector.ops.spec import Call, Constraint, TensorMaker
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    """x, cos and sin."""
+    x, cos, _ = case.inputs or ()
+    positions = make_positions(make, cos.shape or (), cos.dtype)
+    return Call((make.normal(x.shape or (), x.dtype), *positions))
 
 
 def _positions_fit(case: Case) -> bool:
