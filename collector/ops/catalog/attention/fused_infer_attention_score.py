@@ -6,8 +6,8 @@ from collector.ops.catalog.attention._fused import FusedCall
 from collector.ops.catalog.attention._fused_reading import TABLE, columns
 from collector.ops.catalog.attention._fused_replay import build, flops, reference, traffic
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
+from collector.ops.catalog.attention._kinds import by_kind, kind
 from collector.ops.catalog.attention._lengths import untold_lengths
-from collector.ops.parts.kinds import by_kind, kind
 from collector.ops.spec import NpuCall, OpSpec
 
 _SLOTS = (

@@ -5,7 +5,7 @@ from typing import Any
 from collector.ops.catalog.attention._flash import flash
 from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall
 from collector.ops.catalog.attention._fused_reading import KEY_LENGTHS, MASK, TABLE
-from collector.ops.parts.kinds import by_kind, kind
+from collector.ops.catalog.attention._kinds import by_kind, kind
 
 _LAYOUTS = ("BSH", "BSND", "BNSD")
 

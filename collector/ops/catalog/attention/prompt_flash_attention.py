@@ -4,7 +4,7 @@ from typing import Any
 
 from collector.ops.catalog.attention._flash import flash
 from collector.ops.catalog.attention._fused import EVERYTHING, FusedCall
-from collector.ops.parts.kinds import by_kind, kind
+from collector.ops.catalog.attention._kinds import by_kind, kind
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
 
