@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from collector.errors import CaseRejected
-from collector.ops.catalog.attention._layouts import LAYOUTS, Request, letters_in
+from collector.ops.catalog.attention._layouts import LAYOUTS, Request, letters_in, requests_of
 from collector.ops.catalog.attention._lengths import Pages
 from collector.ops.catalog.attention._sizes import Attention
 from collector.ops.parts.shares import running
@@ -51,14 +50,6 @@ class Rule(StrEnum):
     PAGES = "pages of all requests together want no more than the pool and the block table hold"
     CAUSAL = "sparse mode 3 wants at least as many keys as queries in each request"
     OUTPUT = "an output in the layout's order is wanted, and softmax_lse (T,N,1) or (B,N,S,1)"
-
-
-class Misfit(CaseRejected):
-    """A row breaks a rule."""
-
-    def __init__(self, rule: Rule):
-        super().__init__(rule.value)
-        self.rule = rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +111,7 @@ class FusedCall:
         return self.size == LATENT and self.rope_size > 0
 
     def requests(self) -> Iterator[Request]:
-        starts = (0, *running(self.queries))
-        for index, (queries, keys) in enumerate(zip(self.queries, self.keys, strict=True)):
-            yield Request(index, starts[index], queries, keys)
+        return requests_of(self.queries, self.keys)
 
     def one(self, request: Request) -> Attention:
         """The attention of one request."""

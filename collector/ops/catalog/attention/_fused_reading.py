@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from collector.case import Case
-from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall, Misfit, Rule
+from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall, Rule
 from collector.ops.catalog.attention._fused_masks import sparse_modes
 from collector.ops.catalog.attention._layouts import (
     LAYOUTS,
@@ -31,6 +31,7 @@ from collector.ops.catalog.attention._lengths import (
     paged_keys,
 )
 from collector.ops.catalog.attention._pages import by_token
+from collector.ops.catalog.attention._rules import Misfit
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.parts.shares import even
 from collector.ops.slots import Shape, agrees, given, input_shape
@@ -57,7 +58,7 @@ def read_call(case: Case) -> FusedCall | Rule:
         except NoNumber:
             return Rule.NUMBERS
         except Misfit as misfit:
-            broken = max(broken, misfit.rule, key=list(Rule).index)
+            broken = max(broken, Rule(misfit.rule), key=list(Rule).index)
     return broken
 
 

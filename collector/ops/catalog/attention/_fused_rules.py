@@ -21,6 +21,7 @@ from collector.ops.catalog.attention._fused_reading import (
     read_call,
 )
 from collector.ops.catalog.attention._layouts import letters_in
+from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Constraint
 from collector.vocabulary import dtype_of
@@ -33,17 +34,7 @@ _ROW = 65535
 
 
 def _limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
-    """A limit of the function, for rows that can be read; others break a rule of the reading."""
-
-    def check(case: Case) -> bool:
-        call = read_call(case)
-        return isinstance(call, Rule) or holds(call)
-
-    return Constraint(text, check)
-
-
-def _rule(rule: Rule) -> Constraint:
-    return Constraint(rule.value, lambda case: read_call(case) is not rule)
+    return limit(read_call, text, holds)
 
 
 def _dtypes(text: str, positions: tuple[int, ...], spellings: tuple[str, ...]) -> Constraint:
@@ -131,7 +122,7 @@ FUSED_RULES = (
     _dtypes("INT64 is wanted for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
     _dtypes("INT32 is wanted for the block table", (TABLE,), ("INT32",)),
     Constraint("softmax_lse wants FLOAT", _lse_is_float),
-    *map(_rule, Rule),
+    *rules_of(read_call, Rule),
     _limit(
         "a head wants at most 512 numbers, a multiple of 16",
         lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,

@@ -7,6 +7,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
 from collector.ops.catalog.attention._pages import held_keys, make_table
+from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._sparse import (
     CAUSAL,
@@ -16,8 +17,6 @@ from collector.ops.catalog.attention._sparse import (
     block_size_fits,
     read_sparse,
     sparse_columns,
-    sparse_limit,
-    sparse_rules,
 )
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
 from collector.ops.parts.shares import running
@@ -184,12 +183,12 @@ SLOTS = (
 )
 OF_SIZES = (
     outputs_are(("INT32",), (0,)),
-    *sparse_rules(read),
+    *rules_of(read, Rule),
     Constraint("indices (T,1,topk) are wanted, and values like them or none", _outputs_fit),
-    sparse_limit(read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
-    sparse_limit(read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
-    sparse_limit(read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
-    sparse_limit(
+    limit(read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
+    limit(read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
+    limit(read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
+    limit(
         read,
         "topk wants 1 to 2048, or 3072, 4096 .. 8192",
         lambda call: call.topk in _TOPKS,

@@ -4,9 +4,11 @@ N heads, D numbers of a head, H = N * D.
 `BNSD_NBSD` takes queries as BNSD and gives its output as NBSD.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from collector.ops.parts.shares import running
 from collector.ops.slots import Shape
 
 # Those that take queries without batch follow each other, in the order in which they are tried
@@ -23,6 +25,13 @@ class Request:
     start: int
     queries: int
     keys: int
+
+
+def requests_of(queries: Shape, keys: Shape) -> Iterator[Request]:
+    """Requests of so many queries and keys, whose queries lie one behind the other."""
+    starts = (0, *running(queries))
+    for index, (some, held) in enumerate(zip(queries, keys, strict=True)):
+        yield Request(index, starts[index], some, held)
 
 
 def letters_in(layout: str) -> str:

@@ -5,14 +5,13 @@ Queries lie one behind the other (TND), keys in pages (PA_BSND) with one head. W
 no lengths, queries are taken in equal parts, and each request holds its share of the pool.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from collector.case import Case
-from collector.errors import CaseRejected
-from collector.ops.catalog.attention._layouts import Request
+from collector.ops.catalog.attention._layouts import Request, requests_of
 from collector.ops.catalog.attention._lengths import (
     NoNumber,
     Pages,
@@ -22,9 +21,9 @@ from collector.ops.catalog.attention._lengths import (
     numbers,
     paged_keys,
 )
+from collector.ops.catalog.attention._rules import Misfit
 from collector.ops.parts.shares import even, running
 from collector.ops.slots import Shape, input_shape
-from collector.ops.spec import Constraint
 from collector.vocabulary import RUNTIME_PREFIX
 
 CAUSAL = 3
@@ -50,14 +49,6 @@ class Rule(StrEnum):
         "and for keys no more than their pages hold, nor fewer than queries in sparse mode 3"
     )
     PAGES = "pages of all requests together want no more than the pool and the block table hold"
-
-
-class Misfit(CaseRejected):
-    """A row breaks a rule."""
-
-    def __init__(self, rule: Rule):
-        super().__init__(rule.value)
-        self.rule = rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +89,7 @@ class SparseCall:
         return "decode" if set(self.queries) == {1} else "mixed"
 
     def requests(self) -> Iterator[Request]:
-        starts = (0, *running(self.queries))
-        for index, (queries, keys) in enumerate(zip(self.queries, self.keys, strict=True)):
-            yield Request(index, starts[index], queries, keys)
+        return requests_of(self.queries, self.keys)
 
     def seen(self) -> list[int]:
         """How many keys each query sees."""
@@ -123,7 +112,7 @@ def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | Rule:
     except NoNumber:
         return Rule.NUMBERS
     except Misfit as misfit:
-        return misfit.rule
+        return Rule(misfit.rule)
 
 
 def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dict[str, str]:
@@ -150,26 +139,6 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
             **more,
         },
     )
-
-
-def sparse_rules(read: Callable[[Case], SparseCall | Rule]) -> tuple[Constraint, ...]:
-    """Each rule of the reading as a constraint."""
-    return tuple(
-        Constraint(rule.value, lambda case, rule=rule: read(case) is not rule)  # type: ignore[misc]
-        for rule in Rule
-    )
-
-
-def sparse_limit(
-    read: Callable[[Case], SparseCall | Rule], text: str, holds: Callable[[SparseCall], bool]
-) -> Constraint:
-    """A limit of the function, for rows that can be read."""
-
-    def check(case: Case) -> bool:
-        call = read(case)
-        return isinstance(call, Rule) or holds(call)
-
-    return Constraint(text, check)
 
 
 def block_size_fits(call: SparseCall) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from collector.case import Case
 from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.catalog.attention._pages import make_table
+from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._sparse import (
     Rule,
@@ -16,8 +17,6 @@ from collector.ops.catalog.attention._sparse import (
     by_token,
     read_sparse,
     sparse_columns,
-    sparse_limit,
-    sparse_rules,
 )
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.shares import running
@@ -220,7 +219,7 @@ OP = OpSpec(
             "values like keys are wanted: both are one cache",
             lambda case: input_shape(case, _VALUE) == input_shape(case, _KEY),
         ),
-        *sparse_rules(_read),
+        *rules_of(_read, Rule),
         Constraint(
             "sparse indices (T,1,topk) are wanted",
             lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),
@@ -229,16 +228,16 @@ OP = OpSpec(
         Constraint(
             "an output like the query is wanted, and no statistics of the softmax", _output_fits
         ),
-        sparse_limit(
+        limit(
             _read,
             f"a latent head of {_LATENT} numbers is wanted",
             lambda call: call.size == _LATENT,
         ),
-        sparse_limit(
+        limit(
             _read,
             "1, 2, 4, 8, 16, 32, 64 or 128 heads are wanted",
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
-        sparse_limit(_read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
+        limit(_read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
     ),
 )
