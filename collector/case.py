@@ -173,12 +173,9 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
 
 
-def slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
-    """The cells of tensors, quoted as profilers do: of shapes, dtypes and formats."""
-    told = tuple(slots)
-    shapes = ";".join(shape_text(slot.shape) for slot in told)
-    texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
-    return dict(zip(names, texts, strict=True))
+def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, str]:
+    """The cells of a row's tensors, quoted as profilers do: shapes, dtypes and formats."""
+    return {**_slot_cells(INPUT_CELLS, inputs), **_slot_cells(OUTPUT_CELLS, outputs)}
 
 
 def logical_shape(slot: Slot) -> tuple[int, ...]:
@@ -198,6 +195,13 @@ def logical_shape(slot: Slot) -> tuple[int, ...]:
 
 def shape_text(shape: tuple[int, ...] | None) -> str:
     return "" if shape is None else ",".join(map(str, shape))
+
+
+def _slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
+    told = tuple(slots)
+    shapes = ";".join(shape_text(slot.shape) for slot in told)
+    texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
+    return dict(zip(names, texts, strict=True))
 
 
 def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot, ...] | None:

@@ -6,8 +6,8 @@ it, and sums it by the weights of the token's choices.
 
 from dataclasses import dataclass
 
-from collector.case import Case, Slot, case_from_cells, slot_cells
-from collector.vocabulary import EP_SIZE, INPUT_CELLS, OUTPUT_CELLS
+from collector.case import Case, Slot, case_from_cells, tensor_cells
+from collector.vocabulary import EP_SIZE
 
 DISPATCH, COMBINE = "MoeDistributeDispatchV2", "MoeDistributeCombineV2"
 DISTRIBUTE_KERNELS = (DISPATCH, COMBINE)
@@ -99,11 +99,7 @@ class DistributeCall:
     @property
     def cells(self) -> dict[str, str]:
         """The cells of a row, `EP Size` among them."""
-        return {
-            **slot_cells(INPUT_CELLS, self.inputs),
-            **slot_cells(OUTPUT_CELLS, self.outputs),
-            EP_SIZE: str(self.ep_size),
-        }
+        return {**tensor_cells(self.inputs, self.outputs), EP_SIZE: str(self.ep_size)}
 
     @property
     def case(self) -> Case:

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from collector.case import Case, Slot, case_from_cells, shape_text, slot_cells
+from collector.case import Case, Slot, case_from_cells, shape_text, tensor_cells
 from collector.errors import BadInput
 from collector.vocabulary import (
     EP_SIZE,
     FRACTAL_NZ,
-    INPUT_CELLS,
-    OUTPUT_CELLS,
     RUNTIME_PREFIX,
     Dtype,
     dtype_of,
@@ -107,11 +105,7 @@ class ExpertCall:
     @property
     def cells(self) -> dict[str, str]:
         """The cells of a row, `EP Size` among them."""
-        return {
-            **slot_cells(INPUT_CELLS, self.inputs),
-            **slot_cells(OUTPUT_CELLS, self.outputs),
-            EP_SIZE: str(self.ep_size),
-        }
+        return {**tensor_cells(self.inputs, self.outputs), EP_SIZE: str(self.ep_size)}
 
     @property
     def case(self) -> Case:

@@ -13,7 +13,7 @@ from math import prod
 from random import Random
 from typing import Any
 
-from collector.case import Case, Slot, slot_cells
+from collector.case import Case, Slot, tensor_cells
 from collector.record import CaseRecord
 from collector.shapes.blocks import in_blocks
 from collector.shapes.grid_patterns import Dims, GridPattern, Way
@@ -23,9 +23,7 @@ from collector.vocabulary import (
     ACCELERATOR_CORE,
     BASE_CELLS,
     FRACTAL_NZ,
-    INPUT_CELLS,
     OP_STATE,
-    OUTPUT_CELLS,
     dtype_of,
     is_absent_dtype,
 )
@@ -242,7 +240,7 @@ def _ways(
         inputs = _slots(way.inputs, template.inputs, names)
         outputs = _slots(way.outputs, template.outputs, names)
         if inputs is not None and outputs is not None:
-            told = {**slot_cells(INPUT_CELLS, inputs), **slot_cells(OUTPUT_CELLS, outputs)}
+            told = tensor_cells(inputs, outputs)
             cells = dict.fromkeys(BASE_CELLS, "") | told | {OP_STATE: template.op_state}
             yield CaseRecord(template.kernel_type, cells, dict(template.settings))
 

@@ -6,7 +6,7 @@ Nothing is measured or assumed here but what a release's set of kernels says.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from collector.case import Slot, slot_cells
+from collector.case import Slot, tensor_cells
 from collector.errors import BadInput
 from collector.record import CaseRecord
 from collector.shapes.batch import Batch, check_batch
@@ -26,9 +26,7 @@ from collector.shapes.names import Lists, Numbers, lists_of, numbers_of
 from collector.vocabulary import (
     ACCELERATOR_CORE,
     EP_SIZE,
-    INPUT_CELLS,
     OP_STATE,
-    OUTPUT_CELLS,
     RUNTIME_PREFIX,
 )
 
@@ -169,8 +167,7 @@ def _record(kernel: str, inputs: list[Slot], outputs: list[Slot]) -> CaseRecord:
     cells = {
         OP_STATE: _DYNAMIC,
         ACCELERATOR_CORE: "",
-        **slot_cells(INPUT_CELLS, inputs),
-        **slot_cells(OUTPUT_CELLS, outputs),
+        **tensor_cells(inputs, outputs),
     }
     return CaseRecord(kernel, cells, {})
 

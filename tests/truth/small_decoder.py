@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from collector.case import Slot, slot_cells
+from collector.case import Slot, tensor_cells
 from collector.host.waits import ThreadWaits
 from collector.ops.registry import find
 from collector.quality.disturbed import Lap
 from collector.record import CaseRecord, ProfileStatistics
 from collector.replay.events import operator_events
-from collector.vocabulary import ACCELERATOR_CORE, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
+from collector.vocabulary import ACCELERATOR_CORE, OP_STATE
 
 LAYERS, HIDDEN, HEADS, INTERMEDIATE, VOCABULARY, KEYS = 4, 512, 8, 1408, 8192, 256
 _LABEL = "kernel "
@@ -192,8 +192,7 @@ def _record(kernel: str, args: tuple[Any, ...], more: Sequence[Slot], out: Any) 
     cells = {
         OP_STATE: "dynamic",
         ACCELERATOR_CORE: "AI_CORE" if "MatMul" in kernel else "AI_VECTOR_CORE",
-        **slot_cells(INPUT_CELLS, inputs),
-        **slot_cells(OUTPUT_CELLS, outputs),
+        **tensor_cells(inputs, outputs),
     }
     return CaseRecord(kernel, cells, {})
 
