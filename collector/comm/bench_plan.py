@@ -4,12 +4,12 @@ The plan is plain values and goes to the ranks as a file; that all of them have 
 first thing they check.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from collector.canonical import sha256_hex
 from collector.collective import OPERATIONS, Collective, check
 from collector.errors import BadInput
 from collector.topology import Grid
@@ -58,6 +58,11 @@ def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
 def window_s(backend: str) -> float:
     """What it takes to read a profiler's window, of which mode kernel has one a case and round."""
     return _WINDOW_S.get(backend, 0.0)
+
+
+def number_of(plan: str) -> int:
+    """A number that tells texts of plans apart: 48 bits of a hash, which a float64 holds."""
+    return int(sha256_hex(plan.encode())[:12], 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +133,8 @@ class BenchPlan:
 
     @property
     def number(self) -> int:
-        """A number by which ranks see whether they were told the same: 48 bits of its hash, which
-        a float64 holds."""
-        return int(hashlib.sha256(self.to_json().encode()).hexdigest()[:12], 16)
+        """A number by which ranks see whether they were told the same."""
+        return number_of(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)

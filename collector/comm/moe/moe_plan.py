@@ -1,11 +1,10 @@
 """What a bench of mixtures of experts does, decided before any rank starts."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collector.comm.bench_plan import Mode
+from collector.comm.bench_plan import Mode, number_of
 from collector.comm.moe.routing import Routing, replayed, skewed
 from collector.distribute_call import DistributeCall
 from collector.errors import BadInput
@@ -83,7 +82,7 @@ class MoePlan:
     @property
     def number(self) -> int:
         """A number by which ranks see whether they were told the same."""
-        return int(hashlib.sha256(self.to_json().encode()).hexdigest()[:12], 16)
+        return number_of(self.to_json())
 
 
 def _call(read: dict[str, Any]) -> RoutedCall:
