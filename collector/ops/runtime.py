@@ -8,6 +8,7 @@ who reads it finds a query's own lengths there.
 from dataclasses import replace
 
 from collector.errors import CaseRejected
+from collector.ops.registry import find
 from collector.ops.spec import OpSpec, no_columns
 from collector.record import CaseRecord
 from collector.vocabulary import RUNTIME_PREFIX
@@ -41,6 +42,12 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
         filled = "complete" if op.family & _COMPLETE else "runtime_values"
         extra[_COMPLETENESS] = filled
     return record if extra == record.extra else replace(record, extra=extra)
+
+
+def completed_as_declared(record: CaseRecord) -> CaseRecord:
+    """The record as its operator completes it; as it is where none is declared."""
+    op = find(record.case.kernel_type)
+    return completed(record, op) if op is not None else record
 
 
 def _says(record: CaseRecord, name: str) -> bool:

@@ -11,7 +11,7 @@ from collector.database.columns import case_cells
 from collector.errors import BadInput
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.ops.runtime import completed
+from collector.ops.runtime import completed_as_declared
 from collector.record import CaseRecord
 from collector.shapes.decoder import Decoder
 from collector.shapes.density import find_standard
@@ -103,7 +103,7 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
 
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
     known = {record.case_id for record in rows}
-    known |= {_completed(record).case_id for record in rows if record.case.inputs}
+    known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
     wish = Wish(options.rows, options.seed, _largest_bytes(options))
     if options.standard:
         return _between(kernel_type, rows, known, options, wish)
@@ -142,14 +142,9 @@ def _between(
 
 
 def _asked(record: CaseRecord) -> CaseRecord | str:
-    told = _completed(record)
+    told = completed_as_declared(record)
     refused = refusal(told.case, find, "npu")
     return refused.reason if refused else told
-
-
-def _completed(record: CaseRecord) -> CaseRecord:
-    op = find(record.case.kernel_type)
-    return completed(record, op) if op is not None else record
 
 
 def _bare(record: CaseRecord) -> CaseRecord:
@@ -158,7 +153,7 @@ def _bare(record: CaseRecord) -> CaseRecord:
     own = {name: text for name, text in record.extra.items() if not _is_setting(name)}
     if len(own) == len(record.extra):
         return record
-    filled = _completed(replace(record, extra=own)).extra
+    filled = completed_as_declared(replace(record, extra=own)).extra
     told = {
         name: text for name, text in record.extra.items() if name in own or text != filled.get(name)
     }

@@ -19,8 +19,7 @@ from collector.database.columns import (
 from collector.database.tree import Cells
 from collector.errors import BadInput
 from collector.measurement import Measurement
-from collector.ops.registry import find
-from collector.ops.runtime import completed
+from collector.ops.runtime import completed_as_declared
 from collector.record import CaseRecord, as_ran
 from collector.singlehost.kernels import chosen_rows, only_known
 from collector.singlehost.outcome import Leftover, Update, Written, shapes_of
@@ -52,7 +51,7 @@ def asked_by(rows: Sequence[TreeRow]) -> dict[str, Asked]:
     """The cases of rows, by their ids, in the rows' order."""
     asked: dict[str, Asked] = {}
     for row in rows:
-        record = _as_measured(record_of_row(row.place.kernel_type, row.cells))
+        record = completed_as_declared(record_of_row(row.place.kernel_type, row.cells))
         known = asked.get(record.case_id)
         asked[record.case_id] = Asked(record, (*known.rows, row) if known else (row,))
     return asked
@@ -153,12 +152,6 @@ class TreeRows:
                 has_changed=changed,
             )
         )
-
-
-def _as_measured(record: CaseRecord) -> CaseRecord:
-    """The record with all that its launch will depend on."""
-    op = find(record.case.kernel_type)
-    return completed(record, op) if op is not None else record
 
 
 def _runtime(record: CaseRecord) -> Mapping[str, str]:
