@@ -69,9 +69,13 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     return Refusal(Outcome.UNSUPPORTED, untold.partition(":")[0], untold) if untold else None
 
 
-def refusal_of_place(case: Case, ranks: int) -> Refusal | None:
-    """Why so many ranks are no place for a case that could be measured elsewhere: a plan had too
-    few devices for it, or another state of the caches; a tree is measured on one."""
+def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -> Refusal | None:
+    """Why so many ranks don't measure a case: nobody could, or they are no place for it. A plan may
+    have had too few devices for it, or another state of the caches; a tree is measured on one."""
+    return refusal(case, find, backend) or _refusal_of_place(case, ranks)
+
+
+def _refusal_of_place(case: Case, ranks: int) -> Refusal | None:
     needed = ranks_of(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None

@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from collector.case import Case
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import SessionAnswers, Unmeasured
 from collector.measuring.retries import is_answered
-from collector.ops.refusals import Refusal, refusal, refusal_of_place
+from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
 from collector.plan import MeasureSettings
 from collector.shard import ShardCase
@@ -35,7 +34,8 @@ class TreeAnswers:
     ) -> None:
         self._rows, self._measure, self._provenance = rows, measure, provenance
         self._ends_at_failure = ends_at_failure
-        due = [(row, _refusal(row.case, backend)) for row in rows.due]
+        # A tree is measured on one device.
+        due = [(row, refusal_on_ranks(row.case, find, backend, 1)) for row in rows.due]
         self._without_number = [
             Unanswered(row.case, no.outcome, no.reason) for row, no in due if no is not None
         ]
@@ -123,8 +123,3 @@ class TreeAnswers:
         else:
             case = asked.record.case
             self._without_number.append(Unanswered(case, measurement.outcome, measurement.reason))
-
-
-def _refusal(case: Case, backend: str) -> Refusal | None:
-    """Why nobody launches a case here, where there is one device."""
-    return refusal(case, find, backend) or refusal_of_place(case, 1)

@@ -8,7 +8,7 @@ from collector.measuring.answers import Unmeasured
 from collector.measuring.batches import Batches, killers
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
-from collector.ops.refusals import FindOperator, refusal, refusal_of_place
+from collector.ops.refusals import FindOperator, refusal_on_ranks
 from collector.shard import ShardCase
 from collector.worker.answers import ShardAnswers
 
@@ -54,7 +54,7 @@ def _refused(
 ) -> list[Unmeasured]:
     found = []
     for record in (case.record for case in cases):
-        no = refusal(record.case, find, backend) or refusal_of_place(record.case, ranks)
+        no = refusal_on_ranks(record.case, find, backend, ranks)
         if no is not None:
             found.append(Unmeasured(record, no.outcome, no.reason))
     return found

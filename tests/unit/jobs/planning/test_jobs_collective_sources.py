@@ -16,7 +16,7 @@ from collector.ops.refusals import (
     NO_RANKS,
     NO_SUCH_WORLD,
     refusal,
-    refusal_of_place,
+    refusal_on_ranks,
 )
 from collector.ops.registry import find
 from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
@@ -337,9 +337,9 @@ def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured
     refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache)
     assert refused.why == NO_PLACE and found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
-    no = refusal_of_place(record.case, 1)
+    no = refusal_on_ranks(record.case, find, "npu", 1)
     assert no is not None and no.reason == "it needs 16 ranks at once, and is given 1"
-    assert refusal_of_place(record.case, 16) is None
+    assert refusal_on_ranks(record.case, find, "npu", 16) is None
 
 
 def test_a_cpu_is_not_given_more_processes_than_it_can_bear() -> None:
