@@ -7,6 +7,7 @@ it, and sums it by the weights of the token's choices.
 from dataclasses import dataclass
 
 from collector.case import Case, Slot, case_from_cells, tensor_cells
+from collector.units import MIB
 from collector.vocabulary import EP_SIZE
 
 DISPATCH, COMBINE = "MoeDistributeDispatchV2", "MoeDistributeCombineV2"
@@ -20,7 +21,6 @@ OPTIONAL_INPUTS = {
     DISPATCH: {3: MASK, 4: WEIGHTS},
     COMBINE: {5: TP_COUNTS, 6: MASK, 10: EXPAND_SCALES},
 }
-_MIB = 1 << 20
 _FLOAT_COPIES = 4
 NOTHING = Slot(None, "DT_UNDEFINED", "NULL")
 
@@ -115,8 +115,8 @@ class DistributeCall:
         there_bytes = self.local_experts * self.ep_size * _up(_up(row_bytes, 32) + 64, 512)
         back_bytes = (self.choices + 1) * _up(row_bytes, 512)  # and of a shared expert
         of_a3 = 2 * self.capacity * (there_bytes + back_bytes)
-        of_a2 = 2 * (self.room * row_bytes + 2 * _MIB)
-        return -(-max(of_a2, of_a3) // _MIB)
+        of_a2 = 2 * (self.room * row_bytes + 2 * MIB)
+        return -(-max(of_a2, of_a3) // MIB)
 
     def rank_bytes(self, rows: int) -> int:
         """About what one rank of the reference holds that gets so many rows: its tensors, and the

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from collector.case import Case, Slot, case_from_cells, shape_text, tensor_cells
 from collector.errors import BadInput
+from collector.units import MIB
 from collector.vocabulary import (
     EP_SIZE,
     FRACTAL_NZ,
@@ -30,10 +31,9 @@ _IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
 _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: who draws a routing holds them
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
-_MIB = 1 << 20
 _COPIES = 2  # of weights while they are made
 _BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
-_BUFFER_REST_BYTES = 10 * _MIB
+_BUFFER_REST_BYTES = 10 * MIB
 HCCL_BUFFSIZE_MB = 200  # where nobody says otherwise
 LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
 
@@ -117,7 +117,7 @@ class ExpertCall:
         """HCCL_BUFFSIZE in MiB that the operator asks for. Its releases add 3 or 10 MiB to three
         times the bytes of the rows that a rank sends: the larger is taken."""
         rows_bytes = self.tokens * self.choices * self.hidden
-        return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // _MIB)
+        return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // MIB)
 
     @property
     def working_bytes(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from collector.units import GIB
+
 
 @dataclass(frozen=True, slots=True)
 class DevicePeaks:
@@ -25,7 +27,7 @@ class DevicePeaks:
 
     @property
     def bytes_per_s(self) -> float:
-        return self.gib_per_s * 2**30
+        return self.gib_per_s * GIB
 
 
 def described_peaks(device: str) -> DevicePeaks | None:

@@ -17,9 +17,9 @@ from collector.canonical import short_hash
 from collector.case import Case
 from collector.ops.context import Context
 from collector.ops.spec import Call
+from collector.units import MIB
 from collector.vocabulary import is_plain_format
 
-_MIB = 1 << 20
 _HASH_DIGITS = 12
 _FED = (torch.int8,)  # beside floating-point numbers: what was quantised
 
@@ -100,7 +100,7 @@ def feeds_of(
 def told_context(context: Context) -> str:
     """What ran before each repeat, as a certificate says it."""
     ids = [one.record.case_id for one in context.neighbours]
-    size = f"{context.size_bytes / _MIB:.1f} MiB"
+    size = f"{context.size_bytes / MIB:.1f} MiB"
     told = f"{len(ids)} launches, {size}: {short_hash(ids, _HASH_DIGITS)}"
     without = ", ".join(dict.fromkeys(context.left_out))
     return f"{told}; without {without}" if without else told

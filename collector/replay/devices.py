@@ -25,8 +25,7 @@ from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
 from collector.stack import Runtime
-
-_MIB = 1 << 20
+from collector.units import MIB
 
 
 class Device(Protocol):
@@ -193,7 +192,7 @@ class CudaDevice(_InTorch):
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """The largest cache the kernel tells of; 64 MiB where it tells of none."""
     sizes = [_cache_bytes(path.read_text()) for path in caches.glob("index*/size")]
-    return max(sizes, default=64 * _MIB)
+    return max(sizes, default=64 * MIB)
 
 
 def _cache_bytes(text: str) -> int:

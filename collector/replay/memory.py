@@ -6,8 +6,8 @@ from pathlib import Path
 from collector.case import Case
 from collector.errors import OpmeterError
 from collector.host.memory import GroupMemory
+from collector.units import GIB
 
-_GIB = 1 << 30
 _FULL = 0.9  # of a container's limit
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -18,7 +18,7 @@ class NotEnoughMemory(OpmeterError):
 
 def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
     """Raises NotEnoughMemory where so many bytes exceed a limit (GiB) or what is free (bytes)."""
-    if needed > limit_gb * _GIB:
+    if needed > limit_gb * GIB:
         raise NotEnoughMemory(f"{gib(needed)} are needed, the limit is {limit_gb:g} GiB")
     if free is not None and needed > free:
         raise NotEnoughMemory(f"{gib(needed)} are needed, {gib(free)} are free")
@@ -26,7 +26,7 @@ def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
 
 def exceeds(needed: int, limit_gb: float, free: int | None, held: int = 0) -> bool:
     """Whether so many bytes more than `held` exceed the limit, or what is free."""
-    return held + needed > limit_gb * _GIB or (free is not None and needed > free)
+    return held + needed > limit_gb * GIB or (free is not None and needed > free)
 
 
 def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once: int) -> str:
@@ -35,7 +35,7 @@ def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once:
     A container at its limit is killed whole, and nobody is left to say why: it is relieved before
     that, of a session that holds its share where `at_once` measure together.
     """
-    if held > limit_gb * _GIB:
+    if held > limit_gb * GIB:
         return f"the session holds {gib(held)}, the limit is {limit_gb:g} GiB"
     if container is None or container.held <= _FULL * container.limit:
         return ""
@@ -70,4 +70,4 @@ def resident_bytes(process: int) -> int:
 
 def gib(size_bytes: float) -> str:
     """`1.50 GiB`: for messages."""
-    return f"{size_bytes / _GIB:.2f} GiB"
+    return f"{size_bytes / GIB:.2f} GiB"

@@ -20,14 +20,14 @@ from collector.replay.calls import Calls, NpuCalls
 from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.stack import Runtime
+from collector.units import GIB, MIB
 from collector.vocabulary import FRACTAL_NZ, NC1HWC0
 
-_MIB = 1 << 20
 _ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}  # acl/acl_base.h
 _SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
 # Where torch_npu does not tell, or tells what no L2 is: that of the largest part, so that a flush
 # is one everywhere.
-_L2_BYTES = 192 * _MIB
+_L2_BYTES = 192 * MIB
 
 
 class NpuDevice:
@@ -47,7 +47,7 @@ class NpuDevice:
         properties = torch.npu.get_device_properties(index)
         # Not every release tells the cores.
         cores = int(getattr(properties, "cube_core_num", 0)) or None
-        memory_gb = properties.total_memory / 2**30
+        memory_gb = properties.total_memory / GIB
         check_npu(spec, torch.npu.get_device_name(index), memory_gb, cores)
         self.name = f"npu:{index}"
         self._index = index
@@ -58,7 +58,7 @@ class NpuDevice:
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
         told_bytes = int(getattr(properties, "L2_cache_size", 0))
-        self.cache_bytes = told_bytes if told_bytes >= _MIB else _L2_BYTES
+        self.cache_bytes = told_bytes if told_bytes >= MIB else _L2_BYTES
         npu = open_npu(index)
         self._condition = Sparing(npu.read) if npu else None
 

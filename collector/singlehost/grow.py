@@ -24,9 +24,9 @@ from collector.shapes.model_rows import products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
 from collector.singlehost.tree_source import record_of_row
 from collector.singlehost.version_files import VersionFiles
+from collector.units import GIB
 from collector.vocabulary import RUNTIME_PREFIX
 
-GIB = 1 << 30
 # Whose sizes only a model tells together.
 OF_MODELS = (
     *("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine"),

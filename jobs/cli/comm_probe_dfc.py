@@ -12,6 +12,7 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
+from collector.units import MIB
 from jobs.cli.rank_options import (
     EpSizeOption,
     ExpertBackendOption,
@@ -91,7 +92,7 @@ def probe_dfc_verb(
         dtype,
         grid,
         patience_s,
-        None if memory_limit_mb is None else int(memory_limit_mb * (1 << 20)),
+        None if memory_limit_mb is None else int(memory_limit_mb * MIB),
         operator=OPERATOR_OF_DECODE if decode else OPERATOR,
     )
     for line in _plan_lines(plan):

@@ -9,6 +9,7 @@ import typer
 
 from collector.counting import counted
 from collector.errors import BadInput
+from collector.units import GIB
 from jobs.cli.terminal import say
 from jobs.cli.tree_options import (
     DeviceOption,
@@ -109,8 +110,6 @@ def _is_anything(chosen: Chosen) -> bool:
 
 
 def _line(one: Grown) -> str:
-    from collector.singlehost.grow import GIB
-
     if one.chosen is None:
         return f"{one.kernel_type:<32} left as it is: {one.reason}"
     chosen = one.chosen

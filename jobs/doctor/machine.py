@@ -15,10 +15,10 @@ from collector.host.memory import available_memory_bytes
 from collector.host.stack import installed_torch, local_stack
 from collector.store import open_store
 from collector.store.probe import probe_store
+from collector.units import GIB
 
-_GIB = 1 << 30
-_LEAST_MEMORY_BYTES = 4 * _GIB
-_LEAST_DISK_BYTES = 2 * _GIB
+_LEAST_MEMORY_BYTES = 4 * GIB
+_LEAST_DISK_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ def _check_memory() -> Check:
     if free_bytes is None:
         return Check("memory", True, "this system does not tell")
     fix = "close other programs, or lower limits.memory_gb in the campaign"
-    found = f"{free_bytes / _GIB:.1f} GiB available"
+    found = f"{free_bytes / GIB:.1f} GiB available"
     return Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
 
 
 def _check_disk(folder: Path) -> Check:
     free_bytes = shutil.disk_usage(folder).free
     fix = f"make room in {folder}, or set TMPDIR to a folder with room"
-    found = f"{free_bytes / _GIB:.1f} GiB free in {folder}"
+    found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
     return Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
 
 

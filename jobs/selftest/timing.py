@@ -7,12 +7,12 @@ from collector.measurement import Measurement
 from collector.ops.peaks import described_peaks
 from collector.ops.references import REFERENCES, reference_record
 from collector.record import CaseRecord
+from collector.units import GIB
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, Wanted
 from jobs.selftest.decoding import decoding_case
 from jobs.selftest.recording import unmeasured
 
-_GIB = 1 << 30
 _LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed those it is published for
 # A product bound by arithmetic, and half a GiB that is read and written again.
 _LARGE = (("MatMulV2", 4096), ("Abs", 16384))
@@ -39,7 +39,7 @@ def check_physics(bench: Bench) -> Check:
     n = _LARGE[0][1]
     reached = {
         "arithmetic": 2 * n**3 / (product * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
-        "bandwidth": _GIB / (copy * 1e-6) / peaks.bytes_per_s,
+        "bandwidth": GIB / (copy * 1e-6) / peaks.bytes_per_s,
     }
     words = ", ".join(f"{share:.0%} of its {name}" for name, share in reached.items())
     is_well = all(_LEAST <= share <= _MOST for share in reached.values())
