@@ -24,8 +24,9 @@ from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.measurement import Outcome
 from collector.ops.peaks import described_peaks
 from collector.ops.registry import find
+from collector.quality.curve import Floats
 from collector.quality.evidence import Whole
-from collector.quality.hidden_work import Floats, WorkCurve, find_hidden_work, may_hide
+from collector.quality.hidden_work import WorkCurve, find_hidden_work, may_hide
 from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
 from collector.stack import Stack
 from collector.vocabulary import INPUT_DTYPES

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from collector.quality.curve import LEAST_CASES, Floats, fastest_us
 
 LEAST_SHARE = 2 / 3  # nothing honest hides any of it; a third is left to noise
 # What less work could hide is no more than a few launches cost a device itself.
@@ -30,11 +30,9 @@ MOST_WORK_US = 1000.0
 _LEAST_OF_BASE = 0.25  # less work is lost among what cases of next to none differ by
 _BAND = 1.5  # work of one band, from its least to its most
 _BASE = 300.0  # so many times less is next to no work: GPUs and NPUs have at most 150 cores
-_LEAST_CASES = 20  # of next to no work, and in a band
 # Both must hide it: what is fast for its work, and what is usual. Cases of an odd path (a shape
 # that is not aligned) are many among the smallest of some tables, and slow.
 _QUANTILES = (0.1, 0.25, 0.5)
-_FASTEST = 0.02
 _LEAST_OF_FASTEST = 0.75  # of the time of next to no work
 _BEST = 0.995  # the rate that counts as best, so that a few wrong numbers do not set it
 _CACHE_OVER_BEST = 2.0  # bytes may come from a cache faster still: they count as less work
@@ -78,8 +76,8 @@ def may_hide(duration_us: Floats) -> bool:
     """Whether durations alone leave it open that work is hidden: they are enough, and the fastest
     of them take longer than what a launch costs a device. Asked first, since it is cheap."""
     return (
-        len(duration_us) >= 2 * _LEAST_CASES
-        and float(np.quantile(duration_us, _FASTEST)) > (1 - LEAST_SHARE) * LEAST_WORK_US
+        len(duration_us) >= 2 * LEAST_CASES
+        and fastest_us(duration_us) > (1 - LEAST_SHARE) * LEAST_WORK_US
     )
 
 
@@ -99,10 +97,10 @@ def _of_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWor
     """The cases with work from `least_us` up, held against those with next to none."""
     base = int(np.searchsorted(work_us, least_us / _BASE, "right"))
     low, high = np.searchsorted(work_us, [least_us, least_us * _BAND]).tolist()
-    if min(base, high - low) < _LEAST_CASES:
+    if min(base, high - low) < LEAST_CASES:
         return None
     without = np.quantile(duration_us[:base], _QUANTILES)
-    if np.quantile(duration_us, _FASTEST) < _LEAST_OF_FASTEST * without[0]:
+    if fastest_us(duration_us) < _LEAST_OF_FASTEST * without[0]:
         return None
     if not _LEAST_OF_BASE * without[0] <= least_us <= max(LEAST_WORK_US, float(without[0])):
         return None
