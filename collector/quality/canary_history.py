@@ -14,13 +14,13 @@ import numpy as np
 from collector.measurement import CanaryReading
 from collector.quality.canaries import worst_change
 from collector.quality.evidence import Floats
+from collector.quality.statistics import MAD_TO_SIGMA
 from collector.quality.student import student_factor
 from collector.quality.variance_prior import VariancePrior
 
 LEAST_SESSIONS = 6  # of a canary, for any of them to be odd
 LEAST_FOR_BAND = 3  # of a canary, for any to be far off: of two nobody knows which one is
 _FALSE_ALARMS = 0.002  # of the sessions in which nothing changed
-_MAD_TO_SIGMA = 1.4826
 _FAR = 3.0  # robust deviations, beyond which a session tells nothing of the others
 _PRIOR_DEGREES = 3.0
 _NOISY = 4.0  # times the scatter of repeats that is usual
@@ -174,7 +174,7 @@ def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
     """How far sessions lie from the middle one, without those that are far off, as a standard
     deviation, and its degrees."""
     usual = prior.ratio * prior.repeat_spread**2
-    robust = max(_MAD_TO_SIGMA * float(np.median(np.abs(sizes))), sqrt(usual))
+    robust = max(MAD_TO_SIGMA * float(np.median(np.abs(sizes))), sqrt(usual))
     near = sizes[np.abs(sizes) <= _FAR * robust]
     own = max(0, len(near) - 1)
     variance = (float(np.sum(near**2)) + _PRIOR_DEGREES * usual) / (own + _PRIOR_DEGREES)

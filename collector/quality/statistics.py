@@ -15,7 +15,7 @@ from collector.quality.student import student_factor
 # the median, so that a profiler's coarse clock (MAD = 0) does not make outliers.
 _LIMIT = 3.5
 _LEAST_SCALE = 0.01
-_MAD_TO_SIGMA = 1.4826
+MAD_TO_SIGMA = 1.4826  # of normal numbers, from the median of their distances to the middle
 _LEAST_SERIES = 20  # repeats; with fewer, how alike neighbours are is not told from chance
 _NO_CHANCE = 1.645  # standard errors of their correlation: by chance 1 in 20
 _MOST_ALIKE = 0.9  # what neighbours are taken for, were they the same
@@ -53,7 +53,7 @@ def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRe
 def accept(durations_us: Sequence[float]) -> tuple[float, ...]:
     """The durations within 3.5 robust deviations of the median, in their order."""
     centre = median(durations_us)
-    scale = max(_MAD_TO_SIGMA * _mad(durations_us, centre), _LEAST_SCALE * abs(centre))
+    scale = max(MAD_TO_SIGMA * _mad(durations_us, centre), _LEAST_SCALE * abs(centre))
     return tuple(us for us in durations_us if abs(us - centre) <= _LIMIT * scale)
 
 
@@ -96,7 +96,7 @@ def _telling(accepted: Sequence[float]) -> float:
 
 def _spread(ordered: Sequence[float]) -> float:
     centre = median(ordered)
-    return _MAD_TO_SIGMA * _mad(ordered, centre) / centre if centre else 0.0
+    return MAD_TO_SIGMA * _mad(ordered, centre) / centre if centre else 0.0
 
 
 def _mad(values: Sequence[float], centre: float) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from collector.quality.duration_trend import trend_of
 from collector.quality.evidence import Evidence, Floats, Pairs, joined, rounded
 from collector.quality.pair_likelihood import log_likelihood
+from collector.quality.statistics import MAD_TO_SIGMA
 from collector.quality.variance_prior import VariancePrior
 
 TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
@@ -199,7 +200,7 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     ratios = np.array([prior.ratio_of(family) for family in pairs.families], np.float64)
     scale = np.sqrt(2 * ratios * pairs.spread_squared + pairs.repeats_variance)
     deviations = pairs.difference / scale
-    typical = float(np.median(np.abs(deviations))) * 1.4826 or 1.0
+    typical = float(np.median(np.abs(deviations))) * MAD_TO_SIGMA or 1.0
     clipped = np.clip(deviations / typical, -_CLIP, _CLIP)
     count = np.bincount(pairs.meetings)
     total = np.bincount(pairs.meetings, clipped)

@@ -7,10 +7,10 @@ from enum import StrEnum
 import numpy as np
 
 from collector.quality.evidence import Evidence, Floats, Whole, medians
+from collector.quality.statistics import MAD_TO_SIGMA
 from collector.quality.variance import Variance
 
 _EDGE = 3.0  # standard deviations, beyond which a session is wild
-_MAD_TO_SIGMA = 1.4826
 
 
 class Origin(StrEnum):
@@ -66,7 +66,7 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
     cell = again.cell
     logs = np.log(means.mean_us[again.places])
     off = logs - medians(logs, cell)[cell]
-    typical = _MAD_TO_SIGMA * medians(np.abs(off), again.case)[again.case]
+    typical = MAD_TO_SIGMA * medians(np.abs(off), again.case)[again.case]
     edge = _EDGE * np.maximum(typical, np.sqrt(expected[again.places]))
     off = np.clip(off, -edge, edge)
     centre = np.bincount(cell, off) / np.bincount(cell)
