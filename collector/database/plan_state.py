@@ -26,10 +26,8 @@ from collector.plan import Plan, PlannedShard
 from collector.record import CaseRecord, as_ran
 from collector.row import recorded_of
 from collector.shard import read_shard
-from collector.store.base import Store
+from collector.store.base import AT_ONCE, Store
 from collector.surroundings import side_by_side
-
-_READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
             plan_of=plan_of,
         ),
         new,
-        _READERS,
+        AT_ONCE,
     )
     rows = _Rows(plan, held)
     for shard in shards:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from collector.database.sealed import read_sealed
 from collector.errors import BadInput
 from collector.manifest import AttemptManifest, StoredObject
-from collector.store.base import Store
+from collector.store.base import AT_ONCE, Store
 from collector.surroundings import side_by_side
-
-_READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +39,4 @@ def record_problems(store: Store, records: Iterable[RawRecord]) -> Iterator[str]
             return str(error)
         return ""
 
-    return filter(None, side_by_side(problem, records, _READERS))
+    return filter(None, side_by_side(problem, records, AT_ONCE))

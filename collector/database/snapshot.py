@@ -41,11 +41,10 @@ from collector.database.state import (
 from collector.database.view import ViewFile
 from collector.errors import BadInput, DamagedObject, stored
 from collector.stack import Runtime
-from collector.store.base import Store, create_named
+from collector.store.base import AT_ONCE, Store, create_named
 from collector.surroundings import side_by_side, token
 
 _MAY_BE_NULL = frozenset({"std_us"})
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def write_snapshot(
 
     known = parent[1].measurements if parent is not None else ()
     measurements = (*known, *_write_measurements(store, added))
-    side_by_side(write, sorted(new), _THREADS)
+    side_by_side(write, sorted(new), AT_ONCE)
     plans = tuple(sorted(state.plans))
     manifest = SnapshotManifest(runtime, content_hash, files, measurements, state.versions, plans)
     data = manifest_to_json(manifest)
@@ -144,7 +143,7 @@ def load_state(
     if commit is None:
         return State.empty()
     manifest = manifest or read_manifest(store, commit)
-    parts = side_by_side(lambda key: read_measurements(store, key), manifest.measurements, _THREADS)
+    parts = side_by_side(lambda key: read_measurements(store, key), manifest.measurements, AT_ONCE)
     wanted = manifest.state_files
     data = {path: read_file(store, commit, path, manifest.files[path]) for path in wanted}
     return state_of(commit, manifest, data, parts)

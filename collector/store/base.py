@@ -6,6 +6,8 @@ from typing import Protocol
 
 from collector.errors import AlreadyExists
 
+AT_ONCE = 8  # calls of one task to a store, each of which waits for its answer
+
 
 @dataclass(frozen=True, slots=True)
 class Info:

@@ -13,13 +13,11 @@ from collector.canonical import sha256_hex
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.errors import AlreadyExists, BadInput, NotFound
 from collector.plan import Plan, plan_to_json
-from collector.store.base import Store, create_named, create_once
+from collector.store.base import AT_ONCE, Store, create_named, create_once
 from collector.surroundings import side_by_side
 from jobs.objects.strikes import Strikes, strikes_from_json
 
 logger = logging.getLogger(__name__)
-
-_WRITERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +146,9 @@ def write_round(
     Raises BadInput where another run has just written another plan of this number.
     """
     named = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in sources]
-    side_by_side(lambda entry: create_named(store, *entry), named, _WRITERS)
+    side_by_side(lambda entry: create_named(store, *entry), named, AT_ONCE)
     tables = [(keys.shard(plan.campaign, shard), table) for shard, table in shards.items()]
-    side_by_side(lambda entry: create_once(store, *entry), tables, _WRITERS)
+    side_by_side(lambda entry: create_once(store, *entry), tables, AT_ONCE)
     try:
         create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
     except AlreadyExists as error:
