@@ -120,7 +120,7 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     }
     told = {}
     for path, prior in priors.items():
-        others = [e.pairs for p, e in found.items() if p != path and priors[p] == prior]
+        others = [e.pairs for p, e in found.items() if p != path and priors[p].kind == prior.kind]
         learnt = learn(others, prior)
         told[path] = VersionEvidence(rows[path], faults[path], canaries[path], found[path], learnt)
     return told

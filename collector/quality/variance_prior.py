@@ -22,7 +22,8 @@ class VariancePrior:
     standard deviation of single repeats where a stack does not tell, `device_spread` that between
     devices. Deviations are distributed as Student's t with `tail_degrees`. All of it weighs as much
     as `weight` cases that were measured twice. No sound session's canaries take more than
-    `canary_band` times as long as another's, or as at another place of it."""
+    `canary_band` times as long as another's, or as at another place of it. `kind` is whose prior
+    it is: two kinds may have the same figures, and tell nothing of each other."""
 
     ratio: float
     tail_degrees: float
@@ -31,6 +32,7 @@ class VariancePrior:
     weight: float
     families: Mapping[str, float] = field(default_factory=dict)
     canary_band: float = inf
+    kind: str = ""
 
     def ratio_of(self, family: str) -> float:
         return self.ratio * self.families.get(family, 1.0)
@@ -48,6 +50,8 @@ def _priors() -> dict[str, VariancePrior]:
     text = (files("collector") / "data" / "variance.yaml").read_text(encoding="utf-8")
     table: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return {
-        kind: VariancePrior(**{name: value for name, value in facts.items() if name != "origin"})
+        kind: VariancePrior(
+            kind=kind, **{name: value for name, value in facts.items() if name != "origin"}
+        )
         for kind, facts in table.items()
     }

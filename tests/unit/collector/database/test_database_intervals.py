@@ -144,6 +144,18 @@ def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None
     assert {row[STACK_VARIANCE] for row in rows(beside, OTHER.version_path)} == {"this case"}
 
 
+def test_a_stack_of_another_kind_is_no_prior_though_its_kind_has_the_same_figures() -> None:
+    def of(device: str, *numbers: int) -> list[MadePlan]:
+        stack = replace(OTHER, device=device)
+        return [replace(measured(n, sigma=0.005), stack=stack) for n in numbers]
+
+    npu = of("ATLAS_800_A3", 1)
+    path = npu[0].stack.version_path
+    alone = reaches(state_of(*npu), path)
+    assert reaches(state_of(*npu, *of("CUDA_H100", 2, 3)), path) == alone
+    assert reaches(state_of(*npu, *of("ATLAS_800_A2", 2, 3)), path)[-1] < alone[0]
+
+
 def test_intervals_are_the_same_whatever_was_merged_first() -> None:
     plans = [measured(n, sigma=0.05, count=30 - 5 * n) for n in (1, 2, 3)]
     stores = [MemoryStore(), MemoryStore()]
