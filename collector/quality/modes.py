@@ -16,6 +16,7 @@ _LEAST_SHARE = 0.2  # of the repeats, in the smaller heap
 _LEAST_RATIO = 1.15  # of the heaps' medians
 _EMPTY = 0.5  # of the way between the medians holds no repeat
 _STEPS = 3  # of the clock, at least, lie between the heaps
+_OF_A_STEP = 0.1  # so far off whole numbers of the clock's step are durations that it counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,10 @@ class Modes:
         )
 
 
-def two_modes(durations_us: Sequence[float]) -> Modes | None:
+def two_modes(durations_us: Sequence[float], step_us: float = 0.0) -> Modes | None:
     """The two heaps that durations lie in; None where they lie in one, or are too few to tell. Two
-    neighbouring ticks of a coarse clock are no heaps."""
+    neighbouring ticks of a coarse clock, which counts in steps of `step_us`, are no heaps. Where
+    nobody knows that step, it is the smallest that the durations themselves show."""
     ordered = sorted(durations_us)
     least = max(2, ceil(_LEAST_SHARE * len(ordered)))
     if len(ordered) < _LEAST_REPEATS:
@@ -46,7 +48,17 @@ def two_modes(durations_us: Sequence[float]) -> Modes | None:
     gap_us = steps[place - 1]
     fast_us, slow_us = median(ordered[:place]), median(ordered[place:])
     is_apart = slow_us >= _LEAST_RATIO * fast_us and gap_us >= _EMPTY * (slow_us - fast_us)
-    step_us = min((step for step in steps if step > 0), default=gap_us)
-    if not is_apart or gap_us < _STEPS * step_us:
+    if not is_apart:
+        return None
+    step_us = step_us or min(step for step in steps if step > 0)
+    if gap_us < _STEPS * step_us and _is_counted(ordered[place - 1], step_us):
         return None
     return Modes(fast_us, slow_us, (len(ordered) - place) / len(ordered))
+
+
+def _is_counted(duration_us: float, step_us: float) -> bool:
+    """Whether a clock with these steps can have counted a duration. Of steady repeats of two kinds
+    all that a session sees of a step may be the gap between them, of which they are no multiples.
+    """
+    steps = duration_us / step_us
+    return abs(steps - round(steps)) <= _OF_A_STEP

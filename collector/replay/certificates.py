@@ -143,7 +143,8 @@ class Certificates:
         kept = undisturbed(repeats, entry.watch)
         disturbance = self.windows.disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
-        summary, modes = summarise(kept_us, self.clock.step_us), two_modes(kept_us)
+        step_us = self.clock.step_us
+        summary, modes = summarise(kept_us, step_us), two_modes(kept_us, step_us)
         drift = find_trend(kept_us)
         fault = implausible(
             summary.timing.mean_us,

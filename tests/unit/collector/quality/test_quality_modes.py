@@ -44,6 +44,41 @@ def test_ticks_of_a_coarse_clock_are_no_modes(ticks):
     assert two_modes(list(ticks) * 10) is None
 
 
+@pytest.mark.parametrize("step_us", [0.001, 0.02, 1.0, 32.0])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_neighbouring_ticks_of_any_clock_are_no_modes(step_us, is_known):
+    for ticks in ((n, n + more) for n in range(1, 50) for more in (1, 2)):
+        series = [round(step_us * tick, 6) for tick in ticks] * 10
+        if is_known or ticks[1] == ticks[0] + 1:
+            assert two_modes(series, step_us if is_known else 0.0) is None
+
+
+@pytest.mark.parametrize(
+    "series", [[5.0, 10.0] * 15, [5.0, 5.0, 10.0] * 10, [1.06, 1.06, 1.06, 1.5] * 10]
+)
+def test_heaps_without_spread_are_modes_of_a_clock_that_counts_finely(series):
+    random = Random(0)
+    random.shuffle(series)
+    modes = two_modes(series, 0.02)
+    assert (modes.fast_us, modes.slow_us) == (min(series), max(series))
+    assert modes.slow_share == series.count(max(series)) / len(series)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_heaps_of_any_two_ticks_that_lie_apart_are_modes(seed):
+    random = Random(seed)
+    fast = random.randint(20, 5_000)
+    slow = max(fast + 3, round(fast * random.uniform(1.16, 4)))
+    series = [round(0.02 * fast, 3)] * 12 + [round(0.02 * slow, 3)] * random.randint(4, 12)
+    assert two_modes(series, 0.02) is not None
+
+
+@pytest.mark.parametrize("step_us", [0.0, 0.44])
+def test_a_gap_is_no_step_of_a_clock_that_cannot_have_counted_the_durations(step_us):
+    """As where no other case of the session shows a smaller step."""
+    assert two_modes([1.06, 1.06, 1.06, 1.5] * 10, step_us) is not None
+
+
 def test_modes_far_apart_on_a_coarse_clock_are_seen():
     assert two_modes([10.0, 11.0] * 8 + [20.0, 21.0] * 8) is not None
 

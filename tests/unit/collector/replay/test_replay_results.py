@@ -227,6 +227,13 @@ def test_a_series_of_two_modes_says_so(measured):
     assert modal.warnings == ("two modes: 25% of the repeats take about 702 us, the others 502 us",)
 
 
+def test_a_series_of_two_modes_without_spread_says_so(measured):
+    spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
+    modal = measured(*[500_000] * 9, *[700_000] * 3, spec=spec)
+    assert modal.is_good
+    assert modal.warnings == ("two modes: 25% of the repeats take about 700 us, the others 500 us",)
+
+
 def test_a_quiet_session_is_not_disturbed(measured):
     quiet = measured(500_000, 510_000, 505_000, watch=[[[3, 1600, 4]], 0, 0])
     assert not quiet.is_disturbed and quiet.n_accepted == 3 and quiet.warnings == ()
