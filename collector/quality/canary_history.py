@@ -23,6 +23,8 @@ LEAST_FOR_BAND = 3  # of a canary, for any to be far off: of two nobody knows wh
 _FALSE_ALARMS = 0.002  # of the sessions in which nothing changed
 _FAR = 3.0  # robust deviations, beyond which a session tells nothing of the others
 _PRIOR_DEGREES = 3.0
+_LEAST_WITHIN = 10  # degrees of freedom, for devices of several sessions to tell how far these lie
+_OF_MEDIAN = 1.57  # times the variance of a mean, of many
 _NOISY = 4.0  # times the scatter of repeats that is usual
 _LEAST_NOISE = 0.02
 
@@ -121,15 +123,18 @@ def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> l
         device: np.array([log(one.factor.factor) for one in own])
         for device, own in by_device.items()
     }
-    within = [own - np.median(own) for own in sizes.values()]
-    scale, degrees = _scale(np.concatenate(within), prior) if within else (0.0, 1.0)
+    if not sizes:
+        return []
+    scale, degrees = _scale_within(list(sizes.values()), prior)
+    reach = student_factor(degrees) * scale
     found = [
         DeviceFactor(
             device=device,
             sessions=len(own),
             flagged=sum(bool(one.fault) for one in own),
             factor=Factor.of_log(
-                float(np.median(sizes[device])), student_factor(degrees) * scale / sqrt(len(own))
+                float(np.median(sizes[device])),
+                reach * sqrt(_of_median(len(own)) + _of_median(len(sessions))),
             ),
             drift=_halves(sizes[device], scale, degrees),
         )
@@ -176,9 +181,34 @@ def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
     usual = prior.ratio * prior.repeat_spread**2
     robust = max(MAD_TO_SIGMA * float(np.median(np.abs(sizes))), sqrt(usual))
     near = sizes[np.abs(sizes) <= _FAR * robust]
-    own = max(0, len(near) - 1)
-    variance = (float(np.sum(near**2)) + _PRIOR_DEGREES * usual) / (own + _PRIOR_DEGREES)
-    return sqrt(variance), own + _PRIOR_DEGREES
+    return _drawn(float(np.sum(near**2)), max(0, len(near) - 1), usual)
+
+
+def _scale_within(sizes: Sequence[Floats], prior: VariancePrior) -> tuple[float, float]:
+    """The same of how far sessions of one device lie from its own middle one. One that is alone
+    tells nothing of that. Where others tell too little, it is what all sessions of the stack differ
+    by, which is no less: devices are in it."""
+    several = [own for own in sizes if len(own) > 1]
+    if sum(len(own) - 1 for own in several) < _LEAST_WITHIN:
+        return _scale(np.concatenate(sizes), prior)
+    usual = prior.ratio * prior.repeat_spread**2
+    off = np.concatenate([np.abs(own - np.median(own)) for own in several])
+    worth = np.concatenate([np.full(len(own), 1 - 1 / len(own)) for own in several])
+    whole = off / np.sqrt(worth)  # as far as from a middle that is known
+    typical = float(np.median(whole[whole > 0])) if whole.any() else 0.0  # the middle one is at 0
+    is_near = whole <= _FAR * max(_MAD_TO_SIGMA * typical, sqrt(usual))
+    return _drawn(float(np.sum(off[is_near] ** 2)), float(np.sum(worth[is_near])), usual)
+
+
+def _drawn(squares: float, degrees: float, usual: float) -> tuple[float, float]:
+    """A standard deviation by so many degrees of freedom, drawn towards what is usual."""
+    variance = (squares + _PRIOR_DEGREES * usual) / (degrees + _PRIOR_DEGREES)
+    return sqrt(variance), degrees + _PRIOR_DEGREES
+
+
+def _of_median(count: int) -> float:
+    """The variance of the median of so many, of which one has a variance of 1."""
+    return (_OF_MEDIAN if count > 2 else 1.0) / count
 
 
 def _beyond_band(one: SessionReadings, series: Sequence[_Series], prior: VariancePrior) -> str:

@@ -139,6 +139,29 @@ def test_devices_are_told_the_slowest_first_with_the_sessions_that_were_odd():
     assert [one.drift for one in found] == [None, None]
 
 
+def alike(sessions, *, play=0):
+    """Devices that have so many sessions each, which differ by 1 % and in nothing else."""
+    factors = np.exp(np.random.default_rng(play).normal(0, 0.01, sum(sessions)))
+    devices = [f"device {n:02}" for n, count in enumerate(sessions) for _ in range(count)]
+    told = [
+        session(1000 * play + n, device=device, factor=factor)
+        for n, (device, factor) in enumerate(zip(devices, factors, strict=True))
+    ]
+    return device_factors(session_factors(told, NPU), NPU)
+
+
+@pytest.mark.parametrize("sessions", [[1] * 64, [1] * 60 + [4], [2] * 48, [4] * 32])
+def test_devices_that_are_alike_are_not_told_apart(sessions):
+    found = [one for play in range(6) for one in alike(sessions, play=play)]
+    missed = [one for one in found if not one.factor.low <= 1 <= one.factor.high]
+    assert len(missed) <= 0.08 * len(found)  # 5 % is stated
+
+
+def test_a_few_sessions_of_one_device_among_many_with_one_are_no_drift():
+    found = [one for play in range(40) for one in alike([1] * 8 + [4], play=play)]
+    assert sum(one.drift is not None for one in found) <= 1  # of 40; 0.2 % is stated
+
+
 def test_a_device_that_grows_slower_over_its_sessions_is_told():
     tired = [
         session(n, device="node-2 device 3", factor=1 + 0.01 * (n - 20)) for n in range(20, 28)
