@@ -74,8 +74,8 @@ def shown_version(state: State, path: str, *, cache: str | None = None) -> Shown
 
 
 def version_qualities(state: State) -> list[VersionQuality]:
-    """How good each version directory is, in their order; without collectives, which have no
-    interval over sessions."""
+    """How good each version directory is, in their order; without collectives, whose intervals have
+    a model of their own."""
     found = sorted(evidence_of_versions(state).items())
     return [quality_of(_shown(state, path, told, None)) for path, told in found]
 

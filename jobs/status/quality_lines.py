@@ -21,6 +21,7 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
         f"{quality.warned:,} with a warning"
     )
     yield from _gate_lines(quality)
+    yield from identity_lines(quality)
     yield from brief_lines(quality)
     if quality.devices is not None:
         yield f"devices     {_apart(quality.devices)}"
@@ -29,15 +30,18 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     yield f"variance    known from: {told}"
 
 
-def brief_lines(quality: VersionQuality) -> Iterator[str]:
-    """What is proved to have run, how far sessions lie apart, whether intervals hold them, and how
-    wide they are."""
+def identity_lines(quality: VersionQuality) -> Iterator[str]:
+    """What is proved to have run, in a line, where a profiler tells that."""
     if quality.proofs:
         unverified = quality.proofs.get(Proof.UNVERIFIED, 0)
         yield (
             f"identity    {quality.proofs.get(Proof.PROVED, 0):,} proved by the recorded shapes, "
             f"dtypes and formats; {unverified:,} unverified, by type and count alone"
         )
+
+
+def brief_lines(quality: VersionQuality) -> Iterator[str]:
+    """A line each: how far sessions lie apart, whether intervals hold them, how wide they are."""
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:

@@ -6,7 +6,7 @@ from collector.manifest import Usage
 from collector.measurement import Outcome
 from collector.plan import Plan
 from collector.printable import in_one_line
-from jobs.status.quality_lines import brief_lines
+from jobs.status.quality_lines import brief_lines, identity_lines
 from jobs.status.summary import NOBODY, Summary
 
 _LISTED = 25
@@ -49,7 +49,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         )
     lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
-        lines += brief_lines(summary.quality)
+        lines += [*identity_lines(summary.quality), *brief_lines(summary.quality)]
     lines += _efficiency(summary.usage, plan)
     for failure in summary.failures[:_LISTED]:
         lines.append(
