@@ -8,7 +8,7 @@ theirs differ by what a network does, and tell nothing of kernels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from collector.database.query import faults_of, good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
 from collector.ops.registry import family_of
 from collector.quality.canary_history import SessionFactor
-from collector.quality.evidence import Evidence, Floats, SessionMeans, Whole, evidence_of
+from collector.quality.evidence import Evidence, Floats, Pairs, SessionMeans, Whole, evidence_of
 from collector.quality.profiler_floor import lowered_us
 from collector.quality.stack_interval import StackIntervals, stack_intervals
 from collector.quality.student import student_factor
@@ -34,7 +34,8 @@ from collector.row import floor_of
 # What decides which measurements tell, and what they tell: to filter all columns takes longer than
 # all the rest.
 _TOLD = (
-    *("measurement", "case", "kernel_type", "cache", *SESSION, *DEVICE, "mean_us", "median_us"),
+    *("measurement", "case", "kernel_type", "cache", *SESSION, "plan", *DEVICE),
+    *("mean_us", "median_us"),
     *("ci_low_us", "ci_high_us", "n_accepted", "warnings", "profiler_floor_us"),
     *("final", "version_path", "stack_id", "outcome"),
 )
@@ -124,6 +125,21 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
         learnt = learn(others, prior)
         told[path] = VersionEvidence(rows[path], faults[path], canaries[path], found[path], learnt)
     return told
+
+
+def blind_pairs(told: VersionEvidence) -> Pairs:
+    """The pairs of sessions that one plan has of a case, in the evidence's numbers: a plan measures
+    twice only what it chose blindly. What another plan measured once more may have been chosen for
+    what was known of it."""
+    means, counts = told.evidence.means, told.evidence.again.places
+    cases = _numbered(told.rows, ("case", "cache", "campaign", "plan"))
+    first = np.zeros(int(cases.max(initial=-1)) + 1, np.int64)
+    first[cases] = means.cases
+    alone = np.setdiff1d(np.arange(len(cases)), counts)
+    cases[alone] = len(first) + np.arange(len(alone))
+    by_plan = replace(means, cases=cases)
+    pairs = evidence_of(by_plan, repeat_spread=told.prior.repeat_spread).pairs
+    return replace(pairs, cases=first[pairs.cases])
 
 
 def version_intervals(told: VersionEvidence) -> VersionIntervals:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from collector.database.intervals import (
     VersionEvidence,
     VersionIntervals,
+    blind_pairs,
     evidence_of_versions,
     version_intervals,
 )
@@ -32,7 +33,8 @@ class VersionQuality:
     their variance, how far the interval of half of them reaches, the share that reaches beyond each
     of WIDTHS, those with a warning, and by gate the cases that it holds back (`refused`) and the
     durations that it doubts (`doubted`, of which one may have several). `proofs` counts the
-    durations by how well records prove what ran, where a profiler tells that."""
+    durations by how well records prove what ran, where a profiler tells that. `reliability` is by
+    second sessions that were chosen blindly where it `is_blind`, else (there are none) by all."""
 
     version_path: str
     durations: int
@@ -40,6 +42,7 @@ class VersionQuality:
     sessions: Apart | None  # pairs of sessions on one device
     devices: Apart | None  # of sessions on two
     reliability: tuple[Reliability, ...]
+    is_blind: bool
     median_reach: float
     wider: tuple[float, ...]
     origins: Mapping[str, int]
@@ -94,7 +97,7 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     known = (intervals.of.get(measurement) for measurement in good["measurement"].to_pylist())
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
-    pairs = told.evidence.pairs
+    pairs, blind = told.evidence.pairs, blind_pairs(told)
     warned = [
         {doubt_of(warning) for warning in list_of("warnings", warnings)}
         for measurement, warnings in zip(*_texts(good, "measurement", "warnings"), strict=True)
@@ -106,7 +109,8 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         of_several_sessions=sum(one.sessions > 1 for one in shown),
         sessions=apart(pairs.only(pairs.is_same_device)),
         devices=apart(pairs.only(~pairs.is_same_device)),
-        reliability=tuple(reliability(told.evidence, told.prior)),
+        reliability=tuple(reliability(told.evidence, told.prior, blind if len(blind) else pairs)),
+        is_blind=len(blind) > 0,
         median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),

@@ -4,7 +4,6 @@ second measurements tell of its first ones."""
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from collector.quality.evidence import Evidence, Floats, Pairs
 from collector.quality.stack_interval import reach
@@ -43,25 +42,29 @@ def apart(pairs: Pairs) -> Apart | None:
     return Apart(len(pairs), *(float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99)))
 
 
-def reliability(evidence: Evidence, prior: VariancePrior) -> list[Reliability]:
+def reliability(
+    evidence: Evidence, prior: VariancePrior, judges: Pairs | None = None
+) -> list[Reliability]:
     """Whether intervals hold second sessions: each fifth of the cases that several sessions
-    measured is judged by a model that the others make, and does not know them."""
-    pairs = evidence.pairs
-    if not len(pairs):
+    measured is judged by a model that the others make, and does not know them. With `judges` by
+    these pairs alone, whose groups and cases are numbered as those of the evidence."""
+    judges = evidence.pairs if judges is None else judges
+    if not len(judges):
         return []
-    fold = pairs.cases % _FOLDS
-    told = [_held(evidence, prior, fold == number) for number in np.unique(fold).tolist()]
+    fold = judges.cases % _FOLDS
+    told = [_held(evidence, prior, judges, number) for number in np.unique(fold).tolist()]
     held = np.concatenate(told, axis=1)
     return [
-        Reliability(share, float(np.mean(one)), len(pairs))
+        Reliability(share, float(np.mean(one)), len(judges))
         for share, one in zip(SHARES, held, strict=True)
     ]
 
 
-def _held(evidence: Evidence, prior: VariancePrior, judged: npt.NDArray[np.bool_]) -> Floats:
-    """Whether intervals hold the pairs that are judged, a row for each of SHARES."""
-    pairs = evidence.pairs.only(judged)
-    variance = fit(replace(evidence, pairs=evidence.pairs.only(~judged)), prior)
+def _held(evidence: Evidence, prior: VariancePrior, judges: Pairs, fold: int) -> Floats:
+    """Whether intervals hold the pairs of one fold, a row for each of SHARES."""
+    pairs = judges.only(judges.cases % _FOLDS == fold)
+    others = evidence.pairs.only(evidence.pairs.cases % _FOLDS != fold)
+    variance = fit(replace(evidence, pairs=others), prior)
     session = 2 * variance.ratios[pairs.groups] * pairs.spread_squared
     device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)
     total, degrees = pairs.repeats_variance + session + device, variance.degrees[pairs.groups]

@@ -46,8 +46,10 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:
         told = ", ".join(f"{one.held:.0%} of {one.stated:.0%}" for one in quality.reliability)
-        pairs = counted(quality.reliability[0].pairs, "second session")
-        yield f"intervals   hold {told} stated, of {pairs}, each judged by the others"
+        what = "blind second session" if quality.is_blind else "second session"
+        pairs = counted(quality.reliability[0].pairs, what)
+        known = "" if quality.is_blind else ", none known to be blind"
+        yield f"intervals   hold {told} stated, of {pairs}{known}, each judged by the others"
     else:
         yield "intervals   by the prior of the kind of device: no case has a second session"
     beyond = ", ".join(

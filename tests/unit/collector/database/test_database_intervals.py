@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from collector.database.changes import differences
@@ -21,11 +22,12 @@ from collector.database.columns import (
     STACK_VARIANCE,
 )
 from collector.database.commits import history
-from collector.database.intervals import intervals_of
+from collector.database.intervals import blind_pairs, evidence_of_versions, intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
+from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.stack import Stack
 from collector.store.memory import MemoryStore
@@ -202,10 +204,39 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert told[2].startswith("sessions    20 pairs: half differ by ")
     assert re.fullmatch(
         r"intervals   hold \d+% of 50%, \d+% of 80%, \d+% of 95% stated, of 20 second sessions, "
-        "each judged by the others",
+        "none known to be blind, each judged by the others",
         told[3],
     )
     assert re.match(
         r"widths      half reach [\d.]+ % or less to each side; \d+% beyond 2%", told[4]
     )
     assert told[-1] == "variance    known from: 10 band, 20 this case"
+
+
+def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:
+    """What another measured once more may be what lay far apart, as under `update: precision`."""
+    once, twice = measured(1, sigma=0.005), measured(1, sigma=0.005, count=12, seed=1)
+    [again] = twice.shards
+    blind = replace(once, shards=[*once.shards, replace(again, name="again")])
+    for others in ([], [measured(2, sigma=1.0, count=20)]):
+        quality = quality_of(shown_version(state_of(blind, *others), PATH))
+        assert quality.is_blind and quality.sessions is not None
+        assert {one.pairs for one in quality.reliability} == {12}
+        # Two of three sessions are a pair; so are each of them and the third one.
+        assert quality.sessions.pairs == (12 * 3 + 8 if others else 12)
+        assert min(one.held for one in quality.reliability) > 0.5
+
+
+def test_blind_pairs_bear_the_numbers_of_the_evidence() -> None:
+    def plan(number: int) -> MadePlan:
+        once, twice = (measured(number, sigma=0.005, seed=seed) for seed in (0, 9))
+        return replace(
+            once, shards=[*once.shards, replace(twice.shards[0], name=f"again-{number}")]
+        )
+
+    alone = evidence_of_versions(state_of(plan(1)))[PATH]
+    blind, pairs = blind_pairs(alone), alone.evidence.pairs
+    for name in ("cases", "groups", "difference", "repeats_variance"):
+        assert getattr(blind, name).tolist() == getattr(pairs, name).tolist()
+    both = blind_pairs(evidence_of_versions(state_of(plan(1), plan(2)))[PATH])
+    assert np.bincount(both.cases).tolist() == [2] * 30  # of a ring of four sessions each

@@ -1,5 +1,7 @@
 """What second sessions tell of first ones: how far they lie apart, and whether intervals hold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,15 @@ def test_intervals_hold_what_they_state_of_cases_that_they_do_not_know(device_sd
     assert [one.stated for one in told] == list(SHARES)
     assert {one.pairs for one in told} == {1500}
     assert [one.held for one in told] == pytest.approx(SHARES, abs=0.05)
+
+
+def test_who_is_asked_to_judge_judges_alone() -> None:
+    evidence = evidence_of(drawn(200, 2, session_sd=0.04), repeat_spread=0.01)
+    some = evidence.pairs.only(evidence.pairs.cases < 50)
+    for differ, held in ((0.0, 1.0), (9.0, 0.0)):
+        judges = replace(some, difference=np.full(50, differ))
+        told = reliability(evidence, PRIOR, judges)
+        assert [(one.held, one.pairs) for one in told] == [(held, 50)] * len(SHARES)
 
 
 def test_without_second_sessions_nothing_is_told() -> None:

@@ -17,6 +17,7 @@ QUALITY = VersionQuality(
     sessions=APART,
     devices=APART,
     reliability=tuple(Reliability(share, share, 20) for share in SHARES),
+    is_blind=True,
     median_reach=0.02,
     wider=(0.5, 0.1, 0.0),
     origins={"band": 40},
