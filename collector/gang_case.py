@@ -1,4 +1,5 @@
-"""Cases of several ranks at once: which those are, and how many ranks one needs."""
+"""Cases of several ranks at once: which those are, how many ranks one needs, and in how many rounds
+its calls are made."""
 
 from typing import TypeAlias
 
@@ -10,6 +11,8 @@ from collector.expert_call import KERNELS, ExpertCall, call_of, imbalance_of
 
 RoutedCall: TypeAlias = ExpertCall | DistributeCall
 """A call of a mixture of experts: how long it takes depends on where its tokens go."""
+
+ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
 
 
 def is_of_gangs(case: Case) -> bool:

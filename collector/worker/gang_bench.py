@@ -19,11 +19,10 @@ from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.errors import BadInput
 from collector.expert_call import imbalance_of
-from collector.gang_case import routed_call
+from collector.gang_case import ROUNDS, routed_call
 from collector.plan import MeasureSettings
 from collector.worker.gang_certificates import Groups
 
-ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
 _SEED = 0  # of routings: the same in every session, so that a case means the same
 
 

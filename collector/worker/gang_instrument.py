@@ -17,12 +17,13 @@ from collector.comm.gang import GangFailed, PeerLeft, StartRanks, start_here
 from collector.comm.hang import stacks_kept
 from collector.comm.rank_files import CaseSeen, have_met, read_results
 from collector.errors import BadInput, PeersAway
+from collector.gang_case import ROUNDS
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.measuring.answers import RawRecords, SessionAnswers, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
 from collector.shard import ShardCase
-from collector.worker.gang_bench import ROUNDS, GangBench, bench_of, impossible, start_of
+from collector.worker.gang_bench import GangBench, bench_of, impossible, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")

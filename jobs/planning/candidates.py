@@ -15,7 +15,7 @@ from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.published_intervals import KnownInterval
 from collector.errors import BadInput
-from collector.gang_case import is_of_gangs, ranks_of, routed_call
+from collector.gang_case import ROUNDS, is_of_gangs, ranks_of, routed_call
 from collector.measurement import CONTEXT, Outcome
 from collector.ops.context import context_of
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, Refusal, refusal
@@ -23,7 +23,6 @@ from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.record import CaseRecord, ProfileStatistics
-from collector.worker.gang_bench import ROUNDS
 from jobs.planning.forecast import (
     ANSWER_S,
     FLUSH_BYTES,
