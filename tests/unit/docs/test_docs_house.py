@@ -1,6 +1,7 @@
-"""What CONTRIBUTING asks of the names of functions and the length of modules holds of every one."""
+"""What CONTRIBUTING asks of names, lengths, floors and folders holds of every one."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ ROOT = Path(__file__).parents[3]
 ROOMS = ("collector", "jobs", "tests")
 MODULES = sorted(path for name in ROOMS for path in (ROOT / name).rglob("*.py"))
 MOST_LINES = 300
+LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+FLOORED = {name for one in LINTER["contracts"] for name in one.get("containers", ())}
 
 
 def bearers(paths):
@@ -52,3 +55,17 @@ def test_a_module_that_passes_300_lines_is_found(tmp_path):
     (tmp_path / "long.py").write_text("a = 1\n" * 301)
     (tmp_path / "short.py").write_text("a = 1\n" * 300)
     assert too_long(sorted(tmp_path.iterdir())) == {str(tmp_path / "long.py"): 301}
+
+
+def rooms_of(folder):
+    return sorted(path.parent for path in folder.glob("*/__init__.py"))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("package", ["jobs", "collector"])
+def test_every_room_has_its_floors(package):
+    """But jobs/cli, of a file a verb, and rooms of three modules, which are seen at a glance."""
+    large = [room for room in rooms_of(ROOT / package) if len(list(room.glob("[a-z]*.py"))) > 3]
+    assert len(large) > 8
+    named = {f"{package}.{room.name}" for room in large}
+    assert named - FLOORED - {"jobs.cli"} == set(), "give it a contract in pyproject.toml"
