@@ -57,6 +57,11 @@ def test_a_module_that_passes_300_lines_is_found(tmp_path):
     assert too_long(sorted(tmp_path.iterdir())) == {str(tmp_path / "long.py"): 301}
 
 
+def folders_of(package):
+    """A package and the packages in it, to the last."""
+    return [package, *(path.parent for path in sorted(package.rglob("*/__init__.py")))]
+
+
 def rooms_of(folder):
     return sorted(path.parent for path in folder.glob("*/__init__.py"))
 
@@ -69,3 +74,14 @@ def test_every_room_has_its_floors(package):
     assert len(large) > 8
     named = {f"{package}.{room.name}" for room in large}
     assert named - FLOORED - {"jobs.cli"} == set(), "give it a contract in pyproject.toml"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("package", ["jobs", "collector/ops"])
+def test_a_level_has_at_most_twelve_rooms(package):
+    """`collector` itself has more: the map and the floors of its contract tell them."""
+    levels = {str(one.relative_to(ROOT)): rooms_of(one) for one in folders_of(ROOT / package)}
+    assert len(levels) > 12
+    assert {name: len(rooms) for name, rooms in levels.items() if len(rooms) > 12} == {}, (
+        "gather some of them in one room, or find a place in those that are there"
+    )
