@@ -13,6 +13,7 @@ from collector.case import Case
 from collector.collective import BY_KERNEL_TYPE, DTYPES, OPERATIONS, Collective, check
 from collector.errors import BadInput
 from collector.record import CaseRecord
+from collector.stack import COLLECTIVE_LIBRARIES
 from collector.topology import Grid
 from collector.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
 
@@ -29,8 +30,12 @@ _ONE, _ALL = "1", "all"
 MOST_RANKS = 1 << 16  # several times the largest super-pod
 _EXTENT = re.compile(r"[1-9][0-9]{0,4}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
+# What changes how a collective runs, by the libraries' own documentation.
+SETTING_PREFIXES = tuple(f"{name.upper()}_" for name in COLLECTIVE_LIBRARIES.values())
 # Only what the libraries themselves read: a case comes from a file, and ends in a process.
-_SETTING = re.compile(r"(HCCL|NCCL|GLOO)_[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}")
+_SETTING = re.compile(
+    f"({'|'.join(SETTING_PREFIXES)})" + r"[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}"
+)
 
 
 @dataclass(frozen=True, slots=True)

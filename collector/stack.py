@@ -15,8 +15,10 @@ _VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
 # `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: of CANN two numbers name several releases.
 _RELEASE = re.compile(r"\d+\.\d+\.\w.*")
 
-# What operators can be launched on, by whose devices they are.
-BACKENDS = ("npu", "cuda", "cpu")
+# What operators can be launched on, by whose devices they are: and how ranks on them send.
+COLLECTIVE_LIBRARIES = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
+BACKENDS = tuple(COLLECTIVE_LIBRARIES)
+_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu"}  # by how their names begin; all others are NPUs
 _RUNTIME = "runtime"
 
 
@@ -98,6 +100,11 @@ class Stack:
             **{name: str(value.get(name) or "") for name in names},
             details=tuple(sorted((str(k), str(v)) for k, v in details.items())),
         )
+
+
+def backend_of(device: str) -> str:
+    """Whose a device is: `cpu` of `CPU_AMD_EPYC_2t`."""
+    return next((b for start, b in _DEVICES.items() if device.startswith(start)), "npu")
 
 
 def is_cann_release(version: str) -> bool:

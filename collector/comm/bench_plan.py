@@ -14,8 +14,6 @@ from collector.collective import OPERATIONS, Collective, check
 from collector.errors import BadInput
 from collector.topology import Grid
 
-BACKENDS = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
-
 
 class Mode(StrEnum):
     """How a call is timed.

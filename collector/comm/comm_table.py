@@ -17,10 +17,11 @@ from collector.collective_row import (
     fact_cells,
     key_cells,
 )
-from collector.comm.bench_plan import BACKENDS, BenchPlan
+from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import Measured, settings_of
 from collector.comm.standing_row import Way, check_row
 from collector.errors import BadInput
+from collector.stack import COLLECTIVE_LIBRARIES
 from collector.store.atomic import write_whole
 from collector.table import csv_rows, table_bytes
 
@@ -136,7 +137,8 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
     for (size, *others), row in first.items():
         case = _changed(size, alike.get(tuple(others), ()), plan.jump_factor is not None)
         if case is not None:
-            check_row(row, Way(BACKENDS[plan.backend], plan.mode_of(case), settings), path)
+            library = COLLECTIVE_LIBRARIES[plan.backend]
+            check_row(row, Way(library, plan.mode_of(case), settings), path)
 
 
 def _changed(size: str, cases: Sequence[Collective], looks_between: bool) -> Collective | None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from collector.collective import Collective
-from collector.comm.bench_plan import BACKENDS, BenchPlan, LeftOut
+from collector.collective_case import SETTING_PREFIXES
+from collector.comm.bench_plan import BenchPlan, LeftOut
 from collector.comm.jump_search import case_of, found_jumps
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
-
-# What changes how a collective runs, by the libraries' own documentation.
-_CHANGE_THE_RUN = ("HCCL_", "NCCL_", "GLOO_")
+from collector.stack import COLLECTIVE_LIBRARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def found_of(
         else:
             groups = plan.groups(case)
             timings = tuple(group_timings(groups, one) for one in timed)
-            backend = BACKENDS[plan.backend]
+            backend = COLLECTIVE_LIBRARIES[plan.backend]
             mode, jump = plan.mode_of(case), jumps.get(case, "")
             measured.append(Measured(case, mode, backend, timings, settings, jump))
     return Found(tuple(measured), tuple(left_out), tuple(wrong))
@@ -109,5 +108,5 @@ def group_timings(
 
 def settings_of(environment: Mapping[str, str]) -> list[str]:
     """`NAME=value` of each variable that changes how a collective runs, by name."""
-    names = sorted(name for name in environment if name.startswith(_CHANGE_THE_RUN))
+    names = sorted(name for name in environment if name.startswith(SETTING_PREFIXES))
     return [f"{name}={environment[name]}" for name in names]

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from collector.collective import Collective
-from collector.comm.bench_plan import BACKENDS, BenchPlan
+from collector.comm.bench_plan import BenchPlan
 from collector.comm.jump_search import next_case, searched
 from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
@@ -37,6 +37,7 @@ from collector.errors import BadInput
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
 from collector.replay.process import this_process
+from collector.stack import COLLECTIVE_LIBRARIES
 
 DEADLINE_S = 300.0  # of one collective: then the group gives up by itself
 _MOST_OF_MEMORY = 0.5
@@ -104,12 +105,12 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
     plan = plan_of((folder / PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
-    dist.init_process_group(BACKENDS[plan.backend], timeout=patience)
+    dist.init_process_group(COLLECTIVE_LIBRARIES[plan.backend], timeout=patience)
     control = dist.new_group(backend="gloo", timeout=patience)
     try:
         journal.say(step="comparing plans")
         _check_alike(plan, world, control)
-        journal.say(step=f"a first message over {BACKENDS[plan.backend]}")
+        journal.say(step=f"a first message over {COLLECTIVE_LIBRARIES[plan.backend]}")
         _first_message(device)
         yield plan, Membership(rank, journal, device, control)
         journal.say(step="leaving")

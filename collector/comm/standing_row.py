@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.collective_case import SETTING_PREFIXES
 from collector.collective_row import DURATION, KEY
 from collector.errors import BadInput
 
-_NEXT = re.compile(r"[; ](?=(?:HCCL|NCCL|GLOO)_)")
+_NEXT = re.compile(f"[; ](?={'|'.join(SETTING_PREFIXES)})")
 # Variables that say where ranks meet, how long they wait and what they tell: no number depends on
 # them, and they differ from machine to machine.
 _NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")

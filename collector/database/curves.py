@@ -28,7 +28,7 @@ from collector.quality.curve import Floats
 from collector.quality.evidence import Whole
 from collector.quality.hidden_work import WorkCurve, find_hidden_work, may_hide
 from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
-from collector.stack import Stack
+from collector.stack import Stack, backend_of
 from collector.vocabulary import INPUT_DTYPES
 
 # Measurement ids are hashes: the first so many of a curve are a fair part of it.
@@ -44,7 +44,7 @@ def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
     compete to show in a version directory, sorted by id, and `cases` the case records of that
     directory."""
     stack = version.shown_stack
-    return {} if stack.device.startswith("CPU_") else dict(_faults(good, cases, stack))
+    return {} if backend_of(stack.device) == "cpu" else dict(_faults(good, cases, stack))
 
 
 def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:

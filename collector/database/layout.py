@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from collector.case import normal_kernel_type
 from collector.collective_case import is_collective
-from collector.stack import Stack, version_name
+from collector.stack import Stack, backend_of, version_name
 from collector.vocabulary import INPUT_SHAPES
 
 Row = TypeVar("Row", bound=Mapping[str, str])
@@ -58,7 +58,7 @@ def collective_folder(version_path: str) -> str:
     name = name.rpartition("/")[2]
     software, _, cann = name.rpartition("_cann")
     torch = software.rpartition("_torch")[2]
-    if device.startswith("CPU_"):
+    if backend_of(device) == "cpu":
         return f"{device}/gloo/v{torch}"
     return f"{device}/nccl/v{torch}" if cann == "0" else f"{device}/hccl/v{cann}"
 

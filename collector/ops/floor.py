@@ -21,7 +21,7 @@ from collector.errors import CaseRejected
 from collector.machine_peaks import MachinePeaks
 from collector.ops.peaks import DevicePeaks, described_peaks
 from collector.ops.registry import find
-from collector.stack import Stack
+from collector.stack import Stack, backend_of
 
 # Sixty cycles of the fastest clock: nothing is launched and done in less. Calls of torch on a cpu
 # take a few tenths of a microsecond, kernels of NPUs and GPUs a whole one at least (1.06 in
@@ -99,7 +99,7 @@ def floors_us(
 
 
 def _least_us(stack: Stack | None) -> float:
-    is_accelerator = stack is not None and not stack.device.startswith("CPU_")
+    is_accelerator = stack is not None and backend_of(stack.device) != "cpu"
     return LEAST_KERNEL_US if is_accelerator else LEAST_US
 
 
@@ -121,7 +121,7 @@ def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = No
 def _ceiling(stack: Stack | None, peaks: MachinePeaks | None = None) -> _Ceiling:
     if stack is None:
         return _ANY_DEVICE
-    if stack.device.startswith("CPU_"):
+    if backend_of(stack.device) == "cpu":
         ceiling = _cpu_ceiling(dict(stack.details))
         return ceiling if peaks is None else _machine_ceiling(ceiling, peaks)
     published = described_peaks(stack.device)

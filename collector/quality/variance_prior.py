@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-_KINDS = {"CPU": "cpu", "CUDA": "cuda", "ATLAS": "npu"}
-_OTHERS = "npu"
-_LIBRARIES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+from collector.stack import COLLECTIVE_LIBRARIES, backend_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,14 @@ class VariancePrior:
 
 
 def prior_of(device: str, *, over_ranks: bool = False) -> VariancePrior:
-    """The prior of a device, by the kind that its name begins with (`CPU_AMD_EPYC_2t`), or of the
-    library by which its ranks send messages."""
-    kind = _KINDS.get(device.split("_")[0], _OTHERS)
-    return _priors()[_LIBRARIES[kind] if over_ranks else kind]
+    """The prior of a device by its backend, or of the library by which its ranks send messages."""
+    backend = backend_of(device)
+    return _priors()[COLLECTIVE_LIBRARIES[backend] if over_ranks else backend]
+
+
+def prior_of_backend(backend: str) -> VariancePrior:
+    """The prior of a device that no stack names yet."""
+    return _priors()[backend]
 
 
 @cache

@@ -13,7 +13,7 @@ from collector.ops.references import canary_records
 from collector.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.quality.canaries import drift
 from collector.quality.student import student_factor
-from collector.quality.variance_prior import prior_of
+from collector.quality.variance_prior import prior_of_backend
 from collector.replay.journal import Journal
 from collector.replay.spec import SessionCase, SessionSpec
 
@@ -66,7 +66,7 @@ def told_by_canaries(
         for m in tried
         if m.is_good and not m.is_disturbed and m.n_accepted >= _LEAST_REPEATS
     )
-    drifted = drift(readings, prior_of(spec.backend.upper()))
+    drifted = drift(readings, prior_of_backend(spec.backend))
     warning = (drifted,) if drifted else ()
     return tuple(
         replace(m, canaries=readings, warnings=(*m.warnings, *warning) if m.timing else m.warnings)

@@ -59,10 +59,12 @@ def _check_this_machine(root: str | None) -> int:
 
 def _check_together(backend: str) -> int:
     """Whether the devices of this machine may measure at the same time."""
+    from collector.stack import BACKENDS
     from jobs.doctor.concurrency import check_concurrency
 
-    if backend not in ("npu", "cuda"):
-        raise BadInput(f"--together {backend!r}: npu or cuda is wanted")
+    several = [name for name in BACKENDS if name != "cpu"]  # a cpu is all cores of its machine
+    if backend not in several:
+        raise BadInput(f"--together {backend!r}: {' or '.join(several)} is wanted")
     return int(_failed(check_concurrency(backend)) > 0)
 
 

@@ -12,7 +12,6 @@ from collector.errors import BadInput
 if TYPE_CHECKING:
     from jobs.campaign.campaign_file import Campaign
 
-_BACKENDS = {"CPU_": "cpu", "CUDA_": "cuda"}  # by how their devices are called; others are NPUs
 _MOST_DEVICES = 1 << 16  # nothing is launched: as many as any message needs
 
 
@@ -71,6 +70,7 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     Files are named from where the command runs. BadInput for a source that cannot be meant."""
     import yaml
 
+    from collector.stack import backend_of
     from jobs.campaign.campaign_file import campaign_from_text
 
     sizes = [size.strip() for size in grid.split(",")] if grid else []
@@ -80,7 +80,7 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     told = {
         "campaign": "options",
         "sources": [{**source, **messages}],
-        "backend": next((b for start, b in _BACKENDS.items() if device.startswith(start)), "npu"),
+        "backend": backend_of(device),
         "devices": _MOST_DEVICES,
     }
     return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())

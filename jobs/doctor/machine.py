@@ -13,6 +13,7 @@ from collector.errors import BadInput, HostFault, StoreError
 from collector.host.cpu import this_cpu
 from collector.host.memory import available_memory_bytes
 from collector.host.stack import installed_torch, local_stack
+from collector.stack import BACKENDS
 from collector.store import open_store
 from collector.store.probe import probe_store
 from collector.units import GIB
@@ -101,7 +102,7 @@ def _check_disk(folder: Path) -> Check:
 
 def describe_stack() -> Iterator[str]:
     """The stacks that this machine could measure on."""
-    for backend in ("cpu", "cuda", "npu"):
+    for backend in BACKENDS:
         try:
             yield f"{backend}: {local_stack(backend).version_path}"
         except (BadInput, HostFault) as error:

@@ -24,7 +24,7 @@ from collector.plan import (
     WARM_UPS,
     MeasureSettings,
 )
-from collector.stack import Stack
+from collector.stack import Stack, backend_of
 
 CASE_OVERHEAD_S = 0.005
 # A case that needs no device: a row of the part, and nothing else.
@@ -97,7 +97,7 @@ class SessionCost:
 
 def peaks_of(stack: Stack) -> Peaks:
     """The peaks of a stack's device: described, worked out from a cpu's facts, or assumed."""
-    if stack.device.startswith("CPU_"):
+    if backend_of(stack.device) == "cpu":
         return _cpu_peaks(dict(stack.details))
     return _accelerator_peaks(described_peaks(stack.device) or assumed_peaks())
 

@@ -9,6 +9,7 @@ import numpy as np
 from collector.case import Case
 from collector.quality.envelope import larger_and_faster
 from collector.record import CaseRecord
+from collector.stack import backend_of
 from jobs.planning.surfaces import alike, sizes
 
 # Case ids are hashes: the first so many of a kernel type are a fair part of it.
@@ -48,7 +49,7 @@ class Envelope:
 def above_envelope(measured: Iterable[tuple[CaseRecord, float]], device: str) -> Envelope:
     """What lies above; `measured` are records and durations, by case id. On a cpu, where threads
     come in at a size, none is asked."""
-    if device.startswith("CPU_"):
+    if backend_of(device) == "cpu":
         return Envelope()
     asked = Counter[str]()
     groups: dict[Hashable, list[tuple[Case, float]]] = defaultdict(list)

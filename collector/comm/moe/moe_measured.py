@@ -6,7 +6,6 @@ from statistics import median
 
 import numpy as np
 
-from collector.comm.bench_plan import BACKENDS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import (
@@ -15,6 +14,7 @@ from collector.comm.timing import (
     collective_timing,
     relative_spread,
 )
+from collector.stack import COLLECTIVE_LIBRARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _measured(plan: MoePlan, case: MoeCase, rounds: Sequence[CaseSeen]) -> Measu
     calls = np.concatenate([call_durations_us(one.ranks) for one in rounds])
     return MeasuredCase(
         case,
-        BACKENDS[plan.backend],
+        COLLECTIVE_LIBRARIES[plan.backend],
         plan.mode,
         float(calls.mean()),
         tuple(collective_timing(one.ranks) for one in rounds),

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from collector.comm.bench_plan import BACKENDS
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
@@ -27,6 +26,7 @@ from collector.expert_call import ExpertCall
 from collector.host.memory import available_memory_bytes
 from collector.host.parent import die_with_parent
 from collector.printable import in_a_line
+from collector.stack import COLLECTIVE_LIBRARIES
 
 _MOST_OF_MEMORY = 0.5
 _MADE = 2  # times a call's bytes, while weights are made
@@ -117,7 +117,7 @@ class _Ranks:
         patience = datetime.timedelta(seconds=STARTING_S)
         agreed = dist.TCPStore(address, port, is_master=False, timeout=patience)
         dist.init_process_group(
-            BACKENDS[self._plan.backend],
+            COLLECTIVE_LIBRARIES[self._plan.backend],
             store=dist.PrefixStore(f"generation {generation}", agreed),
             rank=self.rank,
             world_size=self._world,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from collector import keys
 from collector.errors import BadInput
-from collector.stack import Stack
+from collector.stack import BACKENDS, Stack, backend_of
 
 pytestmark = pytest.mark.fast
 
@@ -16,6 +16,11 @@ REAL = ["ATLAS_800_A3_752T_128G_DIE", "CUDA_NVIDIA_A100-SXM4-80GB", "CPU_Xeon_Pl
 @pytest.mark.parametrize("name", REAL)
 def test_names_of_devices_are_taken(name):
     assert Stack(name, "2.9.0").version_path.startswith(f"{name}/vllm_ascend/")
+
+
+def test_a_device_tells_its_backend():
+    assert tuple(map(backend_of, REAL)) == BACKENDS
+    assert backend_of("CPUX") == "npu"  # a board's name is its maker's
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collector.quality.evidence import LEAST_SPREAD, SessionMeans, evidence_of
 from collector.quality.stack_interval import stack_intervals
 from collector.quality.variance import fit, learn
 from collector.quality.variance_parts import Origin, parts_of
-from collector.quality.variance_prior import VariancePrior, prior_of
+from collector.quality.variance_prior import VariancePrior, prior_of, prior_of_backend
 
 pytestmark = pytest.mark.fast
 
@@ -169,6 +169,7 @@ def test_every_kind_of_device_has_a_prior():
     kinds = [prior_of(d) for d in ("CPU_AMD_EPYC_2t", "CUDA_NVIDIA_H200", "ATLAS_800_A3", "X")]
     assert kinds[0].tail_degrees < kinds[1].tail_degrees
     assert kinds[2] == kinds[3]
+    assert [prior_of_backend(backend) for backend in ("cpu", "cuda", "npu")] == kinds[:3]
     assert kinds[1].ratio_of("matmul") > kinds[1].ratio == kinds[1].ratio_of("unheard")
     libraries = [prior_of(d, over_ranks=True) for d in ("CPU_x_2t", "CUDA_x", "ATLAS_800_A3")]
     assert libraries[0].tail_degrees < libraries[2].tail_degrees and not libraries[1].families
