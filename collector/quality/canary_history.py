@@ -196,7 +196,7 @@ def _scale_within(sizes: Sequence[Floats], prior: VariancePrior) -> tuple[float,
     worth = np.concatenate([np.full(len(own), 1 - 1 / len(own)) for own in several])
     whole = off / np.sqrt(worth)  # as far as from a middle that is known
     typical = float(np.median(whole[whole > 0])) if whole.any() else 0.0  # the middle one is at 0
-    is_near = whole <= _FAR * max(_MAD_TO_SIGMA * typical, sqrt(usual))
+    is_near = whole <= _FAR * max(MAD_TO_SIGMA * typical, sqrt(usual))
     return _drawn(float(np.sum(off[is_near] ** 2)), float(np.sum(worth[is_near])), usual)
 
 

@@ -32,7 +32,7 @@ from jobs.planning.plan_cases import (
     repeats_of,
     spared_cases,
 )
-from jobs.planning.plan_request import PlanRequest as PlanRequest
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import (
     CutShard,
     cut_elsewhere,

@@ -32,7 +32,8 @@ from jobs.planning.lifecycle import (
     round_before,
     second_look,
 )
-from jobs.planning.plan_making import PlannedRound, PlanRequest, inputs_hash, make_plan
+from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
+from jobs.planning.plan_request import PlanRequest
 from jobs.planning.sources import LoadedSource, load_sources
 from jobs.planning.stored_plans import (
     StoredPlans,
