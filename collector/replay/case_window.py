@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from collector.measurement import DeviceState, Disturbance
-from collector.profiles.launches import KernelLaunch
+from collector.profiles.op_summary import KernelLaunch
 from collector.quality.device_condition import around, idle_clocks, states, told_by
 from collector.quality.launch_gaps import gap_share
 from collector.replay.journal import CaseEntry, Journal

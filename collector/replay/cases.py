@@ -21,7 +21,7 @@ from collector.replay.context import Chain, Launch
 from collector.replay.devices import Device, emulated_by
 from collector.replay.journal import LAUNCHING, LOOKING
 from collector.replay.marks import Marks, check_no_mark
-from collector.replay.memory import check_memory, exceeds, needed_bytes, resident_bytes
+from collector.replay.memory_limits import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.neighbours import Before, Neighbours
 from collector.replay.outputs import check_outputs, find_difference, find_doubt
 from collector.replay.repeats import Repeater

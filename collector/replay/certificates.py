@@ -11,7 +11,7 @@ from statistics import fmean
 from collector.case import Case
 from collector.measurement import Measurement, Outcome, Proof, Provenance
 from collector.ops.floor import floor_us
-from collector.profiles.launches import KernelLaunch
+from collector.profiles.op_summary import KernelLaunch
 from collector.quality.disturbed import doubt, undisturbed
 from collector.quality.gates import doubts, implausible, no_duration, outworked
 from collector.quality.identity import Identity

@@ -21,7 +21,7 @@ from collector.quality.sentinels import (
     sentinel_of,
 )
 from collector.replay.events import Event
-from collector.replay.op_summary import SummaryRow
+from collector.replay.summary_files import SummaryRow
 from collector.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
 
 _MORE = re.compile(r" and ([0-9]+) more$")

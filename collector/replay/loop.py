@@ -21,7 +21,7 @@ from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
 from collector.replay.journal import LAUNCHING, LOOKING, MEASURED, JournalWriter, time_now
 from collector.replay.marks import Marks
-from collector.replay.memory import NotEnoughMemory
+from collector.replay.memory_limits import NotEnoughMemory
 from collector.replay.recording import open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
 

@@ -13,7 +13,7 @@ from collector.canonical import sha256_hex
 from collector.errors import BadInput
 from collector.measurement import Measurement, Provenance
 from collector.ops.registry import find
-from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from collector.quality.clock_step import clock_step_us
 from collector.quality.profiler_floor import profiler_floor_us
 from collector.quality.reconcile import Attribution, attribute, mark_of
@@ -24,8 +24,8 @@ from collector.replay.certificates import Certificates, Clock
 from collector.replay.events import IDLE_OPERATOR
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
-from collector.replay.op_summary import join_summaries
 from collector.replay.spec import SessionSpec
+from collector.replay.summary_files import join_summaries
 from collector.replay.supervisor import Ending, SessionReport
 from collector.vocabulary import ACCELERATOR_CORE, core_class
 

@@ -20,7 +20,7 @@ from collector.host.memory import container_memory
 from collector.replay.control import ControlPipe
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.lock import concurrency_limit
-from collector.replay.memory import resident_bytes, too_much
+from collector.replay.memory_limits import resident_bytes, too_much
 from collector.replay.msprof import (
     check_space,
     discard_exports,

@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile
 from collector.replay.devices import KinetoDevice
 from collector.replay.journal import JournalWriter
 from collector.replay.kineto import Filing, summary_rows
-from collector.replay.op_summary import write_summary
+from collector.replay.summary_files import write_summary
 
 MAX_CASES = 64
 MAX_WORK_S = 10.0

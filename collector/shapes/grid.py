@@ -16,8 +16,8 @@ from typing import Any
 from collector.case import Case, Slot, tensor_cells
 from collector.record import CaseRecord
 from collector.shapes.blocks import in_blocks
+from collector.shapes.device_bytes import case_bytes
 from collector.shapes.grid_patterns import Dims, GridPattern, Way
-from collector.shapes.memory import case_bytes
 from collector.shapes.names import uneven_ends
 from collector.vocabulary import (
     ACCELERATOR_CORE,

@@ -13,8 +13,8 @@ from collector.counting import counted
 from collector.errors import BadInput, StoreError
 from collector.store.base import Store
 from collector.store.file import FileStore
+from collector.store.in_memory import MemoryStore
 from collector.store.key_rules import check_key
-from collector.store.memory import MemoryStore
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # What stands before an `@` in the first part of what is no plain path: `s3://name:secret@bucket`,

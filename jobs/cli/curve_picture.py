@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jobs.cli.picture import Line, Picture, Place, Text
+from jobs.cli.drawing import Line, Picture, Place, Text
 from jobs.planning.worth import Point
 
 _WIDTH, _HEIGHT = 720, 400

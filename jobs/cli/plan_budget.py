@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from collector.counting import counted
 from collector.errors import BadInput
 from jobs.cli.curve_picture import picture_of
+from jobs.cli.drawing import check_picture_file, drawn
 from jobs.cli.look_up import Asked, Where, check_missing, find_covered, written
-from jobs.cli.picture import check_picture_file, drawn
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:

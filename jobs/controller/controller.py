@@ -15,10 +15,10 @@ from collector.errors import BadInput, DamagedObject, OpmeterError
 from collector.store.base import Store
 from collector.store.probe import Probe, probe_store
 from jobs.controller.current_plan import PlanFinder
-from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.metrics import Metrics
 from jobs.controller.observation import observe
 from jobs.controller.performer import PART_MERGED, Performer, announce
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.controller.rounds import Rounds
 from jobs.decide.actions import Finish
 from jobs.decide.capacity import room_for

@@ -13,9 +13,9 @@ from collector.stack import Stack
 from collector.store.base import Store
 from jobs.campaign.run_options import RunOptions
 from jobs.campaign.target import resolve_stack_of
-from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.mounted_sources import check_sources
 from jobs.controller.performer import Performer, announce
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.controller.rounds import Intended, Rounds
 from jobs.controller.stack_probe import stack_at_work, stack_of_workers
 from jobs.decide.live_objects import job_views

@@ -7,7 +7,7 @@ from itertools import chain
 
 from collector.errors import StoreError
 from collector.store.base import Store
-from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.controller.unmerged import with_unmerged
 from jobs.decide.capacity import node_views, requested
 from jobs.decide.live_objects import aged, job_views, pod_view

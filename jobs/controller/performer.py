@@ -6,7 +6,7 @@ from collector import keys, surroundings
 from collector.counting import counted
 from collector.store.base import Store, create_named
 from collector.worker.assignment import Assignment, abandon
-from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.actions import (
     Action,
     Announce,

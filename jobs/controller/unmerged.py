@@ -9,7 +9,7 @@ from collector.database.plan_state import damage_in
 from collector.database.published import HeldShards
 from collector.plan import Plan, PlannedShard
 from collector.store.base import Store
-from jobs.controller.memory import KnownPlan, Memory
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.merge_jobs import has_merged, merge_key
 from jobs.decide.observed import Observed
 from jobs.planning.damage import outside

@@ -11,12 +11,12 @@ from collector.counting import counted
 from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
 from jobs.decide.completion import ending
 from jobs.decide.desired import Desired
-from jobs.decide.elsewhere import same_node
 from jobs.decide.findings import Findings
 from jobs.decide.job_scaling import Claim, scaling
 from jobs.decide.job_suspension import refused_by_store
 from jobs.decide.observed import Observed
 from jobs.decide.obsolete_jobs import obsolete
+from jobs.decide.other_node import same_node
 from jobs.decide.pod_problems import warnings
 from jobs.decide.quarantine import drained
 from jobs.decide.queued_waves import is_others, queued_launches, queueing

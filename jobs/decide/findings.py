@@ -8,12 +8,12 @@ workers are spoken for.
 from collections.abc import Iterable, Iterator, Sequence
 
 from jobs.decide.desired import Desired
-from jobs.decide.elsewhere import is_shut_out
 from jobs.decide.failed_shards import judge
 from jobs.decide.image_refusal import refusal
 from jobs.decide.job_suspension import Suspension, is_held, suspension
 from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.decide.obsolete_jobs import why_obsolete
+from jobs.decide.other_node import is_shut_out
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside
 from jobs.decide.quarantine import kept_indexes, unfit_nodes
 from jobs.decide.queued_waves import is_others

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collector.counting import counted
 from jobs.decide.actions import Announce, Delete, Launch
 from jobs.decide.desired import Desired
-from jobs.decide.elsewhere import alike
 from jobs.decide.observed import JobView, Observed
+from jobs.decide.other_node import alike
 from jobs.decide.wave_choice import gang_wave, half_made, may_begin, next_gang, wave_of
 from jobs.objects.waves import QUEUED_S, Wave, cut_for_queue, index_s, parallelism
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jobs.decide.actions import Announce
 from jobs.decide.desired import Desired
-from jobs.decide.elsewhere import alike, lacks_others
 from jobs.decide.observed import JobView, Observed
+from jobs.decide.other_node import alike, lacks_others
 from jobs.objects.waves import Wave, cut
 
 # Pods that come at once come within this: where one waits for longer, nodes kept for the next gang

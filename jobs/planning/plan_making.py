@@ -22,7 +22,7 @@ from collector.stack import Stack
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.quality import QualitySettings
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
-from jobs.planning.elsewhere import within_their_time
+from jobs.planning.doubted_cases import within_their_time
 from jobs.planning.forecast import peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.plan_cases import (

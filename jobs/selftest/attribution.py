@@ -13,7 +13,7 @@ from jobs.selftest.bench import Bench, Wanted
 from jobs.selftest.decoding import decoding_case
 from jobs.selftest.recording import adding, unmeasured
 
-_CATALOG = "jobs.selftest.troubles"
+_CATALOG = "jobs.selftest.failing_operators"
 _SIZES, _ROUNDS = (64, 4096, 65536), 4
 _KEYS = 512  # of its decode step, which no other check has at this length
 # Of one size: how far a reading may lie from the others. A cpu does other things too.

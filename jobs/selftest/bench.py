@@ -11,7 +11,7 @@ from typing import Protocol
 from collector.errors import OpmeterError
 from collector.measurement import Measurement
 from collector.plan import MeasureSettings
-from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from collector.record import CaseRecord
 from collector.replay.check_session import check_result, check_spec
 from collector.replay.journal import JOURNAL, read_journal

@@ -7,7 +7,7 @@ from pathlib import Path
 from collector.counting import counted
 from collector.measurement import Outcome
 from collector.ops.references import reference_record
-from collector.profiles.launches import KernelLaunch
+from collector.profiles.op_summary import KernelLaunch
 from collector.quality.reconcile import mark_of
 from collector.quality.sentinels import Mark
 from collector.record import CaseRecord

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 
 KINDS = ("bit", "range", "cut", "missing", "swapped", "empty", "stray")
 _STRAY_NAMES = (

@@ -35,7 +35,7 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
 from collector.profiles.group_ranks import read_group_ranks
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 from collector.profiles.step_trace import read_steps
 from collector.profiles.trace_view import asked_of_collectives
 from collector.profiles.transfers import read_transfers
@@ -44,7 +44,7 @@ from collector.shapes.decoder_config import read_config
 from collector.shard import read_shard
 from collector.singlehost.runtime_values import read_runtime_values
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.topology import Grid
 from collector.verified import Verified, verified_from_json, verified_to_json
 from collector.worker.attempt import read_part

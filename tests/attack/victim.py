@@ -29,7 +29,7 @@ from collector.plan import Plan
 from collector.shard import ShardCase
 from collector.stack import Stack
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import LOG, Assignment, work
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.campaign.run_options import RunOptions

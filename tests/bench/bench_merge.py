@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by 
 from collector.database.merge import CREATE, merge_plans
 from collector.record import CaseRecord
 from collector.row import to_row
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.vocabulary import COUNTERS
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

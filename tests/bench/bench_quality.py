@@ -32,7 +32,7 @@ from collector.ops.registry import find
 from collector.plan import CANARY_PLACES, Plan, PlannedSource
 from collector.record import CaseRecord
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.vocabulary import COUNTERS
 from jobs.campaign.campaign_file import Campaign
 from jobs.cli.opening import open_campaign

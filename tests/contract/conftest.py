@@ -10,7 +10,7 @@ import pytest
 
 from collector.store.base import Store
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.s3 import S3Store
 from tests.servers.faults import FaultProxy
 from tests.servers.moto_server import serve_moto

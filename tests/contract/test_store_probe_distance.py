@@ -8,7 +8,7 @@ import pytest
 
 from collector import surroundings
 from collector.errors import AlreadyExists
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe, RaceResult, Together, Write, probe_store
 from collector.surroundings import Surroundings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from tests.npu.fakecann.calls import parse_call
 from tests.npu.fakecann.columns import GROUPS, counters
 from tests.npu.fakecann.faults import Fault, struck, write_faults

@@ -25,7 +25,7 @@ from collector.measurement import Measurement, Outcome, Proof
 from collector.measuring.answers import SessionAnswers
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.plan import CANARY_PLACES, Limits, MeasureSettings
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 from collector.quality.reconcile import mark_of
 from collector.record import CaseRecord
 from collector.replay.journal import JOURNAL, read_journal

@@ -1,6 +1,6 @@
 """The store as it is, seen at once and over nobody's network: for checks after the play."""
 
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 
 
 def stored(objects: dict[str, bytes], *prefixes: str) -> MemoryStore:

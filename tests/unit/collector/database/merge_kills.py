@@ -13,7 +13,7 @@ from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

@@ -17,7 +17,7 @@ from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.measurement import CACHES, CONTEXT, ISOLATED, Outcome
 from collector.record import CaseRecord
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

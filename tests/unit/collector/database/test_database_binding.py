@@ -30,7 +30,7 @@ from collector.measurement import CanaryReading, Companion, DeviceState, Disturb
 from collector.plan import CANARY_PLACES, plan_from_json, plan_to_json
 from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
 from collector.stack import Runtime
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.table import table_bytes, table_rows
 from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.worker.attempt import part_bytes, read_part

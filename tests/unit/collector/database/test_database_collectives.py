@@ -23,7 +23,7 @@ from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
 from collector.measurement import Outcome
 from collector.record import CaseRecord
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from tests.unit.collector.database.campaign_maker import (

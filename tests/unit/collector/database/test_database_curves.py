@@ -24,7 +24,7 @@ from collector.database.view import render
 from collector.measurement import Outcome
 from collector.record import CaseRecord
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.status.quality_lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

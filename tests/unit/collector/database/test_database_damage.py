@@ -17,7 +17,7 @@ from collector.database.verify import find_problems
 from collector.database.view import render
 from collector.errors import BadInput
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -21,7 +21,7 @@ from collector.database.verify import find_problems, of_other_editions
 from collector.database.view import EDITION, content_hash_of, render
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.cli.db import log_verb, verify_verb
 from tests.unit.collector.database.campaign_maker import (
     PATH,

@@ -30,7 +30,7 @@ from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.opening import open_store
 from jobs.cli.db import diff_verb, quality_verb
 from tests.unit.collector.database.campaign_maker import (

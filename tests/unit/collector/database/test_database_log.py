@@ -26,7 +26,7 @@ from collector.database.verify import find_problems
 from collector.errors import BadInput
 from collector.stack import Runtime
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -20,7 +20,7 @@ from collector.measurement import Outcome
 from collector.record import as_ran
 from collector.stack import Runtime, Stack
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from tests.unit.collector.database.campaign_maker import (
     PATH,

@@ -18,7 +18,7 @@ from collector.database.view import render
 from collector.errors import BadInput
 from collector.measurement import Outcome
 from collector.record import as_ran
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,

@@ -17,7 +17,7 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput, DamagedObject
 from collector.measurement import CACHES, Outcome
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,

@@ -16,7 +16,7 @@ from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.measurement import Library
 from collector.singlehost.tree_source import read_tree
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -13,7 +13,7 @@ from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.measurement import Outcome
 from collector.record import CaseRecord, ProfileStatistics
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,

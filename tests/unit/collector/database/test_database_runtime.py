@@ -13,7 +13,7 @@ from collector.database.snapshot import manifest_from_json
 from collector.errors import BadInput
 from collector.plan import plan_from_json
 from collector.stack import Runtime
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

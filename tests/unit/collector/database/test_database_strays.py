@@ -10,7 +10,7 @@ from collector.database.merge import CREATE, merge_plans
 from collector.database.strays import find_strays
 from collector.database.verify import find_problems
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

@@ -25,7 +25,7 @@ from collector.manifest import (
 )
 from collector.manifest import commit_from_json as shard_from_json
 from collector.manifest import commit_to_json as shard_to_json
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

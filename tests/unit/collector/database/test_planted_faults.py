@@ -32,12 +32,12 @@ from collector.record import CaseRecord
 from collector.replay.canaries import with_canaries
 from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
 from collector.replay.msprof import OUTPUT
-from collector.replay.op_summary import SummaryRow, write_summary
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.summary_files import SummaryRow, write_summary
 from collector.replay.supervisor import Ending, SessionReport
 from collector.stack import Runtime, Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

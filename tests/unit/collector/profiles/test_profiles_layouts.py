@@ -5,7 +5,7 @@ import pytest
 from collector.errors import BadInput
 from collector.profiles.headers import read_header
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,

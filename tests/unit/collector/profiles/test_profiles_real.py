@@ -7,7 +7,7 @@ import pytest
 
 from collector.profiles.cells import is_communication
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 
 pytestmark = pytest.mark.fast
 

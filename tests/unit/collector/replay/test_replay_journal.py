@@ -14,7 +14,7 @@ from collector.plan import Limits, MeasureSettings
 from collector.quality.disturbed import Lap, Watch
 from collector.replay.canaries import with_canaries
 from collector.replay.journal import JOURNAL, JournalTail, JournalWriter, read_journal
-from collector.replay.memory import (
+from collector.replay.memory_limits import (
     NotEnoughMemory,
     check_memory,
     exceeds,

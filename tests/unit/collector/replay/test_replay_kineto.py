@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Attribution, attribute
 from collector.quality.sentinels import (
     CONTEXT_MARK,
@@ -24,7 +24,7 @@ from collector.quality.sentinels import (
 from collector.quality.substitution import Expectation
 from collector.replay.events import SENTINEL_OPERATOR, Event
 from collector.replay.kineto import Filing, summary_rows
-from collector.replay.op_summary import join_summaries, write_summary
+from collector.replay.summary_files import join_summaries, write_summary
 from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 
 CELLS = {

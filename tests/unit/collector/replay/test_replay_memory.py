@@ -3,7 +3,7 @@
 import pytest
 
 from collector.host.memory import GroupMemory
-from collector.replay.memory import too_much
+from collector.replay.memory_limits import too_much
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.plan import MeasureSettings
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 from collector.replay.control import ControlPipe, open_control
 from collector.replay.msprof import (
     NoSpace,
@@ -26,8 +26,8 @@ from collector.replay.msprof import (
     record_command,
     storage_limit_mb,
 )
-from collector.replay.op_summary import join_summaries
 from collector.replay.process import ProcessId, describe_end, this_process
+from collector.replay.summary_files import join_summaries
 
 pytestmark = pytest.mark.fast
 

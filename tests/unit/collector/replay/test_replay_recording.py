@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Attribution, attribute
 from collector.quality.sentinels import Mark, sentinel_of
 from collector.quality.substitution import Expectation
 from collector.replay.events import Event
 from collector.replay.kineto import Filing, summary_rows
-from collector.replay.op_summary import write_summary
+from collector.replay.summary_files import write_summary
 from collector.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast

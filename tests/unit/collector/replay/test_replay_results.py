@@ -14,9 +14,9 @@ from collector.quality.sentinels import Mark, Sentinel
 from collector.record import CaseRecord, as_ran
 from collector.replay.events import IDLE_OPERATOR
 from collector.replay.journal import JOURNAL, LAUNCHING, LOOKING, MEASURED, JournalWriter
-from collector.replay.op_summary import SummaryRow, write_summary
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.summary_files import SummaryRow, write_summary
 from collector.replay.supervisor import Ending, SessionReport
 from collector.stack import Stack
 from collector.table import table_bytes

@@ -8,7 +8,7 @@ import pytest
 
 from collector.measurement import Companion, Outcome
 from collector.plan import MeasureSettings
-from collector.profiles.launches import read_op_summary
+from collector.profiles.op_summary import read_op_summary
 from collector.quality.sentinels import SENTINEL_TYPE
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect

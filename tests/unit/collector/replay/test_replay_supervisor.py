@@ -15,7 +15,7 @@ from collector.host.memory import GroupMemory
 from collector.measurement import Outcome
 from collector.plan import Limits
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.memory import resident_bytes
+from collector.replay.memory_limits import resident_bytes
 from collector.replay.results import collect
 from collector.replay.spec import write_spec
 from collector.replay.supervisor import Ending, run_session

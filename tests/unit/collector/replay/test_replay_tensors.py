@@ -23,7 +23,7 @@ from collector.replay.devices import (  # noqa: E402
 from collector.replay.events import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
 from collector.replay.marks import Marks  # noqa: E402
-from collector.replay.memory import NotEnoughMemory  # noqa: E402
+from collector.replay.memory_limits import NotEnoughMemory  # noqa: E402
 from collector.replay.npu import check_npu  # noqa: E402
 from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
 from collector.replay.process import session_environment  # noqa: E402

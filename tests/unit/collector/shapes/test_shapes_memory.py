@@ -4,7 +4,7 @@ import pytest
 
 from collector.case import case_from_cells
 from collector.expert_call import ExpertCall
-from collector.shapes.memory import case_bytes
+from collector.shapes.device_bytes import case_bytes
 
 pytestmark = pytest.mark.fast
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,7 @@ import collector
 from collector.errors import BadInput
 from collector.store import open_store
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.opening import address_of
 
 pytestmark = pytest.mark.fast

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from collector.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.patient import PatientStore
 
 pytestmark = pytest.mark.fast

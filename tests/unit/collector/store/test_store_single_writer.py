@@ -4,7 +4,7 @@ import pytest
 
 from collector.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from collector.store.base import Store, create_once
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.single_writer import SingleWriterStore
 
 pytestmark = pytest.mark.fast

@@ -13,7 +13,7 @@ from collector.errors import OpmeterError
 from collector.manifest import manifest_from_json
 from collector.measurement import Outcome
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import (
     Assignment,
     abandon,

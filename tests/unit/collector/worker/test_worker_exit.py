@@ -29,7 +29,7 @@ from collector.plan import plan_to_json
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.surroundings import Surroundings, within
 from collector.worker.__main__ import run
 from collector.worker.assignment import LOG, Assignment

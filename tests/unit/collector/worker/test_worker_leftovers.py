@@ -29,7 +29,7 @@ from collector.plan import plan_to_json
 from collector.row import from_row, to_row
 from collector.shard import ShardCase
 from collector.store.base import Store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.attempt import Attempt, part_bytes, read_part
 from collector.worker.shard_run import complete, give_up

@@ -8,7 +8,7 @@ import pytest
 
 from collector import keys
 from collector.errors import NotFound, StoreUnavailable
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.progress import Progress, ProgressObject, read_progress
 
 pytestmark = pytest.mark.fast

@@ -16,7 +16,7 @@ from collector.measuring.batches import SessionsFail
 from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
 from collector.shard import ShardCase
 from collector.stack import Runtime, Stack, runtime_details
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker, final_measurements
 from collector.worker.attempt import Attempt
 from collector.worker.shard_run import complete, give_up

@@ -7,7 +7,7 @@ from pathlib import Path
 from collector.database.merge import CREATE, merge_plans
 from collector.record import CaseRecord
 from collector.store import open_store
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.sources import load_sources
 from tests.unit.collector.database.campaign_maker import (

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import completed_records, load_sources

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from collector.errors import StoreUnavailable
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.cli import launch, stores
 from jobs.cli.stores import Stores
 from jobs.controller import controller, loop

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.errors import BadInput
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import load_sources

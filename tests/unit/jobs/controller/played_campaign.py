@@ -10,7 +10,7 @@ from collector.database.snapshot import load_state
 from collector.errors import StoreUnavailable
 from collector.record import write_table
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe
 from jobs.controller.controller import Controller
 from jobs.controller.rounds import Rounds

@@ -12,8 +12,8 @@ from collector.database.snapshot import load_state
 from collector.errors import BadInput
 from collector.shard import read_shard
 from jobs.campaign.run_options import RunOptions
-from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.performer import Performer
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.actions import Finish
 from jobs.decide.observed import Observed
 from jobs.objects.applied_campaign import SELECTOR, applied_from

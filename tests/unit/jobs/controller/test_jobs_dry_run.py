@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.launch import launch_verb
 from jobs.controller.dry_run import first_objects, named_probe

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collector.record import write_table
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, load_campaign
 from jobs.campaign.source_kinds import CasesSource
 from jobs.controller.launching import campaign_object

@@ -9,7 +9,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe
 from collector.vocabulary import BASE_CELLS
 from jobs.controller import current_plan

@@ -9,11 +9,11 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.plan import Plan
 from collector.record import CaseRecord
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.target import resolve_stack_of
-from jobs.controller.memory import KnownPlan, Memory
 from jobs.controller.observation import observe
+from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.observed import Observed
 from jobs.objects.applied_campaign import applied_from, config_map
 from jobs.objects.deployment import Deployment

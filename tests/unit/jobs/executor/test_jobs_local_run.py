@@ -20,7 +20,7 @@ from collector.measurement import Outcome
 from collector.measuring.answers import Unmeasured
 from collector.shard import read_shard
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
 from collector.worker.assignment import Assignment
 from collector.worker.attempt import Attempt

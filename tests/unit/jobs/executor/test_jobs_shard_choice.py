@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collector.plan import PlannedShard
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.executor.shard_choice import Todo, next_shard
 from tests.unit.jobs.executor.test_jobs_local_run import told_run
 from tests.unit.jobs.plans import plan_of, shards_of

@@ -24,7 +24,7 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.record import CaseRecord
 from collector.shard import read_shard
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.topology import Grid
 from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives

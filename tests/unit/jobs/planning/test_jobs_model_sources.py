@@ -11,7 +11,7 @@ from collector.distribute_call import COMBINE, DISPATCH
 from collector.errors import BadInput
 from collector.expert_call import KERNEL
 from collector.gang_case import is_of_gangs, ranks_of
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.model_sources import MODEL_STEPS, model_records
 from jobs.planning.sources import load_sources

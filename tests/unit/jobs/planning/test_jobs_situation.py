@@ -7,7 +7,7 @@ import pytest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
 from collector.errors import BadInput
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.lifecycle import NewPlan
 from jobs.planning.situation import next_round, survey

@@ -14,7 +14,7 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.bundled import write_bundled_profile
 from collector.record import ProfileStatistics, as_neighbour, read_table, write_table
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.controller.launching import campaign_object
 from jobs.objects.deployment import Deployment

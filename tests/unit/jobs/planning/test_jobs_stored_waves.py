@@ -6,7 +6,7 @@ import pytest
 
 from collector import keys
 from collector.store.base import create_named
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.stored_plans import campaigns
 from jobs.planning.stored_waves import KnownWaves, find_waves

@@ -17,7 +17,7 @@ from collector.database.verify import find_problems
 from collector.errors import BadInput, OpmeterError, StoreError
 from collector.record import write_table
 from collector.stack import Stack
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.store.single_writer import SingleWriterStore
 from jobs.cli import merge as merge_file
 from jobs.cli import opening, stores

@@ -13,7 +13,7 @@ from collector.database.published_intervals import known_intervals
 from collector.errors import BadInput
 from collector.shard import read_shard
 from collector.store.file import FileStore
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.density import DensitySettings
 from jobs.campaign.quality import QualitySettings

@@ -8,7 +8,7 @@ import pytest
 from collector import keys
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Outcome
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from collector.surroundings import Surroundings, within
 from jobs.objects.site_profile import load_site
 from jobs.status.follower import Follower

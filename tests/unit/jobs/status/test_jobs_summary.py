@@ -12,7 +12,7 @@ from collector.database.view import render
 from collector.manifest import NO_USAGE, Usage
 from collector.measurement import Disturbance, Outcome
 from collector.record import ProfileStatistics
-from collector.store.memory import MemoryStore
+from collector.store.in_memory import MemoryStore
 from jobs.status.summary import summarise
 from jobs.status.summary_lines import describe
 from tests.unit.collector.database.campaign_maker import (
