@@ -48,8 +48,9 @@ class SessionMeans:
 class Pairs:
     """Two sessions that measured one case, an entry each: by how much they differ, what part of its
     variance is the repeats' own, and the squared spread of single repeats in their group.
-    `meetings` numbers the two sessions that met: all pairs of theirs share what befell them.
-    `cases` numbers their cases, and stack by stack: -1 where those of several are together."""
+    `sessions` and `devices` (N, 2) are the two that met: all pairs of two sessions share what
+    befell them, and those of two devices how fast these are. `cases` numbers their cases, and
+    stack by stack: -1 where those of several are together."""
 
     difference: Floats
     repeats_variance: Floats
@@ -57,12 +58,23 @@ class Pairs:
     families: Sequence[str]
     groups: Whole
     weights: Floats
-    meetings: Whole
+    sessions: Whole
+    devices: Whole
     cases: Whole
-    is_same_device: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.difference)
+
+    @property
+    def is_same_device(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.devices[:, 0] == self.devices[:, 1])
+
+    @property
+    def meetings(self) -> Whole:
+        """The number of the two sessions of each pair."""
+        most = int(self.sessions.max(initial=0)) + 1
+        met = self.sessions[:, 0] * most + self.sessions[:, 1]
+        return np.asarray(np.unique(met, return_inverse=True)[1], np.int64)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
         return Pairs(
@@ -72,9 +84,9 @@ class Pairs:
             list(compress(self.families, chosen.tolist())),
             self.groups[chosen],
             self.weights[chosen],
-            self.meetings[chosen],
+            self.sessions[chosen],
+            self.devices[chosen],
             self.cases[chosen],
-            self.is_same_device[chosen],
         )
 
 
@@ -104,11 +116,7 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
 
 
 def joined(found: Sequence[Pairs]) -> Pairs:
-    """The pairs of several stacks, whose sessions never met."""
-    meetings, offset = [], 0
-    for one in found:
-        meetings.append(one.meetings + offset)
-        offset += int(one.meetings.max(initial=-1)) + 1
+    """The pairs of several stacks, whose sessions and devices never met."""
     return Pairs(
         difference=np.concatenate([one.difference for one in found]),
         repeats_variance=np.concatenate([one.repeats_variance for one in found]),
@@ -116,10 +124,38 @@ def joined(found: Sequence[Pairs]) -> Pairs:
         families=[family for one in found for family in one.families],
         groups=np.full(sum(map(len, found)), -1),
         weights=np.concatenate([one.weights for one in found]),
-        meetings=np.concatenate(meetings),
+        sessions=_parted([one.sessions for one in found]),
+        devices=_parted([one.devices for one in found]),
         cases=np.full(sum(map(len, found)), -1),
-        is_same_device=np.concatenate([one.is_same_device for one in found]),
     )
+
+
+def contrasts(met: Whole) -> int:
+    """How many differences those who met (N, 2) tell that do not follow from the others: each who
+    meets somebody new tells one."""
+    parents = dict[int, int]()
+    told = 0
+    for pair in np.unique(met, axis=0).tolist():
+        first, second = (_root(parents, one) for one in pair)
+        if first != second:
+            parents[first] = second
+            told += 1
+    return told
+
+
+def _root(parents: dict[int, int], one: int) -> int:
+    while one in parents:
+        one = parents[one]
+    return one
+
+
+def _parted(numbers: Sequence[Whole]) -> Whole:
+    """Numbers of several stacks, of which no two are the same."""
+    parted, offset = [], 0
+    for one in numbers:
+        parted.append(one + offset)
+        offset += int(one.max(initial=-1)) + 1
+    return np.concatenate(parted)
 
 
 def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
@@ -192,7 +228,6 @@ def _pairs(
     # In one direction, whichever case of the two sessions it is.
     is_turned = means.sessions[first] > means.sessions[second]
     first, second = np.where(is_turned, second, first), np.where(is_turned, first, second)
-    met = means.sessions[first] * (int(means.sessions.max(initial=0)) + 1) + means.sessions[second]
     logs = np.log(means.mean_us)
     k = count[kept]
     return Pairs(
@@ -202,9 +237,9 @@ def _pairs(
         families=[means.families[place] for place in first.tolist()],
         groups=np.minimum(groups[first], groups[second]),  # whichever session is the first
         weights=np.where(k == 2, 1.0, (k - 1) / k),
-        meetings=np.unique(met, return_inverse=True)[1].astype(np.int64),
+        sessions=np.stack([means.sessions[first], means.sessions[second]], axis=1),
+        devices=np.stack([means.devices[first], means.devices[second]], axis=1),
         cases=means.cases[first],
-        is_same_device=means.devices[first] == means.devices[second],
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collector.quality.evidence import Evidence, Floats, Pairs
+from collector.quality.evidence import Evidence, Floats, Pairs, contrasts
 from collector.quality.stack_interval import reach
 from collector.quality.variance import fit
 from collector.quality.variance_prior import VariancePrior
@@ -27,11 +27,13 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Of so many pairs the share that lies within intervals which state `stated`."""
+    """Of so many pairs the share that lies within intervals which state `stated`. Where the model
+    that made them `knows_sessions`, it was made of other cases of the same ones."""
 
     stated: float
     held: float
     pairs: int
+    knows_sessions: bool
 
 
 def apart(pairs: Pairs) -> Apart | None:
@@ -45,26 +47,36 @@ def apart(pairs: Pairs) -> Apart | None:
 def reliability(
     evidence: Evidence, prior: VariancePrior, judges: Pairs | None = None
 ) -> list[Reliability]:
-    """Whether intervals hold second sessions: each fifth of the cases that several sessions
-    measured is judged by a model that the others make, and does not know them. With `judges` by
-    these pairs alone, whose groups and cases are numbered as those of the evidence."""
+    """Whether intervals hold second sessions: each fifth of the sessions that met is judged by a
+    model that the pairs of all others make. Where fewer than five met, each fifth of the cases is,
+    by a model that knows the sessions, and what befell them. With `judges` by these pairs alone,
+    whose groups, cases and sessions are numbered as those of the evidence."""
     judges = evidence.pairs if judges is None else judges
     if not len(judges):
         return []
-    fold = judges.cases % _FOLDS
-    told = [_held(evidence, prior, judges, number) for number in np.unique(fold).tolist()]
+    knows_sessions = contrasts(judges.sessions) < _FOLDS
+    fold = (judges.cases if knows_sessions else judges.meetings) % _FOLDS
+    told = []
+    for number in np.unique(fold).tolist():
+        judged = judges.only(fold == number)
+        pairs = evidence.pairs
+        known = (
+            np.isin(pairs.cases, judged.cases)
+            if knows_sessions
+            else np.isin(pairs.sessions, judged.sessions).any(1)
+        )
+        others = pairs.only(~np.asarray(known))
+        told.append(_held(replace(evidence, pairs=others), prior, judged))
     held = np.concatenate(told, axis=1)
     return [
-        Reliability(share, float(np.mean(one)), len(judges))
+        Reliability(share, float(np.mean(one)), len(judges), knows_sessions)
         for share, one in zip(SHARES, held, strict=True)
     ]
 
 
-def _held(evidence: Evidence, prior: VariancePrior, judges: Pairs, fold: int) -> Floats:
-    """Whether intervals hold the pairs of one fold, a row for each of SHARES."""
-    pairs = judges.only(judges.cases % _FOLDS == fold)
-    others = evidence.pairs.only(evidence.pairs.cases % _FOLDS != fold)
-    variance = fit(replace(evidence, pairs=others), prior)
+def _held(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
+    """Whether intervals hold pairs that are no part of the evidence, a row for each of SHARES."""
+    variance = fit(evidence, prior)
     session = 2 * variance.ratios[pairs.groups] * pairs.spread_squared
     device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)
     total, degrees = pairs.repeats_variance + session + device, variance.degrees[pairs.groups]

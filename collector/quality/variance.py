@@ -16,7 +16,7 @@ from math import exp, log
 import numpy as np
 
 from collector.quality.duration_trend import trend_of
-from collector.quality.evidence import Evidence, Floats, Pairs, joined, rounded
+from collector.quality.evidence import Evidence, Floats, Pairs, contrasts, joined, rounded
 from collector.quality.pair_likelihood import log_likelihood
 from collector.quality.statistics import MAD_TO_SIGMA
 from collector.quality.variance_prior import VariancePrior
@@ -31,19 +31,23 @@ _OF_DEVICES = log(1e-10), log(1e2)  # variances between devices
 _STEPS = 20  # to a thousandth
 _GOLDEN = (5**0.5 - 1) / 2
 _CLIP = 3.0  # a deviation says no more than this of what sessions share
-_SHARED, _SHARED_WEIGHT = 0.5, 2.0  # the part of two sessions' variance that all their cases share
-_MEETINGS = 10  # so many pairs of sessions the shared part is known by before any was seen
+_SHARED, _SHARED_WEIGHT = 0.5, 1.0  # the part of two sessions' variance that all their cases share
+_OF_PRIOR = 5  # so many pairs of sessions, or devices, tell a prior
 
 
 @dataclass(frozen=True, slots=True)
 class Variance:
     """The model of one stack. `learnt` are the numbers of the stack, in the form of a prior,
-    `ratios` and `degrees`, those of Student's t of a mean's deviation, those of each group, and
-    `is_of_prior` says that more is known from the prior than from the stack."""
+    `ratios` and `degrees`, those of Student's t of a mean's deviation, those of each group;
+    `shared` is the part of two sessions' variance that all their cases share, and
+    `device_degrees` are those of the variance between devices. `is_of_prior` says that more is
+    known from the prior than from the stack."""
 
     learnt: VariancePrior
     ratios: Floats
     degrees: Floats
+    shared: float
+    device_degrees: float
     is_of_prior: bool
 
 
@@ -69,10 +73,13 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
     learnt = learn([told], prior)
     pairs = told.only(told.is_same_device)
     ratios = _of_groups(pairs, evidence.group_names, learnt)
+    shared = _shared_part(pairs, learnt)
     return Variance(
         learnt,
         rounded(ratios * trend.factors(decades)),
-        degrees=_degrees(pairs, learnt, prior, len(ratios)),
+        degrees=_degrees(pairs, shared, learnt, prior, len(ratios)),
+        shared=shared,
+        device_degrees=_device_degrees(told.only(~told.is_same_device), prior),
         is_of_prior=round(float(pairs.weights.sum()), 6) < prior.weight,
     )
 
@@ -176,13 +183,16 @@ def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
     return _rounded(variance**0.5)
 
 
-def _degrees(pairs: Pairs, learnt: VariancePrior, prior: VariancePrior, groups: int) -> Floats:
+def _degrees(
+    pairs: Pairs, shared: float, learnt: VariancePrior, prior: VariancePrior, groups: int
+) -> Floats:
     """The degrees of freedom of a deviation in each group, to a tenth: those of its tails, less for
     what all cases of a session share (however many pairs two sessions make, of that they tell but
-    once), and less where few pairs tell the group's ratio."""
+    once; what the prior tells of it counts for as much of a number as is the prior's), and less
+    where few pairs tell the group's ratio."""
     tails = learnt.tail_degrees
-    meetings = len(np.unique(pairs.meetings)) + _MEETINGS
-    lost = _shared_part(pairs, learnt) ** 2 / meetings
+    of_prior = _OF_PRIOR * _part_of_prior(pairs, prior)
+    lost = shared**2 / (contrasts(pairs.sessions) + of_prior)
     told = np.bincount(pairs.groups, pairs.weights, minlength=groups)
     if len(pairs):
         lent = np.minimum(_LEVELS * _GROUP_WEIGHT, told.sum() - told + prior.weight)
@@ -192,9 +202,20 @@ def _degrees(pairs: Pairs, learnt: VariancePrior, prior: VariancePrior, groups: 
     return degrees
 
 
+def _device_degrees(apart: Pairs, prior: VariancePrior) -> float:
+    """The degrees of freedom of the variance between devices, to a tenth: k devices tell k - 1 of
+    them, however many cases they have both measured."""
+    return round(contrasts(apart.devices) + _OF_PRIOR * _part_of_prior(apart, prior), 1)
+
+
+def _part_of_prior(pairs: Pairs, prior: VariancePrior) -> float:
+    """The part of what is known that is the prior's."""
+    return prior.weight / (prior.weight + float(pairs.weights.sum()))
+
+
 def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     """The part of the variance between two sessions that all their cases share, from the products
-    of the deviations of pairs of one meeting; drawn towards a half, as two meetings would."""
+    of the deviations of pairs of one meeting; drawn towards a half, as one more meeting would."""
     if not len(pairs):
         return _SHARED
     ratios = np.array([prior.ratio_of(family) for family in pairs.families], np.float64)

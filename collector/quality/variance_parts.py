@@ -40,18 +40,31 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
     learnt = variance.learnt
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
     own, free = _own_session_variance(evidence, session + evidence.repeats_variance)
+    # Of what all cases of a session share, the group's pairs have told already.
+    told = free * (1 - variance.shared**2)
     degrees = variance.degrees[evidence.groups]
-    session = (degrees * session + free * own) / (degrees + free)
+    session = (degrees * session + told * own) / (degrees + told)
     other = Origin.PRIOR if variance.is_of_prior else Origin.BAND
     origins = [Origin.THIS_CASE if its else other for its in free.tolist()]
+    device = learnt.device_spread**2
     return VarianceParts(
         repeats=evidence.repeats_variance,
         session=session,
-        device=np.full(len(session), learnt.device_spread**2),
-        degrees=np.asarray(degrees + free, np.float64),
+        device=np.full(len(session), device),
+        degrees=_together(
+            evidence.repeats_variance + session, degrees + told, device, variance.device_degrees
+        ),
         origins=origins,
         tail_degrees=learnt.tail_degrees,
     )
+
+
+def _together(session: Floats, degrees: Floats, device: float, device_degrees: float) -> Floats:
+    """The degrees of freedom of a sum of two variances, to a tenth, by Satterthwaite; not more than
+    those of sessions, whose tails stay in the sum."""
+    part = device / np.maximum(session + device, np.finfo(np.float64).tiny)
+    lost = (1 - part) ** 2 / degrees + part**2 / device_degrees
+    return np.asarray(np.round(np.minimum(degrees, 1 / lost), 1), np.float64)
 
 
 def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats, Whole]:

@@ -49,7 +49,8 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         what = "blind second session" if quality.is_blind else "second session"
         pairs = counted(quality.reliability[0].pairs, what)
         known = "" if quality.is_blind else ", none known to be blind"
-        yield f"intervals   hold {told} stated, of {pairs}{known}, each judged by the others"
+        how = "other cases of its" if quality.reliability[0].knows_sessions else "other"
+        yield f"intervals   hold {told} stated, of {pairs}{known}, each judged by {how} sessions"
     else:
         yield "intervals   by the prior of the kind of device: no case has a second session"
     beyond = ", ".join(

@@ -204,7 +204,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert told[2].startswith("sessions    20 pairs: half differ by ")
     assert re.fullmatch(
         r"intervals   hold \d+% of 50%, \d+% of 80%, \d+% of 95% stated, of 20 second sessions, "
-        "none known to be blind, each judged by the others",
+        "none known to be blind, each judged by other cases of its sessions",
         told[3],
     )
     assert re.match(

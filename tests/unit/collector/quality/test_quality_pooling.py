@@ -43,7 +43,15 @@ def of_one_case(
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     ratios = np.full(len(evidence.group_names), prior.ratio)
-    parts = parts_of(evidence, Variance(prior, ratios, np.full(len(ratios), 3.0), is_of_prior=True))
+    variance = Variance(
+        prior,
+        ratios,
+        np.full(len(ratios), 3.0),
+        shared=0.0,
+        device_degrees=10.0,
+        is_of_prior=True,
+    )
+    parts = parts_of(evidence, variance)
     found = pooled_means(evidence, parts)
     assert set(found.mean_us[count:]) == {7.0} and set(found.sessions[count:]) == {1}
     alone = (parts.repeats + parts.session + parts.device)[count:]

@@ -7,7 +7,7 @@ import pytest
 
 from collector.quality.evidence import evidence_of
 from collector.quality.repeatability import SHARES, apart, reliability
-from tests.unit.collector.quality.test_quality_variance import PRIOR, drawn
+from tests.unit.collector.quality.test_quality_variance import PRIOR, chosen, drawn
 
 pytestmark = pytest.mark.fast
 
@@ -46,3 +46,18 @@ def test_without_second_sessions_nothing_is_told() -> None:
 def test_a_handful_of_pairs_is_judged_as_well() -> None:
     told = reliability(evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR)
     assert {one.pairs for one in told} == {2}
+
+
+def test_sessions_are_judged_by_who_does_not_know_them() -> None:
+    """Of twelve sessions each two measure cases of their own; one in six is half as slow again. A
+    model that knew it would hold all of its pairs, or none."""
+    means = drawn(120, 12, session_sd=0.004, wild=1)
+    of_two = (means.cases // 20) == (means.sessions // 2)
+    places = np.flatnonzero(of_two).tolist()
+    told = reliability(evidence_of(chosen(means, places), repeat_spread=0.01), PRIOR)
+    assert not any(one.knows_sessions for one in told) and {one.pairs for one in told} == {120}
+    assert told[-1].held == pytest.approx(5 / 6, abs=0.02)
+    first = chosen(means, [at for at in places if means.sessions[at] < 2])
+    assert all(
+        one.knows_sessions for one in reliability(evidence_of(first, repeat_spread=0.01), PRIOR)
+    )

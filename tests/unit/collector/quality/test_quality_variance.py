@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.quality.evidence import LEAST_SPREAD, SessionMeans, evidence_of
+from collector.quality.evidence import LEAST_SPREAD, SessionMeans, contrasts, evidence_of
 from collector.quality.stack_interval import stack_intervals
 from collector.quality.variance import fit, learn
 from collector.quality.variance_parts import Origin, parts_of
@@ -190,7 +190,8 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     return parts_of(
-        evidence, replace(fit(evidence, PRIOR), degrees=np.ones(len(evidence.group_names)))
+        evidence,
+        replace(fit(evidence, PRIOR), degrees=np.ones(len(evidence.group_names)), shared=0.0),
     )
 
 
@@ -218,3 +219,65 @@ def test_all_measurements_of_a_case_know_what_its_sessions_told():
 def test_one_session_on_each_of_two_devices_tells_nothing_of_sessions():
     found = of_one_case([10.0, 15.0], [0, 1], [0, 1])
     assert set(found.degrees) == {1.0} and Origin.THIS_CASE not in found.origins
+
+
+def together(
+    device_of: list[int], cases_of: list[range], *, session_sd: float, device_sd: float, seed: int
+) -> tuple[SessionMeans, np.ndarray]:
+    """Sessions on these devices, each of so many cases; what befalls a session or a device befalls
+    all its cases alike. And the true mean of each measurement's case."""
+    random = np.random.default_rng(seed)
+    true_us = 10 ** random.uniform(1, 4, max(cases.stop for cases in cases_of))
+    devices = random.normal(0, device_sd, max(device_of) + 1)
+    shifts = random.normal(0, session_sd, len(device_of)) + devices[device_of]
+    sessions = np.repeat(np.arange(len(device_of)), [len(cases) for cases in cases_of])
+    cases = np.concatenate([np.array(cases) for cases in cases_of])
+    own = random.normal(0, 0.002, len(cases))
+    means = SessionMeans(
+        cases=cases,
+        families=["matmul"] * len(cases),
+        sessions=sessions,
+        devices=np.array(device_of)[sessions],
+        mean_us=true_us[cases] * np.exp(shifts[sessions] + own),
+        spreads=np.full(len(cases), 0.01),
+        repeats=np.full(len(cases), float(REPEATS)),
+        is_clean=np.ones(len(cases), np.bool_),
+    )
+    return means, true_us[cases]
+
+
+def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) -> float:
+    """The share of the true means that intervals of 95 % hold."""
+    held = []
+    for means, true_us in plays:
+        evidence = evidence_of(means, repeat_spread=0.01)
+        found = stack_intervals(evidence, fit(evidence, prior))
+        held.append((found.low_us <= true_us) & (true_us <= found.high_us))
+    return float(np.mean(held))
+
+
+def test_two_devices_tell_of_one_difference_however_many_cases_both_have_measured():
+    prior = replace(PRIOR, ratio=0.22, tail_degrees=3.0, device_spread=0.015)
+    halves = [range(100), range(100, 200), range(100, 200), range(100)]
+    plays = [
+        together([0, 1, 0, 1], halves, session_sd=0.001, device_sd=0.03, seed=seed)
+        for seed in range(150)
+    ]
+    assert held_of(plays, prior) > 0.9
+    for means, _ in plays[:9]:
+        assert fit(evidence_of(means, repeat_spread=0.01), prior).device_degrees < 2
+
+
+def test_two_sessions_tell_of_one_difference_however_many_cases_both_have_measured():
+    both = [range(200), range(100)]
+    plays = [
+        together([0, 0], both, session_sd=0.02, device_sd=0.0, seed=seed) for seed in range(150)
+    ]
+    evidence = evidence_of(plays[0][0], repeat_spread=0.01)
+    assert fit(evidence, PRIOR).degrees.max() < 4  # of tails of 8 and a hundred pairs
+    assert held_of(plays, replace(PRIOR, device_spread=1e-6)) > 0.88
+
+
+def test_who_meets_nobody_new_tells_nothing_new():
+    met = np.array([[0, 1], [1, 2], [2, 0], [0, 1], [3, 4]])
+    assert contrasts(met) == 3 and contrasts(met[:0]) == 0
