@@ -1,8 +1,8 @@
-"""What measuring brings for its device-hours, as a picture."""
+"""What measuring brings for its device-hours, as a drawing."""
 
 from collections.abc import Iterator, Sequence
 
-from jobs.cli.drawing import Line, Picture, Place, Text
+from jobs.cli.drawing import Drawing, Line, Place, Text
 from jobs.planning.worth import Point
 
 _WIDTH, _HEIGHT = 720, 400
@@ -12,7 +12,7 @@ _TICKS = 5
 _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
-def picture_of(points: Sequence[Point], budget_h: float, title: str) -> Picture:
+def picture_of(points: Sequence[Point], budget_h: float, title: str) -> Drawing:
     """The share of the time that has a duration over device-hours, and where the budget ends."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)
@@ -26,7 +26,7 @@ def picture_of(points: Sequence[Point], budget_h: float, title: str) -> Picture:
         *_budget(budget_h / last_h),
         Text((_WIDTH / 2, _HEIGHT - 10), "device-hours", "middle"),
     )
-    return Picture(title, _WIDTH, _HEIGHT, marks)
+    return Drawing(title, _WIDTH, _HEIGHT, marks)
 
 
 def _place(part: float, share: float) -> Place:

@@ -40,7 +40,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Drawing:
     title: str
     width: int
     height: int
@@ -64,18 +64,18 @@ def check_picture_file(path: Path) -> None:
             ) from None
 
 
-def drawn(picture: Picture, path: Path) -> bytes:
+def drawn(drawing: Drawing, path: Path) -> bytes:
     """What a file of that name holds."""
-    return _png(picture) if path.suffix.lower() == ".png" else _svg(picture).encode()
+    return _png(drawing) if path.suffix.lower() == ".png" else _svg(drawing).encode()
 
 
-def _svg(picture: Picture) -> str:
-    size = f"{picture.width} {picture.height}"
+def _svg(drawing: Drawing) -> str:
+    size = f"{drawing.width} {drawing.height}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif">',
-        f"<title>{escape(picture.title)}</title>",
-        f'<rect width="{picture.width}" height="{picture.height}" fill="white"/>',
-        *(_svg_line(one) if isinstance(one, Line) else _svg_text(one) for one in picture.marks),
+        f"<title>{escape(drawing.title)}</title>",
+        f'<rect width="{drawing.width}" height="{drawing.height}" fill="white"/>',
+        *(_svg_line(one) if isinstance(one, Line) else _svg_text(one) for one in drawing.marks),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -98,14 +98,14 @@ def _svg_text(text: Text) -> str:
     )
 
 
-def _png(picture: Picture) -> bytes:
+def _png(drawing: Drawing) -> bytes:
     """Drawn larger, and made smaller, since Pillow draws lines without smooth edges."""
     from PIL import Image, ImageDraw, ImageFont
 
     scale = _FINE * _SMOOTH
-    image = Image.new("RGB", (scale * picture.width, scale * picture.height), "white")
+    image = Image.new("RGB", (scale * drawing.width, scale * drawing.height), "white")
     draw = ImageDraw.Draw(image)
-    for one in picture.marks:
+    for one in drawing.marks:
         if isinstance(one, Line):
             for places in _strokes(one):
                 scaled = [(scale * x, scale * y) for x, y in places]

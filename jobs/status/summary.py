@@ -22,12 +22,11 @@ from collector.plan import Plan
 from collector.printable import in_one_line
 from collector.record import CaseRecord
 from collector.row import disturbance_of
-from collector.store.base import Store
+from collector.store.base import AT_ONCE, Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
 from jobs.status.envelope import Envelope, above_envelope
 
-_READERS = 8
 _INTERVAL = ("mean_us", "ci_low_us", "ci_high_us")
 NOBODY = "missing"  # the outcome of a case that was never tried
 
@@ -128,7 +127,7 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
     """Device and wall time of a plan's committed attempts."""
     shards = [shard.shard_id for shard in plan.shards]
     return reduce(
-        Usage.plus, side_by_side(partial(_shard_usage, store, plan), shards, _READERS), NO_USAGE
+        Usage.plus, side_by_side(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
     )
 
 
