@@ -1,0 +1,72 @@
+"""One set of parts shows the same bytes, to the last, until somebody says that it does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.database.merge import CREATE, merge_plans
+from collector.database.snapshot import read_manifest
+from collector.database.view import EDITION
+from collector.measurement import CanaryReading, Disturbance, Outcome
+from collector.plan import CANARY_PLACES
+from collector.stack import Stack
+from collector.store.in_memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+# The edition of the view, and what it shows of the plans below. Where this fails a change has moved
+# published bytes: raise EDITION if it was meant to, and write down what is shown now.
+RECORDED = (15, "4ced584c862d0e99099f2e68d7bdc764312e992d647daf25109b74738141840e")
+
+NPU = Stack(device="ATLAS_800_A3_752T_128G_DIE", cann="8.5.2", torch="2.10.0", torch_npu="2.10.0")
+KERNELS = ("Add", "Mul", "Nobody")
+
+
+def _tried(at: int, session: int) -> Tried:
+    """Of every kind of answer some, by the numbers alone."""
+    if at % 11 == 3:
+        return Tried(outcome=(Outcome.FAILED, Outcome.OOM, Outcome.HUNG)[at % 3])
+    mean_us = (1.7 + at) * (1 + 0.01 * ((at * 7 + session * 5) % 9))
+    tried = Tried(mean_us, counters=(("aiv_time(us)", mean_us / 2),) if at % 2 else ())
+    if at % 5 == 1:
+        tried = replace(tried, disturbance=Disturbance(30, at % 2 * 30, 0.03, 0.0, 4))
+    if at % 7 == 2:
+        tried = replace(tried, profiler_floor_us=0.4)
+    canaries = tuple(
+        CanaryReading("Add 4096,4096", place, when, 90.0 + session, 0.01, 8)
+        for when, place in enumerate(CANARY_PLACES)
+    )
+    return replace(tried, canaries=canaries)
+
+
+def _plan(number: int, stack: Stack, node: str, cases: range) -> MadePlan:
+    records = [add_record(1 + at, kernel=KERNELS[at % 3]) for at in cases]
+    session = {
+        record.case_id: _tried(at, number) for at, record in zip(cases, records, strict=True)
+    }
+    shard = MadeShard(f"shard-{number}", records, [session])
+    return MadePlan([shard], number=number, head_commit=number - 1, stack=stack, node=node)
+
+
+def test_what_an_edition_shows_stays_as_it_is() -> None:
+    store = MemoryStore()
+    cpu = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
+    plans = [
+        _plan(1, cpu, "n1", range(60)),
+        _plan(2, cpu, "n2", range(20, 50)),
+        _plan(3, NPU, "n1", range(40)),
+        _plan(4, NPU, "n1", range(10, 30)),
+        _plan(5, NPU, "n2", range(15, 60)),
+    ]
+    for plan in plans:
+        write_campaign(store, plan)
+        commit = merge_plans(store, [plan.name], guard=CREATE, author="test").commit
+    assert commit is not None
+    assert (EDITION, read_manifest(store, commit).content_hash) == RECORDED
