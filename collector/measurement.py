@@ -108,7 +108,11 @@ class Disturbance:
     behind, something that slows held the clock down in `throttled_share`, the limit of its power in
     `capped_share`; `clock_share` is what was left of the clock, over the rated one or the one
     before; `others` had the device, and `power_w` is the most that it took. `launch_gap_share` of
-    the time from the first launch to the last one's end nothing ran."""
+    the time from the first launch to the last one's end nothing ran.
+
+    The last two are of a cpu, from before the first repeat to behind the last: `pressure_share` of
+    that time some task of the machine waited for a core, and `worked_share` of the time of all
+    threads of the team cores worked for the process. None where nobody told."""
 
     watched: int
     clean: int
@@ -121,6 +125,8 @@ class Disturbance:
     others: int | None = None
     power_w: float | None = None
     launch_gap_share: float | None = None
+    pressure_share: float | None = None
+    worked_share: float | None = None
 
     @property
     def is_clean(self) -> bool:

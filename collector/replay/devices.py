@@ -124,7 +124,8 @@ class CpuDevice(_InTorch):
 
     def __init__(self, threads: int):
         cpu = this_cpu()
-        torch.set_num_threads(threads or cpu.threads)
+        self._threads = threads or cpu.threads
+        torch.set_num_threads(self._threads)
         self.emulated = emulated_dtypes(cpu.flags)
         self.cache_bytes = last_level_cache_bytes()
         self._clock, self._temperature = _cpu_sensors()
@@ -150,7 +151,7 @@ class CpuDevice(_InTorch):
         return Condition(clock_mhz=clock, temperature_c=temperature)
 
     def watcher(self) -> Watcher | None:
-        return ThreadWaits()
+        return ThreadWaits(threads=self._threads)
 
 
 class CudaDevice(_InTorch):

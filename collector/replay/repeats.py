@@ -44,6 +44,13 @@ class Watcher(Protocol):
     def switches(self) -> int:
         """How often a thread had to leave its core so far."""
 
+    def pressed_us(self) -> float | None:
+        """How long some task of the machine has waited for a core so far; None where nobody tells,
+        as with the next."""
+
+    def worked_us(self) -> float | None:
+        """How long cores have worked for this process so far, for each thread of its team."""
+
 
 class Unwatched:
     """What is told of a device where nobody tells."""
@@ -59,6 +66,12 @@ class Unwatched:
 
     def switches(self) -> int:
         return 0
+
+    def pressed_us(self) -> float | None:
+        return None
+
+    def worked_us(self) -> float | None:
+        return None
 
 
 class Aside:
@@ -120,6 +133,7 @@ class Repeater:
 
     def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
         self._watcher = watcher
+        self._clock = clock
         self.aside = Aside(watcher, clock)
         self._reserve_s = _FIRST_LENT_S
         self._patience = 1.0
@@ -144,7 +158,8 @@ class Repeater:
             measure.min_repeats,
             measure.precision,
         )
-        watch = _watched(self._watcher or Unwatched(), self.aside, launch, launch_s, bounds)
+        watcher = self._watcher or Unwatched()
+        watch = _watched(watcher, self._clock, self.aside, launch, launch_s, bounds)
         if self._watcher is None:
             return Repeats(watch.launches)
         spent_s = sum(lap.spent_us for lap in watch.laps) / 1e6
@@ -157,6 +172,7 @@ class Repeater:
 
 def _watched(
     watcher: Watcher,
+    clock: Callable[[], float],
     aside: Aside,
     launch: Callable[[int], float],
     launch_s: float,
@@ -166,6 +182,7 @@ def _watched(
     laps: list[Lap] = []
     stolen_us, switches = watcher.stolen_us(), watcher.switches()
     aside.taken()  # of the warm-ups
+    began = _Counted.of(watcher, clock)
     before = watcher.read()
     while goes_on(laps, bounds):
         left = bounds.wanted - sum(lap.launches for lap in laps)
@@ -177,7 +194,32 @@ def _watched(
         own_us = max(0.0, took_s - aside_s) * 1e6
         laps.append(Lap(count, round(own_us, 1), round(waited_us, 1), round(aside_s * 1e6, 1)))
         before = after
-    return Watch(tuple(laps), watcher.stolen_us() - stolen_us, watcher.switches() - switches)
+    ended = _Counted.of(watcher, clock)
+    return Watch(
+        tuple(laps),
+        watcher.stolen_us() - stolen_us,
+        watcher.switches() - switches,
+        wall_us=round(ended.at_us - began.at_us, 1),
+        pressed_us=_more(ended.pressed_us, began.pressed_us),
+        worked_us=_more(ended.worked_us, began.worked_us),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What is a share of the time between two readings."""
+
+    at_us: float
+    pressed_us: float | None
+    worked_us: float | None
+
+    @classmethod
+    def of(cls, watcher: Watcher, clock: Callable[[], float]) -> "_Counted":
+        return cls(clock() * 1e6, watcher.pressed_us(), watcher.worked_us())
+
+
+def _more(then_us: float | None, before_us: float | None) -> float | None:
+    return None if then_us is None or before_us is None else round(then_us - before_us, 1)
 
 
 def _most_waited_us(

@@ -381,7 +381,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
         *(counts, counts, st.floats(0, 1e308), st.floats(0, 9), counts),
         *[st.none() | st.floats(0, 1e308)] * 3,
         st.none() | counts,
-        *[st.none() | st.floats(0, 9)] * 2,
+        *[st.none() | st.floats(0, 9)] * 4,
     ),
     canaries=st.lists(
         st.builds(

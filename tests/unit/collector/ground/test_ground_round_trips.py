@@ -179,7 +179,7 @@ measurements = st.builds(
     | st.builds(
         Disturbance,
         *(whole, whole, shares, shares, whole),
-        *[st.none() | told for told in (shares, shares, shares, whole, shares, shares)],
+        *[st.none() | told for told in (*[shares] * 3, whole, *[shares] * 4)],
     ),
     canaries=st.lists(
         st.builds(

@@ -72,6 +72,28 @@ def test_what_the_host_takes_is_counted_in_ticks(tmp_path):
     assert ThreadWaits(stat=stat).stolen_us() == 24560 * 1e6 / os.sysconf("SC_CLK_TCK")
 
 
+def test_pressure_is_the_sum_of_the_line_some(tmp_path):
+    pressure = tmp_path / "cpu"
+    waits = ThreadWaits(pressure=pressure)
+    assert waits.pressed_us() is None  # an older kernel has no such file
+    some, full = "avg10=90.87 avg60=74.17 avg300=76.56 total=", "full avg10=0.00 total=7\n"
+    pressure.write_text(f"some {some}33811704982\n{full}")
+    assert waits.pressed_us() == 33811704982.0
+    for odd in ("", "some\n", f"some {some}\n{full}"):
+        pressure.write_text(odd)
+        assert waits.pressed_us() is None
+    assert ThreadWaits(pressure=tmp_path).pressed_us() is None  # it refuses to be read
+
+
+def test_work_is_counted_for_each_thread_of_the_team():
+    one, four = ThreadWaits(), ThreadWaits(threads=4)
+    before_us, before_us_of_four = one.worked_us(), four.worked_us()
+    while one.worked_us() < before_us + 8_000:
+        pass
+    took_us = four.worked_us() - before_us_of_four
+    assert 1_990 < took_us < (one.worked_us() - before_us) / 3
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux tells it")
 def test_this_process_is_read():
     waits = ThreadWaits()

@@ -68,6 +68,12 @@ class Machine:
     def switches(self):
         return 0
 
+    def pressed_us(self):
+        return None
+
+    def worked_us(self):
+        return None
+
 
 def campaign(machine, shards=8):
     """Every shard to its end: seconds, the cases with an undisturbed repeat, and tries in all."""

@@ -56,6 +56,24 @@ def test_what_a_host_steals_disturbs_all_repeats_since_nobody_says_when():
     assert Watch((QUIET,) * 3, stolen_us=10_000.0).clean == 3  # one tick tells nothing
 
 
+def test_pressure_and_work_are_told_and_decide_nothing():
+    laps = (Lap(1, 9_000.0, 0.0),) * 3
+    pressed = Watch(laps, wall_us=30_000.0, pressed_us=29_000.0, worked_us=6_000.0)
+    assert pressed.disturbance == Disturbance(3, 3, pressure_share=0.9667, worked_share=0.2)
+    assert undisturbed([1, 2, 3], pressed) == [1, 2, 3] and doubt(pressed.disturbance) == ()
+    throughout = Watch(laps, wall_us=30_000.0, pressed_us=30_018.0)
+    assert throughout.disturbance == Disturbance(3, 3, pressure_share=1.0)
+
+
+def test_what_nobody_tells_of_and_the_pressure_of_too_short_a_time_are_not_told():
+    """Whose sum over a tick nobody keeps, while a process is counted to the microsecond."""
+    untold = Watch((QUIET,), wall_us=30_000.0).disturbance
+    assert untold == Disturbance(1, 1, round(11 / 219, 4))
+    short = Watch((QUIET,), wall_us=10_000.0, pressed_us=0.0, worked_us=9_000.0).disturbance
+    assert (short.pressure_share, short.worked_share) == (None, 0.9)
+    assert Watch((QUIET,), pressed_us=0.0, worked_us=0.0).disturbance == untold  # of an old journal
+
+
 def test_where_nobody_tells_every_repeat_counts_and_no_disturbance_is_known():
     assert Watch().disturbance is None
     assert doubt(None) == ()

@@ -40,7 +40,7 @@ MEASURED = {
     "compute_dtype": "float32",
     "doubt": "",
     "family": ["Add", "AddAiCore"],
-    "watch": [[[4, 900.0, 0.0], [6, 9000.0, 4000.5]], 10000.0, 7],
+    "watch": [[[4, 900.0, 0.0], [6, 9000.0, 4000.5]], 10000.0, 7, 9910.5, None, 8000.5],
 }
 HOT = Condition(clock_mhz=2500.0, temperature_c=91.5, held=(Held.THERMAL, Held.OTHER), others=1)
 START = {"pid": 123, "started": 456}
@@ -79,7 +79,8 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     (reading,) = journal.readings
     assert reading.condition == HOT
     assert reading.at_s <= case.launching_s <= case.looking_s
-    assert case.watch == Watch((Lap(4, 900.0, 0.0), Lap(6, 9000.0, 4000.5)), 10000.0, 7)
+    laps = (Lap(4, 900.0, 0.0), Lap(6, 9000.0, 4000.5))
+    assert case.watch == Watch(laps, 10000.0, 7, 9910.5, None, 8000.5)
     assert (case.began_time, case.ended_time) == ("t0", "t1")
     assert journal.cases[1].reason == "it raised"
     assert journal.recorded == {0}

@@ -49,6 +49,12 @@ class Machine:
     def switches(self):
         return self.launches
 
+    def pressed_us(self):
+        return 2 * self._waited_us  # while one of two threads waits
+
+    def worked_us(self):
+        return self.now_s * 1e6 - self._waited_us
+
 
 def in_stretches(on_s):
     return lambda at_s: at_s % (2 * on_s) < on_s
@@ -71,6 +77,18 @@ def test_a_case_goes_on_until_a_few_repeats_were_undisturbed():
     repeats = Repeater(machine).repeat(machine.launch, CAST_S, MEASURE)
     assert repeats.count > 30 and machine.now_s < 0.31
     assert 3 <= repeats.watch.clean < 30
+
+
+def test_what_the_machine_and_the_process_counted_is_told_of_the_time_of_all_repeats():
+    """Every launch waits half of what it lasts too long, while a warm-up before did not."""
+    machine = Machine(held=lambda at_s: at_s > 1.5 * CAST_S)
+    machine.launch(2)
+    repeater = Repeater(machine, clock=lambda: machine.now_s)
+    watch = repeater.repeat(machine.launch, QUANTUM_S, MEASURE).watch
+    waited = 1 - CAST_S / QUANTUM_S
+    assert watch.wall_us == pytest.approx(sum(lap.wall_us for lap in watch.laps), abs=1)
+    assert watch.pressed_us == pytest.approx(waited * watch.wall_us, abs=1)
+    assert watch.worked_us == pytest.approx((1 - waited / 2) * watch.wall_us, abs=1)
 
 
 def test_a_fixed_number_of_repeats_is_kept_to():
