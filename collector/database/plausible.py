@@ -1,9 +1,11 @@
-"""The floor and the limit of each case, held against what a part says was measured.
+"""The floor and the limit of each case, and the work of its cores, held against what a part says
+was measured.
 
 A worker has asked already. A merge asks again, since a part may come from anywhere; the answer
-follows from the plan, the case and the number alone, so that every merge gives the same.
+follows from the plan, the case and the measurement alone, so that every merge gives the same.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,8 +18,11 @@ from collector.measurement import Outcome
 from collector.ops.floor import LEAST_US, floor_us
 from collector.ops.together import Floats, Whole
 from collector.plan import Plan
-from collector.quality.gates import implausible
+from collector.quality.gates import CORE_TIMES, implausible, most_worked_us, outworked
 from collector.record import CaseRecord
+
+_OF_COUNTERS = ("n_observed", "n_accepted", "counters")
+_CORE_TIME = {name: rf'\["{re.escape(name)}",(?P<us>[-+.0-9eE]+)\]' for name in CORE_TIMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +57,42 @@ def with_implausible(
         return table
     known = {record.case_id: record for record in records}
     outcomes, reasons = table["outcome"].to_pylist(), table["reason"].to_pylist()
-    for at in doubtful.tolist():
+    worked = _worked_us(table.take(pa.array(doubtful)))
+    for place, at in enumerate(doubtful.tolist()):
         record = known.get(table["case"][at].as_py())
         least_us = LEAST_US if record is None else floor_us(record.case, plan.stack)
         mean_us = float(table["mean_us"][at].as_py())
-        if reason := implausible(mean_us, floor_us=least_us, limit_us=limit_us):
+        own = {name: float(worked_us[place]) for name, worked_us in worked.items()}
+        reason = implausible(mean_us, floor_us=least_us, limit_us=limit_us)
+        if reason := reason or outworked(mean_us, own):
             outcomes[at], reasons[at] = Outcome.IMPLAUSIBLE.value, reason
     return _with_column(_with_column(table, "outcome", outcomes), "reason", reasons)
 
 
 def _doubtful(table: pa.Table, most: MostFloors, limit_us: float) -> Whole:
-    """The places of the good ones that may be below their floor, or are above the limit."""
+    """The places of the good ones that may be below their floor, are above the limit, or took less
+    time than their cores worked."""
     is_told = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
     told = np.flatnonzero(is_told.to_numpy())
-    rows = table.select(["case", "mean_us"]).take(pa.array(told))
+    rows = table.select(["case", "mean_us", *_OF_COUNTERS]).take(pa.array(told))
     mean_us = rows["mean_us"].cast(pa.float64()).to_numpy()
-    is_between = (most.of(rows["case"]) <= mean_us) & (mean_us <= limit_us)
-    return np.asarray(told[~is_between], np.int64)
+    is_well = (most.of(rows["case"]) <= mean_us) & (mean_us <= limit_us)
+    for worked_us in _worked_us(rows).values():
+        is_well &= worked_us <= most_worked_us(mean_us)
+    return np.asarray(told[~is_well], np.int64)
+
+
+def _worked_us(rows: pa.Table) -> dict[str, Floats]:
+    """How long the cores of each worked, by the names of the counters; nothing where they do not
+    say. Counters are also of a repeat that the outlier rule leaves out of the mean: where there is
+    one they are not held against it."""
+    is_of_mean = pc.equal(rows["n_observed"], rows["n_accepted"])
+    told = {}
+    for name, pattern in _CORE_TIME.items():
+        found = pc.struct_field(pc.extract_regex(rows["counters"], pattern), "us")
+        worked_us = pc.if_else(is_of_mean, found, None).cast(pa.float64())
+        told[name] = pc.fill_null(worked_us, 0.0).to_numpy()
+    return told
 
 
 def _with_column(table: pa.Table, name: str, texts: list[str]) -> pa.Table:

@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping
 from math import isfinite
+from typing import TypeVar
 
 from collector.measurement import Timing
+from collector.quality.curve import Floats
 
 SPREAD_LIMIT = 0.10
 FEW_REPEATS = 3
 # How long a launch's cores worked, on average, by their own clocks. Over 2,700 launches of four
 # published profiles that is at most 1.009 of its duration; clocks are not always the nominal ones.
-_CORE_TIMES = ("aicore_time(us)", "aiv_time(us)")
+CORE_TIMES = ("aicore_time(us)", "aiv_time(us)")
 _CORE_SHARE, _CORE_SLACK_US = 1.25, 1.0
+
+Time = TypeVar("Time", float, Floats)
 
 
 def no_duration(duration_us: float, limit_us: float) -> str:
@@ -32,12 +36,17 @@ def implausible(mean_us: float, *, floor_us: float, limit_us: float, floor_by: s
     return no_duration(mean_us, limit_us)
 
 
+def most_worked_us(duration_us: Time) -> Time:
+    """How long each core may have worked in launches that took so long."""
+    return _CORE_SHARE * duration_us + _CORE_SLACK_US
+
+
 def outworked(duration_us: float, counters: Mapping[str, float]) -> str:
     """Why a launch was not over so soon: its cores worked longer than it is said to have taken, so
     that one of both is another launch's, or in another unit. Empty where nothing says so."""
-    for name in _CORE_TIMES:
+    for name in CORE_TIMES:
         worked_us = counters.get(name, 0.0)
-        if worked_us > _CORE_SHARE * duration_us + _CORE_SLACK_US:
+        if worked_us > most_worked_us(duration_us):
             return f"{duration_us:.6g} us is less than its cores worked: {name} is {worked_us:.6g}"
     return ""
 

@@ -75,6 +75,8 @@ class Tried:
     assumes: str = ""
     canaries: tuple[CanaryReading, ...] = ()
     profiler_floor_us: float = 0.0
+    n_observed: int = 0
+    n_accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,8 @@ def measurement_of(
         ),
         timing=None if mean_us is None else Timing(*[mean_us] * 7, 0.01),
         cache=tried.cache or made.cache,
+        n_observed=tried.n_observed,
+        n_accepted=tried.n_accepted,
         counters=tried.counters,
         disturbance=tried.disturbance,
         canaries=tried.canaries,

@@ -17,6 +17,7 @@ from collector.database.snapshot import load_state
 from collector.database.view import render
 from collector.errors import BadInput
 from collector.measurement import Outcome
+from collector.quality.gate_names import gate_of
 from collector.record import as_ran
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -67,6 +68,28 @@ def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us
     assert "4096,4096" in shown and str(mean_us) not in shown
 
 
+@pytest.mark.parametrize("name", ["aicore_time(us)", "aiv_time(us)"])
+@pytest.mark.parametrize(
+    ("worked_us", "accepted", "outcome"),
+    [
+        (1_126.0, 30, Outcome.OK),  # 1.25 times as long, and a microsecond, may be another clock
+        (1_126.5, 30, Outcome.IMPLAUSIBLE),
+        (9e5, 30, Outcome.IMPLAUSIBLE),  # ms for us, where the floor sees nothing
+        (9e5, 29, Outcome.OK),  # the thirtieth may have worked so long, and is not in the mean
+    ],
+)
+def test_cores_that_worked_longer_than_the_launches_took(name, worked_us, accepted, outcome):
+    counters = (("aiv_vec_ratio", 0.5), (name, worked_us))
+    tried = Tried(900.0, counters=counters, n_observed=30, n_accepted=accepted)
+    device = replace(STACK, device="ATLAS_800_A3_752T_128G_DIE")
+    state = publish(MemoryStore(), replace(plan_of(tried), stack=device))
+    row = next(r for r in state.measurements.to_pylist() if r["case"] == PRODUCT.case_id)
+    assert row["outcome"] == outcome
+    wanted = f"900 us is less than its cores worked: {name} is {worked_us:.6g}"
+    assert row["reason"] == (wanted if outcome is Outcome.IMPLAUSIBLE else "")
+    assert gate_of(Outcome(row["outcome"]), row["reason"]) in ("", "cores at work")
+
+
 def test_it_displaces_nothing_good_whatever_its_rank():
     good, bad = plan_of(Tried(9e5)), plan_of(Tried(0.001), number=2)
     orders = []
@@ -114,6 +137,10 @@ def test_what_a_floor_is_at_most_changes_no_verdict(means):
         "case": [records[at % 2].case_id if at % 3 else "unknown" for at in range(len(means))],
         "mean_us": means,
         "outcome": ["ok"] * len(means),
+        "n_observed": ["30"] * len(means),
+        "n_accepted": ["30"] * len(means),
+        "counters": ["", '[["aiv_time(us)",1e4],["x",2.0]]'] * (len(means) // 2)
+        + [""] * (len(means) % 2),
         "reason": [""] * len(means),
     }
     table = pa.table({name: pa.array(texts, pa.large_string()) for name, texts in columns.items()})
