@@ -69,15 +69,20 @@ def concurrency_complaint(site: Site) -> str:
     )
 
 
+def resource_complaint(site: Site) -> str:
+    """Why that is no name of a whole device; empty where it is."""
+    if site.backend == "npu" and not site.resource:
+        return "an NPU site names its resource, as huawei.com/Ascend910"
+    if re.search(r"Ascend\d+\w*-\d+c", site.resource):
+        return f"{site.resource} is a slice of a device: its numbers would not be the device's"
+    return ""
+
+
 def shape_complaint(site: Site) -> str:
     """Why this cluster's scheduler or device plugin would refuse the worker's shape, or measure
     something else by it; empty where neither is so. The rules are those of MindCluster's Volcano
     plugin and device plugin and of HAMi's (2026-08): one PodGroup holds all pods of a batch Job, so
     that a wave always counts as several tasks."""
-    if site.backend == "npu" and not site.resource:
-        return "an NPU site names its resource, as huawei.com/Ascend910"
-    if re.search(r"Ascend\d+\w*-\d+c", site.resource):
-        return f"{site.resource} is a slice of a device: its numbers would not be the device's"
     if site.shape == "pair" and site.devices_per_node % 2:
         return f"pairs of devices are wanted, and a node has {site.devices_per_node}"
     if site.backend != "npu":

@@ -14,6 +14,7 @@ from jobs.objects.quantities import quantity
 from jobs.objects.site import (
     Site,
     concurrency_complaint,
+    resource_complaint,
     shape_complaint,
     super_pod_complaint,
 )
@@ -123,8 +124,9 @@ def site_from_text(
         )
     if site.super_pod_label and (complaint := super_pod_complaint(site)):
         raise found["super_pod_label"].refusal(complaint)
-    complaint = shape_complaint(site)
-    if complaint:
+    if complaint := resource_complaint(site):
+        raise found["resource" if "resource" in found else "backend"].refusal(complaint)
+    if complaint := shape_complaint(site):
         raise found["shape"].refusal(complaint)
     if "measure_concurrency" in found and (complaint := concurrency_complaint(site)):
         raise found["measure_concurrency"].refusal(complaint)

@@ -119,8 +119,17 @@ def test_a_processor_under_volcano_is_told_nothing():
 def test_a_slice_of_a_device_is_refused():
     text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
     sliced = text.replace("huawei.com/Ascend910", "huawei.com/Ascend910-12c.3cpu.32g")
-    with pytest.raises(BadInput, match="slice of a device"):
+    with pytest.raises(BadInput, match="mine.yaml:3: resource: .*slice of a device"):
         site_from_text(sliced, path="mine.yaml")
+
+
+def test_npus_without_a_name_are_refused_where_they_are_wanted():
+    with pytest.raises(BadInput, match="mine.yaml:2: backend: .*names its resource"):
+        site_from_text(
+            A3.format(shape="node", kind="x", scheduler="default"),
+            path="mine.yaml",
+            changes={"resource": ""},
+        )
 
 
 def test_labels_and_tolerations_are_the_sites_own():
