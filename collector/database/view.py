@@ -39,8 +39,9 @@ from collector.row import LATER_COLUMNS, floor_of
 from collector.vocabulary import BASE_CELLS
 
 # To be raised by one in every change by which any state shows other bytes, other files or another
-# content hash than before: columns, spelling, order, layout, which measurement shows, the model of
-# variance and its data. Versions of another edition stay as they are; nobody renders them again.
+# content hash than before: columns, spelling, order, layout, which measurement shows or is held
+# back, the model of variance and its data. Versions of another edition stay as they are; nobody
+# renders them again.
 EDITION = 15
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")

@@ -16,6 +16,7 @@ _REFUSALS = (
     ("host time:", "host time"),
     ("canary band:", "canary band"),
 )
+# One gate an outcome: a second one whose numbers are `gated` is told by its words, as above.
 _OUTCOMES = {
     Outcome.GATED: "outputs",
     Outcome.SUBSTITUTED: "identity",
