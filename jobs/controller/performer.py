@@ -1,6 +1,7 @@
 """Doing what was decided. Each act may be done again, by anyone, without harm."""
 
 import logging
+from typing import assert_never
 
 from collector import keys, surroundings
 from collector.counting import counted
@@ -104,6 +105,8 @@ class Performer:
                 self._memory.asks_again = True
             case Finish(partial):
                 self._finish(partial=partial)
+            case _:
+                assert_never(action)
 
     def _finish(self, *, partial: bool) -> None:
         """Written down for whoever waits. What is merged in part goes on when somebody acts, so
