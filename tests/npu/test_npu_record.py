@@ -38,6 +38,15 @@ def test_a_call_of_another_name_is_told_with_what_to_put_where(recorded, capsys)
     assert "python -m tests.npu.record Neg" in line
 
 
+def test_a_kernel_without_rows_is_named_and_is_no_success(recorded, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(record, "replay", lambda fake, wanted: {})
+    assert record.main(["NoSuchKernel"]) == 1
+    said = capsys.readouterr()
+    assert "tests/fixtures/ops/NoSuchKernel.csv" in said.err
+    assert said.out.startswith("0 kernels recorded")
+    assert not list(tmp_path.iterdir())
+
+
 def test_where_nothing_can_be_recorded_the_reason_is_a_line(recorded, monkeypatch, capsys):
     def build():
         raise NoFakeCann("arm64: arguments are recorded on x86-64 only")
