@@ -56,7 +56,7 @@ SEEN = (
 )
 READ = (
     *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
-    *("aclnnInplaceMaskedFillScalar", "aclnnMul", "aclnnRemainderTensorTensor"),
+    *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMul", "aclnnRemainderTensorTensor"),
     *("aclnnRepeatInterleave", "aclnnRepeatInterleaveWithDim", "aclnnSWhere", "aclnnSilu"),
     *("aclnnSiluBackward", "aclnnSoftmaxBackward", "aclnnSort", "aclnnSub"),
 )
@@ -102,6 +102,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnLeTensor": "LessEqual",
     "aclnnLinalgVectorNorm": "LpNormV2",
     "aclnnLog": "Log",
+    "aclnnLog1p": "Log1p",
     "aclnnLogSoftmax": "LogSoftmaxV2",
     "aclnnLogSoftmaxBackward": "LogSoftmaxGrad",
     "aclnnLogicalAnd": "LogicalAnd",

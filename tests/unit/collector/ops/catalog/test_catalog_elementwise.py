@@ -60,6 +60,7 @@ def test_comparisons(torch, case_of, build, launch, kernel, function):
         ("Neg", lambda x: -x),
         ("Exp", math.exp),
         ("Log", math.log),
+        ("Log1p", math.log1p),
         ("Sqrt", math.sqrt),
         ("Rsqrt", lambda x: x**-0.5),
         ("Reciprocal", lambda x: 1 / x),
