@@ -7,6 +7,7 @@ the other. By the answers nobody can tell which was done.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from collector.ops.together import (
     asked_alone,
     asked_together,
     lengths_of,
+    without_lengths,
 )
 from collector.stack import Stack
 from collector.vocabulary import BASE_CELLS, INPUT_SHAPES, OUTPUT_SHAPES
@@ -65,8 +67,38 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     """The work of the cases of these records: none where nobody declared it. Of what a declaration
     refuses it is not known; that is asked, which takes longer, where it `is_checked`, and without
     it any work may be told of such a case."""
-    cases = cases.select(_CELLS)  # a table copies all that it is taken from
     found = np.full((cases.num_rows, 3), np.nan)
+    forms, alone = _read(cases)
+    for places, form in forms:
+        found[places, :2] = asked_together(_ask(form.first, is_checked), *form)
+        found[places, 2] = flops_per_s(form.first, stack)
+    for place, case in alone:
+        told = asked_alone(_ask(case, is_checked), case)
+        found[place] = (*told, flops_per_s(case, stack))
+    return Work(*found.T)
+
+
+def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
+    """The places, in their order, of the cases of these records that are the same but for their
+    lengths, and the lengths of each."""
+    found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
+    forms, alone = _read(cases)
+    for places, form in forms:
+        found[without_lengths(form.first)].append((places, form.lengths))
+    for place, case in alone:
+        lengths = np.array([lengths_of(case)], np.int64)
+        found[without_lengths(case)].append((np.array([place]), lengths))
+    for parts in found.values():
+        places, lengths = (np.concatenate(told) for told in zip(*parts, strict=True))
+        order = np.argsort(places)
+        yield places[order], lengths[order]
+
+
+def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[int, Case]]]:
+    """The places of the cases that are read together, with their form, and all others that can be
+    read, each with its place."""
+    cases = cases.select(_CELLS)  # a table copies all that it is taken from
+    forms: list[tuple[Whole, _Form]] = []
     alone: list[int] = []
     # The shapes of each, one behind the other.
     ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
@@ -76,13 +108,9 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
         if form is None:
             alone += places.tolist()
         else:
-            found[places, :2] = asked_together(_ask(form.first, is_checked), *form)
-            found[places, 2] = flops_per_s(form.first, stack)
-    for place, case in zip(alone, _cases(cases.take(pa.array(alone, pa.int64()))), strict=True):
-        if case is not None:
-            told = asked_alone(_ask(case, is_checked), case)
-            found[place] = (*told, flops_per_s(case, stack))
-    return Work(*found.T)
+            forms.append((places, form))
+    read = zip(alone, cases_of(cases.take(pa.array(alone, pa.int64()))), strict=True)
+    return forms, ((place, case) for place, case in read if case is not None)
 
 
 def _ask(case: Case, is_checked: bool) -> Ask:
@@ -137,7 +165,7 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | No
     marked = _marked(own[:1])[0].as_py()
     if _MARK not in marked or not _FORM.fullmatch(marked):
         return None
-    first = next(_cases(cases.take(pa.array(places[:1]))))
+    first = next(cases_of(cases.take(pa.array(places[:1]))))
     numbers = np.fromstring(bytes(text_bytes(own)).translate(_BLANKS), np.int64, sep=" ")
     lengths = numbers.reshape(len(places), -1)
     # Read by themselves they would be the same: as many, in the same order, and not too many.
@@ -156,9 +184,10 @@ def _are_shapes(form: Case, lengths: Whole) -> bool:
     return True
 
 
-def _cases(rows: pa.Table) -> Iterator[Case | None]:
+def cases_of(rows: pa.Table) -> Iterator[Case | None]:
     """The case of each row; None where it is none."""
-    for kernel, extra, *cells in zip(*(rows[name].to_pylist() for name in _CELLS), strict=True):
+    columns = (rows[name].to_pylist() for name in _CELLS)
+    for kernel, extra, *cells in zip(*columns, strict=True):
         more = json.loads(extra) if extra else {}
         try:
             yield case_from_cells(kernel, {**more, **dict(zip(BASE_CELLS, cells, strict=True))})

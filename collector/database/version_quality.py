@@ -8,7 +8,9 @@ from math import expm1
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from collector.database.envelope import envelope_of
 from collector.database.intervals import (
     VersionEvidence,
     VersionIntervals,
@@ -20,7 +22,7 @@ from collector.database.query import best_rows
 from collector.database.state import State
 from collector.measurement import Outcome
 from collector.quality.canary_history import DeviceFactor, device_factors
-from collector.quality.gate_names import doubt_of, gate_of
+from collector.quality.gate_names import ENVELOPE, doubt_of, gate_of
 from collector.quality.repeatability import Apart, Reliability, apart, reliability
 from collector.row import list_of
 
@@ -56,9 +58,11 @@ class VersionQuality:
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
     """What is shown of a version directory: of each case the measurement that counts, with a column
-    `good`, and the intervals of the good ones."""
+    `good`, and the intervals of the good ones. `cases` are its records, sorted by id."""
 
     path: str
+    device: str
+    cases: pa.Table
     best: pa.Table
     intervals: VersionIntervals
     told: VersionEvidence
@@ -87,7 +91,9 @@ def _shown(state: State, path: str, told: VersionEvidence, cache: str | None) ->
     intervals = version_intervals(told)
     doubts, faults = intervals.doubts, intervals.faults
     best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
-    return ShownVersion(path, best, intervals, told)
+    cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
+    device = state.versions[path].shown_stack.device
+    return ShownVersion(path, device, cases, best, intervals, told)
 
 
 def quality_of(version: ShownVersion) -> VersionQuality:
@@ -98,11 +104,7 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs, blind = told.evidence.pairs, blind_pairs(told)
-    warned = [
-        {doubt_of(warning) for warning in list_of("warnings", warnings)}
-        for measurement, warnings in zip(*_texts(good, "measurement", "warnings"), strict=True)
-        if measurement in intervals.of
-    ]
+    warned = _warned(version, good)
     return VersionQuality(
         version_path=version.path,
         durations=len(shown),
@@ -120,6 +122,22 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         canaries=tuple(device_factors(told.canaries, told.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
     )
+
+
+def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
+    """The gates that warn of each duration: by its certificate, and by what else is shown."""
+    names = ("case", "measurement", "mean_us", "warnings")
+    rows = [
+        row for row in zip(*_texts(good, *names), strict=True) if row[1] in version.intervals.of
+    ]
+    shown_us = {case: version.mean_us(name, own_us) for case, name, own_us, _ in rows}
+    found = envelope_of(version.cases, shown_us, version.device).above
+    above = {one.case.case_id for one in found}
+    return [
+        {doubt_of(warning) for warning in list_of("warnings", warnings)}
+        | ({ENVELOPE} if case in above else set())
+        for case, _, _, warnings in rows
+    ]
 
 
 def _texts(rows: pa.Table, *names: str) -> list[list[str]]:

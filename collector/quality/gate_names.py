@@ -33,6 +33,7 @@ _WARNINGS = (
     ("trend:", "trend"),
 )
 OTHER = "other"
+ENVELOPE = "envelope"  # no certificate has it: it is asked of all that shows
 
 
 def gate_of(outcome: Outcome, reason: str) -> str:

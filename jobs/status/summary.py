@@ -1,13 +1,14 @@
 """What a run ends by saying: where the database is, what it covers, and what failed and why."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import fsum
 
 from collector.case import normal_kernel_type
 from collector.database.committed import read_commit
+from collector.database.envelope import Envelope, envelope_of
 from collector.database.state import State
 from collector.database.version_quality import (
     ShownVersion,
@@ -25,7 +26,6 @@ from collector.row import disturbance_of
 from collector.store.base import AT_ONCE, Store
 from collector.surroundings import side_by_side
 from jobs.planning.weight import Weight, weigh
-from jobs.status.envelope import Envelope, above_envelope
 
 _INTERVAL = ("mean_us", "ci_low_us", "ci_high_us")
 NOBODY = "missing"  # the outcome of a case that was never tried
@@ -116,9 +116,7 @@ def summarise(
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
-        envelope=above_envelope(
-            ((found[case][0], answers[case].mean_us) for case in sorted(good)), plan.stack.device
-        ),
+        envelope=_envelope(shown, {case: answers[case].mean_us for case in good}),
         quality=quality_of(shown) if shown else None,
     )
 
@@ -129,6 +127,10 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
     return reduce(
         Usage.plus, side_by_side(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
     )
+
+
+def _envelope(shown: ShownVersion | None, mean_us: Mapping[str, float]) -> Envelope:
+    return envelope_of(shown.cases, mean_us, shown.device) if shown else Envelope()
 
 
 def _busy(disturbances: Sequence[Disturbance]) -> float:
