@@ -22,7 +22,7 @@ from collector.store.single_writer import SingleWriterStore
 from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
 from tests.servers.versitygw import free_port
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 CALLS = {
     "get": lambda store: store.get("k"),

@@ -18,6 +18,8 @@ from collector.singlehost.parse import parse_profile
 from collector.singlehost.tree_source import read_tree
 from tests.fixtures.op_rows import rows_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 RELEASE = "vllm-ascend-0.18"
 

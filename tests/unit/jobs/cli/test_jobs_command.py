@@ -18,6 +18,8 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 HEAVY = ("torch", "kubernetes", "boto3", "pandas", "scipy", "pyarrow", "plotly")
 

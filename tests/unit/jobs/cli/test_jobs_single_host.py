@@ -13,6 +13,8 @@ from collector.database.tree import read_kernel_file
 from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, write_profile
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 AVERAGE = "Average Duration(us)"
 ADD = '"8,8;8,8"'

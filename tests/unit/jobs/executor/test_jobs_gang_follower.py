@@ -17,6 +17,8 @@ from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import LocalRunFailed
 from jobs.objects.waves import Wave
 
+pytestmark = pytest.mark.slow
+
 WAVE = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
 
 

@@ -42,6 +42,8 @@ from tests.unit.collector.database.campaign_maker import (
 )
 from tests.unit.jobs.fake_cluster import FakeCluster
 
+pytestmark = pytest.mark.slow
+
 ROOT = "s3://dull/x"
 MAP = config_map_name("small")
 TEXT = (
