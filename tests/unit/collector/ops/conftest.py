@@ -61,7 +61,8 @@ def is_named(tensor, slot, dtype):
         return True
     lying = logical_shape(slot)
     of_channels = lying[1:2] if slot.format == "NC1HWC0" and lying[::2] == (1, 1) else lying
-    shapes = (slot.shape or (), lying, of_channels)
+    scalar = () if slot.shape == (1,) else lying  # which rows write as one element, too
+    shapes = (slot.shape or (), lying, of_channels, scalar)
     return tensor.dtype == dtype and (slot.format == "FRACTAL_Z" or tuple(tensor.shape) in shapes)
 
 
