@@ -71,10 +71,8 @@ class Pairs:
 
     @property
     def meetings(self) -> Whole:
-        """The number of the two sessions of each pair."""
-        most = int(self.sessions.max(initial=0)) + 1
-        met = self.sessions[:, 0] * most + self.sessions[:, 1]
-        return np.asarray(np.unique(met, return_inverse=True)[1], np.int64)
+        """The number of the two sessions of each pair; worked out at each call."""
+        return np.asarray(np.unique(_met(self.sessions), return_inverse=True)[1], np.int64)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
         return Pairs(
@@ -135,7 +133,7 @@ def contrasts(met: Whole) -> int:
     meets somebody new tells one."""
     parents = dict[int, int]()
     told = 0
-    for pair in np.unique(met, axis=0).tolist():
+    for pair in met[np.unique(_met(met), return_index=True)[1]].tolist():
         first, second = (_root(parents, one) for one in pair)
         if first != second:
             parents[first] = second
@@ -143,9 +141,16 @@ def contrasts(met: Whole) -> int:
     return told
 
 
+def _met(pairs: Whole) -> Whole:
+    """A number for each two of (N, 2): the same for the same two."""
+    numbers: Whole = pairs[:, 0] * (int(pairs.max(initial=0)) + 1) + pairs[:, 1]
+    return numbers
+
+
 def _root(parents: dict[int, int], one: int) -> int:
-    while one in parents:
-        one = parents[one]
+    while (above := parents.get(one)) is not None:
+        parents[one] = parents.get(above, above)  # half the way for whoever asks next
+        one = above
     return one
 
 

@@ -223,9 +223,10 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     deviations = pairs.difference / scale
     typical = float(np.median(np.abs(deviations))) * MAD_TO_SIGMA or 1.0
     clipped = np.clip(deviations / typical, -_CLIP, _CLIP)
-    count = np.bincount(pairs.meetings)
-    total = np.bincount(pairs.meetings, clipped)
-    squares = np.bincount(pairs.meetings, clipped**2)
+    meetings = pairs.meetings
+    count = np.bincount(meetings)
+    total = np.bincount(meetings, clipped)
+    squares = np.bincount(meetings, clipped**2)
     several = count > 1
     if not several.any():
         return _SHARED
