@@ -24,7 +24,7 @@ class Surface:
     points: Points
 
 
-def alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, str], ...]]:
+def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, str], ...]]:
     """What cases share that differ in their sizes alone."""
     inputs, outputs = (
         tuple((slot.dtype, slot.format, len(slot.shape or ())) for slot in slots or ())
@@ -33,7 +33,7 @@ def alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, st
     return case.kernel_type, inputs, outputs, case.op_state, case.attributes
 
 
-def sizes(case: Case) -> list[int]:
+def _sizes(case: Case) -> list[int]:
     """All lengths of a case's tensors, those of its outputs first."""
     slots = (*(case.outputs or ()), *(case.inputs or ()))
     return [size for slot in slots for size in slot.shape or ()]
@@ -47,7 +47,7 @@ def find_surfaces(
     groups: dict[Hashable, list[tuple[str, Case]]] = defaultdict(list)
     for case_id, case in cases:
         if case.inputs is not None and not is_of_gangs(case):
-            groups[alike(case)].append((case_id, case))
+            groups[_alike(case)].append((case_id, case))
     large = (sorted(group) for group in groups.values() if len(group) >= least)
     found = (_surface(group, find, backend) for group in large)
     return [surface for surface in found if len(surface.case_ids) >= least]
@@ -57,7 +57,7 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
     ids, lengths, work = [], [], []
     for case_id, case in group:
         told = _work(case, find, backend)
-        of_case = sizes(case)
+        of_case = _sizes(case)
         if told is not None and min(of_case, default=0) > 0:
             ids.append(case_id)
             lengths.append(of_case)
