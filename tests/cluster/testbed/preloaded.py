@@ -60,14 +60,15 @@ def give(cache: Path, node: Path) -> None:
     if (node / _ROOT).exists() or not _home(cache).is_dir():
         return
     with _lock(cache, fcntl.LOCK_SH):
-        for root in roots(cache):
-            if root.stat().st_dev == node.stat().st_dev:
-                _link(root.parents[1], node)
+        for filled in fillings(cache):
+            if filled.stat().st_dev == node.stat().st_dev:
+                _link(filled, node)
 
 
-def roots(cache: Path) -> list[Path]:
-    """What runtimes of nodes are filled from: not what a `fill` that was killed has left."""
-    return [home / _ROOT for home in _home(cache).iterdir() if (home / _MARKERS).is_dir()]
+def fillings(cache: Path) -> list[Path]:
+    """What nodes are filled from, each as the folder of a node: not what a `fill` that was killed
+    has left."""
+    return [home for home in _home(cache).iterdir() if (home / _MARKERS).is_dir()]
 
 
 def _import(folder: Path, archives: Sequence[Path]) -> None:
