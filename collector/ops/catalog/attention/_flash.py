@@ -7,8 +7,8 @@ from typing import Any
 
 from collector.case import Case, Slot
 from collector.ops.catalog.attention import _fused_replay as fused
-from collector.ops.catalog.attention._fused import FusedCall, Rule
-from collector.ops.catalog.attention._fused_reading import TABLE, columns, read_call
+from collector.ops.catalog.attention._fused import TABLE, FusedCall, Rule
+from collector.ops.catalog.attention._fused_reading import columns, read_call
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
 from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker

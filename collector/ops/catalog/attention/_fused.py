@@ -13,6 +13,10 @@ from collector.ops.slots import Shape
 EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL = 0, 1, 3
 LATENT = 512
 
+# Slots of a row.
+QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
+TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
+
 
 class Rule(StrEnum):
     """What a row must keep, in the order in which a reading finds out."""

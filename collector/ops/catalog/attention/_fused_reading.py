@@ -7,11 +7,23 @@ the first layout that fits; queries and unpaged keys in equal parts; and of a pa
 a request, or as many keys as queries where those are more.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 
 from collector.case import Case
-from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall, Rule
+from collector.ops.catalog.attention._fused import (
+    KEY,
+    KEY_LENGTHS,
+    KEY_ROPE,
+    MASK,
+    QUERY,
+    QUERY_LENGTHS,
+    QUERY_ROPE,
+    TABLE,
+    VALUE,
+    FusedCall,
+    Rule,
+)
+from collector.ops.catalog.attention._fused_lengths import passes_lengths, with_lengths
 from collector.ops.catalog.attention._fused_masks import sparse_modes
 from collector.ops.catalog.attention._layouts import (
     LAYOUTS,
@@ -24,21 +36,14 @@ from collector.ops.catalog.attention._layouts import (
 from collector.ops.catalog.attention._lengths import (
     NoNumber,
     Pages,
-    each,
     named,
     number,
-    numbers,
-    paged_keys,
 )
 from collector.ops.catalog.attention._pages import by_token
 from collector.ops.catalog.attention._rules import Misfit
 from collector.ops.catalog.attention._sizes import named_output
-from collector.ops.parts.shares import even
 from collector.ops.slots import Shape, agrees, given, input_shape
 from collector.vocabulary import RUNTIME_PREFIX
-
-QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
-TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
 
 
 @lru_cache(maxsize=256)
@@ -114,15 +119,17 @@ class _Reading:
             rope_size=self._rope_size(heads, kv_heads, pages),
             queries=(),
             keys=(),
-            sends_queries=self._names(QUERY_LENGTHS, "actual_seq_lengths_values", query),
-            sends_keys=self._names(KEY_LENGTHS, "actual_seq_lengths_kv_values", query)
+            sends_queries=passes_lengths(
+                self.case, QUERY_LENGTHS, "actual_seq_lengths_values", query
+            ),
+            sends_keys=passes_lengths(self.case, KEY_LENGTHS, "actual_seq_lengths_kv_values", query)
             or pages is not None,
             sparse_mode=self._sparse_mode(query, keys, pages),
             has_mask=given(self.case, MASK) is not None,
             pages=pages,
             wants_lse=named_output(self.case, 1) is not None,
         )
-        call = self._with_lengths(call, query, keys)
+        call = with_lengths(self.case, call, query, keys)
         self._check_output(call, query)
         return call
 
@@ -209,71 +216,6 @@ class _Reading:
         if not modes:
             raise Misfit(Rule.MASK)
         return modes[0]
-
-    def _names(self, slot: int, column: str, query: dict[str, int]) -> bool:
-        """Whether lengths are passed: TND wants them, else a slot or a column tells."""
-        return (
-            "T" in query or given(self.case, slot) is not None or bool(numbers(self.case, column))
-        )
-
-    def _with_lengths(
-        self, call: FusedCall, query: dict[str, int], keys: dict[str, int]
-    ) -> FusedCall:
-        queries = self._queries(query)
-        held, pages = self._keys(call, queries, query, keys)
-        counts = {
-            QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries),
-            KEY_LENGTHS: (Rule.KEY_LENGTHS, held),
-        }
-        for slot, (rule, lengths) in counts.items():
-            if given(self.case, slot) and input_shape(self.case, slot) != (len(lengths),):
-                raise Misfit(rule)
-        if pages and not (pages.fit and pages.hold(held)):
-            raise Misfit(Rule.PAGES)
-        if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
-            raise Misfit(Rule.CAUSAL)
-        return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
-
-    def _queries(self, query: dict[str, int]) -> Shape:
-        told = numbers(self.case, "actual_seq_lengths_values")
-        if "T" in query:
-            batch = len(told) if told else self._batch_of_slots()
-            lengths = each(told) if told else even(query["T"], batch) if batch else ()
-            fits = sum(lengths) == query["T"]
-        else:
-            lengths = told or (query["S"],) * query["B"]
-            fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
-        table = input_shape(self.case, TABLE)
-        if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
-            raise Misfit(Rule.QUERY_LENGTHS)
-        return lengths
-
-    def _batch_of_slots(self) -> int:
-        """How many requests the slots of lengths and the block table are for."""
-        for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
-            if given(self.case, slot) and input_shape(self.case, slot):
-                return input_shape(self.case, slot)[0]
-        return 0
-
-    def _keys(
-        self, call: FusedCall, queries: Shape, query: dict[str, int], keys: dict[str, int]
-    ) -> tuple[Shape, Pages | None]:
-        if call.pages:
-            unnamed = tuple(max(length, call.pages.block_size) for length in queries)
-            held, valid = paged_keys(self.case, queries, call.pages, unnamed)
-            fits, pages = True, replace(call.pages, valid=valid)
-        else:
-            told, pages = numbers(self.case, "actual_seq_lengths_kv_values"), None
-            if "T" in keys:
-                same = queries if keys["T"] == query["T"] else even(keys["T"], len(queries))
-                held = each(told) if told else same
-                fits = sum(held) == keys["T"]
-            else:
-                held = told or (keys["S"],) * keys["B"]
-                fits = max(held) <= keys["S"]
-        if not fits or len(held) != len(queries) or min(held) < 1:
-            raise Misfit(Rule.KEY_LENGTHS)
-        return held, pages
 
     def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
         sizes = {**query, "N": call.heads, "D": call.value_size}

@@ -4,17 +4,18 @@ from typing import Any
 
 from collector.case import Case
 from collector.ops.catalog.attention._blocks import attend
-from collector.ops.catalog.attention._fused import FusedCall, Rule
-from collector.ops.catalog.attention._fused_masks import hidden_of, mask_of
-from collector.ops.catalog.attention._fused_reading import (
+from collector.ops.catalog.attention._fused import (
     KEY,
     KEY_ROPE,
     MASK,
     QUERY,
     QUERY_ROPE,
     VALUE,
-    read_call,
+    FusedCall,
+    Rule,
 )
+from collector.ops.catalog.attention._fused_masks import hidden_of, mask_of
+from collector.ops.catalog.attention._fused_reading import read_call
 from collector.ops.catalog.attention._fused_rules import NUMBERS
 from collector.ops.catalog.attention._layouts import Request, letters_in, letters_out, part_of
 from collector.ops.catalog.attention._pages import held_keys, make_table

@@ -7,19 +7,21 @@ the 32 that are written there.
 from collections.abc import Callable
 
 from collector.case import Case
-from collector.ops.catalog.attention._fused import LATENT, FusedCall, Rule
-from collector.ops.catalog.attention._fused_reading import (
+from collector.ops.catalog.attention._fused import (
     KEY,
     KEY_LENGTHS,
     KEY_ROPE,
+    LATENT,
     MASK,
     QUERY,
     QUERY_LENGTHS,
     QUERY_ROPE,
     TABLE,
     VALUE,
-    read_call,
+    FusedCall,
+    Rule,
 )
+from collector.ops.catalog.attention._fused_reading import read_call
 from collector.ops.catalog.attention._layouts import letters_in
 from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.slots import given, output_slot

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from collector.ops.catalog.attention._fused import FusedCall
-from collector.ops.catalog.attention._fused_reading import TABLE, columns
+from collector.ops.catalog.attention._fused import TABLE, FusedCall
+from collector.ops.catalog.attention._fused_reading import columns
 from collector.ops.catalog.attention._fused_replay import build, flops, reference, traffic
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES
 from collector.ops.catalog.attention._kinds import by_kind, kind

@@ -3,8 +3,13 @@
 from typing import Any
 
 from collector.ops.catalog.attention._flash import flash
-from collector.ops.catalog.attention._fused import RIGHT_DOWN_CAUSAL, FusedCall
-from collector.ops.catalog.attention._fused_reading import KEY_LENGTHS, MASK, TABLE
+from collector.ops.catalog.attention._fused import (
+    KEY_LENGTHS,
+    MASK,
+    RIGHT_DOWN_CAUSAL,
+    TABLE,
+    FusedCall,
+)
 from collector.ops.catalog.attention._kinds import by_kind, kind
 
 _LAYOUTS = ("BSH", "BSND", "BNSD")
