@@ -1,8 +1,10 @@
 """What every tier of tests shares: where real profiles are, and calm settings for hypothesis."""
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,10 +55,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect with what tests import kept for good: circles are looked for in what tests make."""
     with imports.for_good():
+        _import_share(session.config)
         return (yield)
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Import, in one of several processes, its share of the files that all will collect.
+
+    A clone's first run rewrites the assertions of every file, which takes longer than the imports;
+    what one process has rewritten the others read.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    wanted = (config.invocation_params.dir / argument for argument in config.args)
+    files = sorted(file for folder in wanted for file in folder.rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # is told when the file is collected
+            name = file.relative_to(config.rootpath).with_suffix("")
+            importlib.import_module(".".join(name.parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
