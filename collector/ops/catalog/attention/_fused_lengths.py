@@ -27,7 +27,7 @@ def with_lengths(
 ) -> FusedCall:
     """The call with the lengths of its requests, and of pages which are used."""
     queries = _queries(case, query)
-    held, pages = _keys(case, call, queries, query, keys)
+    held, pages = _keys(case, call.pages, queries, query, keys)
     counts = {
         QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries),
         KEY_LENGTHS: (Rule.KEY_LENGTHS, held),
@@ -66,12 +66,12 @@ def _batch_of_slots(case: Case) -> int:
 
 
 def _keys(
-    case: Case, call: FusedCall, queries: Shape, query: dict[str, int], keys: dict[str, int]
+    case: Case, pool: Pages | None, queries: Shape, query: dict[str, int], keys: dict[str, int]
 ) -> tuple[Shape, Pages | None]:
-    if call.pages:
-        unnamed = tuple(max(length, call.pages.block_size) for length in queries)
-        held, valid = paged_keys(case, queries, call.pages, unnamed)
-        fits, pages = True, replace(call.pages, valid=valid)
+    if pool:
+        unnamed = tuple(max(length, pool.block_size) for length in queries)
+        held, valid = paged_keys(case, queries, pool, unnamed)
+        fits, pages = True, replace(pool, valid=valid)
     else:
         told, pages = numbers(case, "actual_seq_lengths_kv_values"), None
         if "T" in keys:

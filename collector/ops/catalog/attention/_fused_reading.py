@@ -33,12 +33,7 @@ from collector.ops.catalog.attention._layouts import (
     shape_of,
     sizes_by_letter,
 )
-from collector.ops.catalog.attention._lengths import (
-    NoNumber,
-    Pages,
-    named,
-    number,
-)
+from collector.ops.catalog.attention._lengths import NoNumber, Pages, named, number
 from collector.ops.catalog.attention._pages import by_token
 from collector.ops.catalog.attention._rules import Misfit
 from collector.ops.catalog.attention._sizes import named_output
