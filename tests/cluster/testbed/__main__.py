@@ -1,6 +1,6 @@
 """A Kubernetes cluster on this machine, from Go modules and Debian packages, for tests.
 
-    python -m tests.cluster.testbed build    servers and the project's image (minutes, once)
+    python -m tests.cluster.testbed build    servers, the project's image and Kueue (minutes, once)
     python -m tests.cluster.testbed up       build, start, and say how to reach it
     python -m tests.cluster.testbed status   what runs, with its memory
     python -m tests.cluster.testbed down     end everything and leave nothing behind
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.cluster.testbed.images import build_image
+from tests.cluster.testbed.kueue import build_kueue
 from tests.cluster.testbed.processes import Daemon
 from tests.cluster.testbed.settings import NoCluster, from_environment
 from tests.cluster.testbed.testbed import Testbed, open_testbed
@@ -36,6 +37,10 @@ def _build(testbed: Testbed) -> None:
     image = build_image(testbed.settings.cache)
     testbed.preload(image.archive)
     print(image.archive)
+    try:
+        print(build_kueue(testbed.settings.cache).folder)
+    except NoCluster as error:
+        print(f"{error}; the rest of the cluster does without", file=sys.stderr)
 
 
 def _up(testbed: Testbed) -> None:
