@@ -87,11 +87,18 @@ def test_pressure_is_the_sum_of_the_line_some(tmp_path):
 
 def test_work_is_counted_for_each_thread_of_the_team():
     one, four = ThreadWaits(), ThreadWaits(threads=4)
-    before_us, before_us_of_four = one.worked_us(), four.worked_us()
-    while one.worked_us() < before_us + 8_000:
+
+    def read_us():
+        """Of the team between two of one thread, however long this process is kept from a core."""
+        return one.worked_us(), four.worked_us(), one.worked_us()
+
+    earliest_us, team_us, early_us = read_us()
+    while one.worked_us() < early_us + 8_000:
         pass
-    took_us = four.worked_us() - before_us_of_four
-    assert 1_990 < took_us < (one.worked_us() - before_us) / 3
+    late_us, later_team_us, latest_us = read_us()
+    took_us = later_team_us - team_us
+    assert (late_us - early_us) / 4 <= took_us * (1 + 1e-9)
+    assert took_us <= (latest_us - earliest_us) / 4 * (1 + 1e-9)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux tells it")
