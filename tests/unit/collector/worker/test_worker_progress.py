@@ -43,7 +43,7 @@ class Away(MemoryStore):
 
 
 def until(condition):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.005)

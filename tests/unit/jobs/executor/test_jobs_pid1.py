@@ -114,7 +114,7 @@ def test_a_signal_that_comes_too_early_is_not_lost():
             if b"-c" in command_of(init):
                 os.kill(init, signal.SIGTERM)
         time.sleep(0.005)
-    process.communicate(timeout=5)
+    process.communicate(timeout=30)
     # Before Python has come as far as `run_as_pid1`, the kernel drops what process 1 ignores.
     assert process.returncode == 75
 
