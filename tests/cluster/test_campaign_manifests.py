@@ -61,7 +61,7 @@ def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk
         patches=[{"target": {"kind": "ConfigMap"}, "patch": torch}],
     )
     namespace("rollout", "status", "deployment/opmeter-controller", "--timeout=120s")
-    drill.finish(1500)
+    drill.finish(2400)
     outcomes = drill.outcomes()
     assert set(outcomes) == drill.planned_here("quickstart")
     assert set(outcomes.values()) <= {"ok", "unsupported", "oom", "crashed"}
