@@ -111,7 +111,7 @@ def test_a_parser_that_hangs_is_not_waited_for(tmp_path):
     (tmp_path / "prof/PROF_1").mkdir(parents=True)
     started = time.monotonic()
     export_missing(program(tmp_path / "msprof", "exec sleep 30"), tmp_path, tmp_path / "log", 0.2)
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 10
 
 
 def test_slices_of_one_header_are_joined_byte_for_byte(tmp_path):

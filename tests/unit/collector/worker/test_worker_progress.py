@@ -10,6 +10,7 @@ from collector import keys
 from collector.errors import NotFound, StoreUnavailable
 from collector.store.in_memory import MemoryStore
 from collector.worker.progress import Progress, ProgressObject, read_progress
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.fast
 
@@ -42,20 +43,13 @@ class Away(MemoryStore):
         raise StoreUnavailable("away")
 
 
-def until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
-
-
 def test_what_is_written_says_where_the_attempt_is():
     store = MemoryStore()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         progress.answered(2, 5)
-        until(lambda: _stored(store) == {"done": 2, "cases": 5, "case": ""})
+        wait_for(lambda: _stored(store) == {"done": 2, "cases": 5, "case": ""})
         progress.measured(1, "Add 2,2")
-        until(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
+        wait_for(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
 
 
 def test_a_session_that_is_lost_does_not_take_the_picture_back():
@@ -65,9 +59,9 @@ def test_a_session_that_is_lost_does_not_take_the_picture_back():
         progress.measured(5, "Add 2,2")
         progress.answered(2, 9)
         progress.measured(1, "Add 3,3")
-        until(lambda: _stored(store) == {"done": 7, "cases": 9, "case": "Add 3,3"})
+        wait_for(lambda: _stored(store) == {"done": 7, "cases": 9, "case": "Add 3,3"})
         progress.measured(6, "Add 4,4")
-        until(lambda: _stored(store) == {"done": 8, "cases": 9, "case": "Add 4,4"})
+        wait_for(lambda: _stored(store) == {"done": 8, "cases": 9, "case": "Add 4,4"})
 
 
 def test_a_slow_store_gets_only_the_newest_value():
@@ -79,7 +73,7 @@ def test_a_slow_store_gets_only_the_newest_value():
             progress.measured(done, "Add")
         assert store.written == []
         store.go.set()
-        until(lambda: store.written == [0, 99])
+        wait_for(lambda: store.written == [0, 99])
 
 
 def test_it_is_written_now_and_then_only():
@@ -87,7 +81,7 @@ def test_it_is_written_now_and_then_only():
     store.go.set()
     with ProgressObject(store, "c", "s1", "a1", every_s=60.0) as progress:
         progress.answered(1, 9)
-        until(lambda: store.written == [1])
+        wait_for(lambda: store.written == [1])
         progress.answered(2, 9)
         time.sleep(0.05)
     assert store.written == [1]
@@ -98,7 +92,7 @@ def test_a_store_that_is_away_is_tried_again_with_the_next_value():
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         for tried in (1, 2):
             progress.answered(tried, 9)
-            until(lambda tried=tried: store.tried >= tried)
+            wait_for(lambda tried=tried: store.tried >= tried)
 
 
 def _stored(store):

@@ -9,6 +9,7 @@ from jobs.controller.loop import Changes, run_forever
 from jobs.kube.errors import ClusterAway
 from jobs.kube.leader_election import DURATION_S, LEASE, Election
 from tests.unit.jobs.fake_cluster import FakeCluster
+from tests.waiting import wait_for
 
 FASTEST = 1.2  # how much faster than another a clock may run
 
@@ -242,10 +243,3 @@ def test_who_is_stuck_loses_the_lease_though_it_is_kept():
         wait_for(lambda: not one.leads)
         time.sleep(1.2)  # its keeper has looked meanwhile
         assert two.hold() and not one.leads
-
-
-def wait_for(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -1,7 +1,6 @@
 """Stores without create-only writes on a cluster: merges take turns, and nothing is lost."""
 
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 
@@ -41,6 +40,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.jobs.fake_cluster import FakeCluster
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -257,13 +257,6 @@ def test_the_lease_is_renewed_while_it_is_held():
     clock.now += DURATION_S / 5  # between two questions nothing is asked
     with two.held():
         assert not guard.still_holds()
-
-
-def wait_for(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_an_account_that_may_take_no_lease_is_told_at_once():
