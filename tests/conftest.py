@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from collector.host import imports
+from tests import forkserver
 
 # torch_npu beside another torch makes `import torch` fail unless this is said first.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -49,9 +50,21 @@ def real_profiles() -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    forkserver.install()
     # xdist would begin with the files of most tests, and end with one process in a long drill.
     if getattr(config.option, "dist", "") == "loadfile":
         config.option.loadscopereorder = False
+
+
+def pytest_unconfigure() -> None:
+    forkserver.uninstall()
+
+
+@pytest.fixture
+def real_starts() -> Iterator[None]:
+    """Processes of the product are started as users start them, and not by a fork."""
+    with forkserver.real_starts():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

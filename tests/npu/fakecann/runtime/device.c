@@ -8,6 +8,13 @@
 /* By this symbol a program knows that no number which it measures is a real one. */
 int opmeter_fake_cann_runtime(void) { return 1; }
 
+/* A process forked from one that has loaded this runtime begins as if it had loaded it now. */
+void opmeter_fake_cann_begin(void) {
+  open_log();
+  read_rules();
+  see_devices();
+}
+
 static const char *setting(const char *name, const char *otherwise) {
   const char *value = getenv(name);
   return value && *value ? value : otherwise;
@@ -28,7 +35,8 @@ static __thread int device;
 static int visible[MOST_DEVICES]; /* the host's number of each device that the process sees */
 static int visible_count;
 
-__attribute__((constructor)) static void see_devices(void) {
+__attribute__((constructor)) void see_devices(void) {
+  visible_count = 0;
   int there = atoi(setting("FAKE_NPU_COUNT", "0"));
   char *list = strdup(setting("ASCEND_RT_VISIBLE_DEVICES", "")), *rest = list;
   if (!*list)

@@ -42,6 +42,9 @@ struct stream {
 void record_line(const struct stream *stream, const char *words, size_t length);
 void record_now(const struct stream *stream, const char *words);
 int current_device(void);
+void see_devices(void);
+void open_log(void);
+void read_rules(void);
 struct executor;
 int fake_aclnn_launch(struct executor *executor, const struct stream *stream);
 

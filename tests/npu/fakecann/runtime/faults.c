@@ -36,7 +36,9 @@ static void read_rule(char *line) {
   for (int i = 0; i < MOST_WORDS && rest; i++) rule->words[i] = strdup(strsep(&rest, "\t"));
 }
 
-__attribute__((constructor)) static void read_rules(void) {
+__attribute__((constructor)) void read_rules(void) {
+  rule_count = 0;
+  memset(rules, 0, sizeof rules);
   const char *path = getenv("FAKE_CANN_LAUNCH_FAULTS");
   FILE *file = path && *path ? fopen(path, "r") : NULL;
   char *line = NULL;

@@ -36,8 +36,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int log_file = -1;
 
-__attribute__((constructor)) static void open_log(void) {
+__attribute__((constructor)) void open_log(void) {
   const char *path = getenv("FAKE_CANN_LOG");
+  if (log_file >= 0) close(log_file);
+  log_file = -1;
   if (path && *path) log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
