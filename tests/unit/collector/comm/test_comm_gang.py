@@ -4,18 +4,19 @@ import os
 import signal
 import socket
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 
 from collector.collective import OPERATIONS
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-from collector.comm.gang import GangFailed, GangWork, Rendezvous, checked, run_gang
+from collector.comm.gang import GangFailed, GangWork, RanksHang, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
 from collector.comm.rank_files import rank_states, read_results
 from collector.errors import BadInput
 from collector.topology import Grid
+from tests.unit.collector.naming import names, naming
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -46,29 +47,25 @@ def endless(world):
 def disturb(folder, rank, number):
     """Send a signal to a rank that is measuring."""
 
+    def measuring():
+        return [
+            state.process.pid
+            for state in rank_states(folder)
+            if state.rank == rank and "all_reduce" in state.step and state.process
+        ]
+
     def wait_and_send():
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            for state in rank_states(folder):
-                if state.rank == rank and "all_reduce" in state.step and state.process:
-                    time.sleep(0.3)
-                    os.kill(state.process.pid, number)
-                    return
-            time.sleep(0.05)
+        wait_for(measuring)
+        os.kill(*measuring(), number)
 
     thread = threading.Thread(target=wait_and_send, daemon=True)
     thread.start()
     return thread
 
 
-def nobody_is_left(folder):
+def wait_for_their_end(folder):
     """What is killed is gone in a moment, and on a busy machine in seconds."""
-    end = time.monotonic() + 20
-    while any(state.process and state.process.is_alive for state in rank_states(folder)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+    wait_for(lambda: not any(one.process and one.process.is_alive for one in rank_states(folder)))
 
 
 def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp_path):
@@ -80,7 +77,7 @@ def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp
         assert one.duration_us > 0
         assert all(group.iterations >= 3 for group in one.all_groups())
         assert len(one.timings[0]) == (2 if one.collective.together else 1)
-    assert nobody_is_left(tmp_path)
+    wait_for_their_end(tmp_path)
 
 
 # As a library does that changes its protocol at so many bytes; read by every rank when it starts.
@@ -145,27 +142,27 @@ def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
 
 def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     disturb(tmp_path, 1, signal.SIGKILL)
-    with pytest.raises(GangFailed, match=r"rank 1 killed by SIGKILL .* in: all_reduce of 1024"):
+    with pytest.raises(GangFailed, match=naming("rank 1", "SIGKILL", "all_reduce", 1024)):
         run_gang(GangWork(endless(2)), Rendezvous(2), tmp_path)
-    assert nobody_is_left(tmp_path)
+    wait_for_their_end(tmp_path)
 
 
 def hang_of(plan, folder, patience_s=2.0):
     """Why a gang that hangs was ended."""
-    with pytest.raises(GangFailed) as error:
+    with pytest.raises(RanksHang) as error:
         run_gang(GangWork(plan, patience_s=patience_s), Rendezvous(plan.world), folder)
-    assert nobody_is_left(folder)
+    wait_for_their_end(folder)
     return str(error.value)
 
 
 def test_a_stopped_rank_is_named_alone_and_the_log_has_where_the_others_stood(tmp_path, caplog):
     disturb(tmp_path, 1, signal.SIGSTOP)
-    said = hang_of(endless(2), tmp_path)
-    told = "no rank took a step for 2 s; rank 1 does not answer, in: all_reduce of 1024 bytes"
-    assert said.startswith(told)
-    logged = {record.getMessage().split(",")[0]: record.getMessage() for record in caplog.records}
-    assert "torch/distributed" in logged["rank-0.stacks"]
-    assert "nothing was answered" in logged["rank-1.stacks"]
+    reason = hang_of(endless(2), tmp_path)
+    assert names(reason, "2 s", "rank 1", "all_reduce", 1024) and "File" not in reason
+    messages = [record.getMessage() for record in caplog.records]
+    of_rank = [[one for one in messages if f"rank-{rank}.stacks" in one] for rank in (0, 1)]
+    assert ["torch/distributed" in one for one in of_rank[0]] == [True]
+    assert ["File" in one for one in of_rank[1]] == [False]
 
 
 # Rank 1 comes to its first call, and then does something else for an hour.
@@ -191,25 +188,24 @@ def test_a_rank_that_never_calls_is_named_by_those_that_wait(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     folder = tmp_path / "bench"
     folder.mkdir()
-    said = hang_of(plan_of(["all_reduce"], [1024], [2], 2), folder)
-    assert "; rank 1 keeps the others waiting, in: all_reduce of 1024 bytes" in said
-    assert "in never" in said
+    reason = hang_of(plan_of(["all_reduce"], [1024], [2], 2), folder)
+    assert names(reason, "rank 1", "all_reduce", 1024, "in never")
 
 
 def on_two_nodes(plans, folder):
-    """Two nodes on this machine, of one rank each: what each of them said against its bench."""
+    """Run two nodes on this machine, of one rank each; return why each failed, by its number."""
     folders = [folder / "first", folder / "second"]
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    said = {}
+    reasons = {}
 
     def node(at):
         folders[at].mkdir()
         try:
             run_gang(GangWork(plans[at]), Rendezvous(1, 2, at, "127.0.0.1", port), folders[at])
         except GangFailed as error:
-            said[at] = str(error)
+            reasons[at] = str(error)
 
     threads = [threading.Thread(target=node, args=(at,)) for at in (0, 1)]
     for thread in threads:
@@ -217,7 +213,7 @@ def on_two_nodes(plans, folder):
     for thread in threads:
         thread.join(120)
         assert not thread.is_alive()
-    return said
+    return reasons
 
 
 def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
@@ -230,21 +226,21 @@ def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
 
 def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
     plan = plan_of(["all_reduce"], [1024], [2], 2)
-    said = on_two_nodes([plan, replace(plan, rounds=2)], tmp_path)
-    assert sorted(said) == [0, 1]
-    assert any("the nodes were started with other options" in text for text in said.values())
+    reasons = on_two_nodes([plan, replace(plan, rounds=2)], tmp_path)
+    assert sorted(reasons) == [0, 1]
+    assert any("options" in reason for reason in reasons.values())
 
 
 @pytest.mark.parametrize(
-    ("meeting", "words"),
+    ("meeting", "named"),
     [
-        (Rendezvous(2, 2, 2, master_port=1), "--node-rank 2: 0 to 1"),
-        (Rendezvous(2, 2), "--master-port is wanted"),
-        (Rendezvous(2, master_addr="no.such.host.invalid"), "--master-addr no.such"),
+        (Rendezvous(2, 2, 2, master_port=1), ("--node-rank", 2, 1)),
+        (Rendezvous(2, 2), ("--master-port",)),
+        (Rendezvous(2, master_addr="no.such.host.invalid"), ("--master-addr", "no.such.host")),
     ],
 )
-def test_ranks_that_could_never_meet_are_not_started(meeting, words):
-    with pytest.raises(BadInput, match=words):
+def test_ranks_that_could_never_meet_are_not_started(meeting, named):
+    with pytest.raises(BadInput, match=naming(*named)):
         checked(meeting)
 
 
@@ -253,6 +249,6 @@ def test_a_port_in_use_is_told_before_any_rank_starts():
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=f"--master-port {port}: Address already in use"):
+        with pytest.raises(BadInput, match=naming("--master-port", port, "Address already in use")):
             checked(Rendezvous(2, master_port=port))
     assert checked(Rendezvous(2)).master_port > 0

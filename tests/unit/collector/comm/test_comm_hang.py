@@ -4,6 +4,7 @@ import pytest
 
 from collector.comm.hang import Standing, blame, stacks_kept
 from collector.comm.rank_files import RankState
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -14,6 +15,7 @@ HEAD = "Current thread 0x00007f00 (most recent call first):\n"
 WAITS = OTHER_THREAD + HEAD + FRAME.format("torch/distributed/c10d.py", "all_reduce") + OF_RANK
 ON_DEVICE = HEAD + FRAME.format("torch_npu/npu/utils.py", "synchronize") + OF_RANK
 EXCHANGES = HEAD + FRAME.format("collector/comm/buffers.py", "_exchange") + OF_RANK
+ALL_REDUCE, NAP = "/x/torch/distributed/c10d.py", "/x/sleep.py"
 SLEEPS = HEAD + FRAME.format("sleep.py", "nap") + OF_RANK
 
 
@@ -22,27 +24,32 @@ def rank(number, steps, stack):
 
 
 @pytest.mark.parametrize(
-    ("stacks", "words"),
+    ("stacks", "ranks", "data"),
     [
-        ([(5, WAITS), (5, "")], "rank 1 does not answer, in: step 5"),
-        ([(5, WAITS), (6, "")], "rank 1 does not answer, in: step 6"),  # behind, since it waits
-        ([(5, WAITS), (5, SLEEPS)], "rank 1 keeps the others waiting, in: step 5; its stack: "),
-        ([(5, ON_DEVICE), (5, SLEEPS)], "rank 1 keeps the others waiting"),
-        ([(5, EXCHANGES), (5, SLEEPS)], "rank 1 keeps the others waiting"),
-        ([(5, WAITS), (4, SLEEPS), (5, SLEEPS)], "ranks 1, 2 keep the others waiting"),
-        ([(5, WAITS), (4, WAITS)], "rank 1 is behind, in: step 4"),
-        ([(5, WAITS), (5, ON_DEVICE)], "ranks 0, 1 wait for each other, or for another node"),
-        ([(5, WAITS)], "rank 0 waits for another node"),
-        ([(5, SLEEPS), (5, SLEEPS)], "ranks 0, 1 do not go on, in: step 5; the stack of rank 0: "),
+        ([(5, WAITS), (5, "")], "rank 1", ["step 5"]),
+        ([(5, WAITS), (6, "")], "rank 1", ["step 6"]),  # behind, since it waits
+        ([(5, SLEEPS), (5, "")], "rank 1", ["step 5"]),
+        ([(5, WAITS), (5, SLEEPS)], "rank 1", ["step 5", NAP]),
+        ([(5, ON_DEVICE), (5, SLEEPS)], "rank 1", ["step 5", NAP]),
+        ([(5, EXCHANGES), (5, SLEEPS)], "rank 1", ["step 5", NAP]),
+        ([(5, WAITS), (4, SLEEPS), (5, SLEEPS)], "ranks 1, 2", ["rank 1", "step 4", NAP]),
+        ([(5, WAITS), (4, WAITS)], "rank 1", ["step 4", ALL_REDUCE]),
+        ([(5, WAITS), (5, ON_DEVICE)], "ranks 0, 1", ["rank 0", "step 5", ALL_REDUCE, "node"]),
+        ([(5, WAITS)], "rank 0", ["step 5", ALL_REDUCE, "node"]),
+        ([(5, SLEEPS), (5, SLEEPS)], "ranks 0, 1", ["rank 0", "step 5", NAP]),
     ],
 )
-def test_the_rank_is_named_that_the_others_wait_for(stacks, words):
-    found = [rank(at, *told) for at, told in enumerate(stacks)]
-    assert blame(found, range(len(found))).startswith(words)
+def test_the_rank_is_named_that_the_others_wait_for(stacks, ranks, data):
+    found = [rank(at, *stack) for at, stack in enumerate(stacks)]
+    line = blame(found, range(len(found)))
+    assert line.startswith(ranks + " ") and names(line, *data)
+    assert ("/x/" in line) == (len(data) > 1)  # a silent rank has no stack
+    assert ("node" in line) == ("node" in data)  # whose ranks are awaited where all of these wait
 
 
 def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_for_it():
-    assert blame([rank(4, 1, WAITS)], range(4, 7)) == "ranks 5, 6 have not begun"
+    line = blame([rank(4, 1, WAITS)], range(4, 7))
+    assert line.startswith("ranks 5, 6 ") and "step" not in line
 
 
 def test_the_innermost_frames_of_the_programs_thread_are_told():

@@ -15,6 +15,7 @@ from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
 from collector.errors import BadInput
 from collector.topology import Grid
+from tests.unit.collector.naming import names, naming
 
 GRID_BYTES = [128 << at for at in range(23)]
 
@@ -122,7 +123,7 @@ def test_a_bench_tells_its_jumps_at_their_upper_end():
     every += [seen(1, 0, 10.0), seen(1, 1, 90.0)]
     assert next_case(plan, one, every) is None
     jumps = {measured.collective: measured.jump for measured in found_of(plan, every, {}).measured}
-    assert jumps[case(1100)] == "located, x 9.00 from 1000 bytes"
+    assert names(jumps[case(1100)], "located", "9.00", 1000)
     assert jumps[case(1000)] == jumps[case(1000, "all_gather")] == ""
 
 
@@ -135,12 +136,12 @@ def test_sizes_between_are_rows_of_their_own():
     found = {one.collective: one for one in found_of(plan, every, {}).measured}
     assert found[between].duration_us == 11.0
     assert len(found[case(1024)].timings) == 2
-    assert found[case(2048)].jump == "wide, x 8.18 from 1448 bytes"
+    assert names(found[case(2048)].jump, "wide", 8.18, 1448)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, float("inf"), float("nan")])
 def test_a_factor_that_can_never_be_reached_is_refused(factor):
-    with pytest.raises(BadInput, match="a factor above 1 is wanted"):
+    with pytest.raises(BadInput, match=naming("jump factor", f"{factor:g}", 1)):
         plan_of(case(1024), factor=factor)
 
 

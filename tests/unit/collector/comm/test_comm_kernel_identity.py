@@ -2,10 +2,11 @@
 
 import pytest
 
-from collector.comm.kernel_identity import least, told_by, told_by_all
+from collector.comm.kernel_identity import OTHERWISE, least, told_by, told_by_all
 from collector.comm.kernels import Span
 from collector.distribute_call import DISPATCH, DistributeCall
 from collector.measurement import Proof
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -29,12 +30,15 @@ def test_rows_without_tensors_and_several_a_call_prove_nothing():
 
 def test_other_tensors_are_told_with_their_slot():
     other = CELLS | {"Input Shapes": CELLS["Input Shapes"].replace("6,32", "8,32", 1)}
-    assert told(CELLS, other).startswith("other tensors came: input 1: 8,32 DT_BF16 ND came, 6,32")
+    found = told(CELLS, other)
+    assert found.startswith(f"{OTHERWISE}: ")
+    assert names(found, "input 1", "8,32 DT_BF16 ND", "6,32 DT_BF16 ND")
 
 
 def test_one_rank_s_difference_is_all_ranks_and_the_least_proof_counts():
-    said = {0: "proved", 1: "other tensors came: input 1: 8 came", 2: "unverified"}
-    assert told_by_all(said) == "other tensors came in rank 1: input 1: 8 came"
+    of_ranks = {0: "proved", 1: f"{OTHERWISE}: input 1: 8", 2: "unverified"}
+    found = told_by_all(of_ranks)
+    assert found.startswith(OTHERWISE) and names(found, "rank 1", "input 1: 8")
     assert told_by_all({0: "proved", 1: "unverified"}) is Proof.UNVERIFIED
     assert told_by_all({0: "proved", 1: "proved"}) is Proof.PROVED
     assert least([]) is least(["proved", ""]) is Proof.NONE

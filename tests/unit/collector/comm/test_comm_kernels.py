@@ -14,6 +14,7 @@ from collector.comm.timed_calls import TimedCalls
 from collector.errors import BadInput
 from collector.replay.events import Event
 from collector.topology import Grid
+from tests.unit.collector.naming import names, naming
 
 HEADER = "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"
 
@@ -49,14 +50,14 @@ def test_an_operation_has_its_own_rows_once(tmp_path):
 @pytest.mark.parametrize(("start", "took"), [("N/A", "1"), ("1", "x"), ("1", "Infinity")])
 def test_a_time_that_is_none_is_named(tmp_path, start, took):
     path = details(tmp_path, row("hcom_allReduce__1", "hcom_allReduce_", start, took))
-    with pytest.raises(BadInput, match=r"kernel_details\.csv:2: times are wanted"):
+    with pytest.raises(BadInput, match=naming("kernel_details.csv:2:")):
         npu_spans(path, "hcom_allReduce_")
 
 
 def test_a_table_without_times_is_refused(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_text("Name,Type\n")
-    with pytest.raises(BadInput, match=r"a column Start Time\(us\) is wanted"):
+    with pytest.raises(BadInput, match=naming("kernel_details.csv:1:", "Start Time(us)")):
         npu_spans(path, "hcom_allReduce_")
 
 
@@ -130,5 +131,5 @@ def test_calls_of_a_window_are_timed_by_their_kernels(world_of_one):
 def test_a_window_that_lost_kernels_is_no_timing(world_of_one, kernels_of_a_call):
     seen = measured(world_of_one, ProfiledRank(kernels_of_a_call))
     assert seen.ranks == ()
-    told = f"{5 * kernels_of_a_call:g} kernels, 5 calls were made"
-    assert seen.left_out == f"the profiler of rank 0 tells of {told}"
+    kernels = f"{5 * kernels_of_a_call:g} kernels"
+    assert names(seen.left_out, "rank 0", kernels, "5 calls")

@@ -15,6 +15,7 @@ from collector.comm.profiled import profiled_collectives
 from collector.errors import BadInput
 from collector.profiles.transfers import Transfer
 from collector.topology import Grid
+from tests.unit.collector.naming import naming
 
 GRID = Grid((48, 8, 2))
 
@@ -110,7 +111,7 @@ def test_offsets_are_a_column_of_their_own(tmp_path):
 def test_offsets_go_into_tables_of_collectives_only(tmp_path):
     path = tmp_path / "hcom_allGather_.csv"
     path.write_text("Name,Type\n")
-    with pytest.raises(BadInput, match="message_bytes and num_devices"):
+    with pytest.raises(BadInput, match=naming("message_bytes", "num_devices")):
         write_offsets(path, {})
 
 

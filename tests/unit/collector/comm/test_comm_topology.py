@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from collector.errors import BadInput
 from collector.topology import Grid
+from tests.unit.collector.naming import naming
 
 A3, A2 = Grid((48, 8, 2)), Grid((128, 8))
 
@@ -78,18 +79,18 @@ def test_a_world_that_is_too_small_has_no_such_group():
 
 @pytest.mark.parametrize(("size", "tier"), [(4, 2), (32, 1), (769, 0), (2, 3), (0, 1), (1, 0)])
 def test_what_no_grid_holds_is_refused(size, tier):
-    with pytest.raises(BadInput, match=r"48 8 2"):
+    with pytest.raises(BadInput, match=naming("48 8 2")):
         A3.groups(size, tier, A3.size)
 
 
 @pytest.mark.parametrize("extents", [(), (0,), (2, -1)])
 def test_a_grid_has_positive_extents(extents):
-    with pytest.raises(BadInput, match="positive extents"):
+    with pytest.raises(BadInput, match=naming("grid", " ".join(map(str, extents)))):
         Grid(extents)
 
 
 def test_a_rank_outside_of_the_grid_is_refused():
-    with pytest.raises(BadInput, match="ranks 0 to 767"):
+    with pytest.raises(BadInput, match=naming("rank 768", "48 8 2", 767)):
         A3.coordinates(768)
 
 

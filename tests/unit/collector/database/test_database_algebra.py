@@ -88,7 +88,7 @@ def _portion(made: MadePlan, committed: int) -> State:
 
 @pytest.mark.slow
 @given(plans(), st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
     made: tuple[MadePlan, ...], data: st.DataObject
 ) -> None:
@@ -108,7 +108,7 @@ def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
 
 @pytest.mark.slow
 @given(plans(), st.permutations([1, 2, 3]), st.lists(st.sampled_from([1, 2, 3]), max_size=2))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
     made: tuple[MadePlan, ...], order: list[int], again: list[int]
 ) -> None:
@@ -130,7 +130,7 @@ def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
 
 
 @given(plans())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
     made: tuple[MadePlan, ...],
 ) -> None:
@@ -148,7 +148,7 @@ def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
 
 
 @given(plans(), st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_what_is_published_is_blanked_by_nothing_that_comes_later(
     made: tuple[MadePlan, ...], data: st.DataObject
 ) -> None:
@@ -164,7 +164,7 @@ def test_what_is_published_is_blanked_by_nothing_that_comes_later(
 
 
 @given(plans(), heads, st.lists(st.dictionaries(st.integers(0, CASES - 1), own_tries)))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
     made: tuple[MadePlan, ...], head: int, told: list[Mapping[int, Tried]]
 ) -> None:

@@ -1,6 +1,7 @@
 """Sessions whose canaries are odd: their measurements are kept, and give way to others."""
 
 import io
+import json
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -20,8 +21,9 @@ from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
-from collector.measurement import CanaryReading
+from collector.measurement import CanaryReading, Outcome
 from collector.plan import CANARY_PLACES
+from collector.quality.gate_names import doubt_of, gate_of
 from collector.row import LATER_COLUMNS
 from collector.stack import Stack
 from collector.store.in_memory import MemoryStore
@@ -33,6 +35,7 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.naming import names
 
 NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0", details=())
 RECORD = record_of_shapes("Abs", '"16,64"', '"16,64"')
@@ -89,7 +92,8 @@ def test_where_there_is_no_other_it_shows_with_the_warning():
     assert best["good"].to_pylist() == [True, True]
     warned = {row["warnings"]: row["good"] for row in best.to_pylist()}
     assert warned.pop("") and list(warned.values()) == [True]
-    assert '["canaries: Add 4096' in next(iter(warned))
+    ((warning,),) = map(json.loads, warned)
+    assert doubt_of(warning) == "canaries" and names(warning, "Add 4096")
 
 
 def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
@@ -99,7 +103,8 @@ def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
     best = best_rows(state, NPU.version_path).to_pylist()
     (held,) = [row for row in best if not row["good"]]
     assert held["outcome"] == "implausible"
-    assert held["reason"].startswith("canary band: Add 4096") and "1.4" in held["reason"]
+    assert gate_of(Outcome(held["outcome"]), held["reason"]) == "canary band"
+    assert names(held["reason"], "Add 4096") and "1.4" in held["reason"]
     assert set(state.measurements["outcome"].to_pylist()) == {"ok"}
     quality = quality_of(shown_version(state, NPU.version_path))
     assert quality.refused == {"canary band": 1} and quality.durations == 1
@@ -203,9 +208,9 @@ def test_the_quality_of_a_version_tells_its_devices():
     quality = quality_of(shown_version(state_of(*PLANS), NPU.version_path))
     assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
     lines = [*version_quality_lines(quality)]
-    assert "canaries    9 sessions on 9 devices, 1 unlike the others" in lines
-    (told,) = [line.strip() for line in lines if "node-" in line]
-    assert told.startswith("node-9 device 0: 1.0") and told.endswith("1 unlike the others")
+    assert any(names(line, "9 sessions", "9 devices", 1) for line in lines)
+    (odd,) = [line for line in lines if "node-" in line]
+    assert names(odd, "node-9 device 0", 1) and " 1.0" in odd
     state = state_of(replace(PLANS[0], shards=[_bare(PLANS[0])]))
     bare = quality_of(shown_version(state, NPU.version_path))
     assert bare.canaries == () and not any(

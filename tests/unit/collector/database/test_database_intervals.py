@@ -41,6 +41,7 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -180,7 +181,7 @@ def test_a_diff_says_how_many_cases_are_known_better(
         merge_plans(store, [plan.name], guard=CREATE, author="test")
     diff_verb(1, 2, root=str(tmp_path))
     told = capsys.readouterr().out.splitlines()
-    assert told[-2].startswith(f"interval {PATH}: 0 cases wider, 30 narrower; half of those")
+    assert names(told[-2], PATH, 0, 30)
 
 
 def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_them(
@@ -192,25 +193,18 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
         merge_plans(store, [plan.name], guard=CREATE, author="test")
     quality_verb(1, root=str(tmp_path))
     alone = capsys.readouterr().out.splitlines()
-    assert alone[0] == f"version     {PATH}"
-    assert alone[1] == "durations   30; 0 of several sessions, 0 with a warning"
-    assert alone[2] == (
-        "intervals   by the prior of the kind of device: no case has a second session"
-    )
-    assert alone[-1] == "variance    known from: 30 prior"
+    assert names(alone[0], PATH)
+    assert re.findall(r"\d+", alone[1]) == ["30", "0", "0"]
+    assert names(alone[2], "prior") and not re.search(r"\d", alone[2])
+    assert names(alone[-1], "30 prior") and re.findall(r"\d+", alone[-1]) == ["30"]
     quality_verb(root=str(tmp_path))
-    told = capsys.readouterr().out.splitlines()
-    assert told[1].startswith("durations   30; 20 of several sessions")
-    assert told[2].startswith("sessions    20 pairs: half differ by ")
-    assert re.fullmatch(
-        r"intervals   hold \d+% of 50%, \d+% of 80%, \d+% of 95% stated, of 20 second sessions, "
-        "none known to be blind, each judged by other cases of its sessions",
-        told[3],
-    )
-    assert re.match(
-        r"widths      half reach [\d.]+ % or less to each side; \d+% beyond 2%", told[4]
-    )
-    assert told[-1] == "variance    known from: 10 band, 20 this case"
+    several = capsys.readouterr().out.splitlines()
+    assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
+    assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 3
+    assert names(several[3], 50, 80, 95, 20, "blind")
+    assert len(re.findall(r"\d+ ?%", several[3])) == 6  # of each stated share the one that is held
+    assert names(several[4], 2) and re.search(r"\d ?%", several[4])
+    assert names(several[-1], "10 band", "20 this case")
 
 
 def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:

@@ -14,7 +14,7 @@ from collector.database.published import HeldShards, Published
 from collector.database.published_intervals import known_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput, DamagedObject
+from collector.errors import DamagedObject
 from collector.measurement import CACHES, Outcome
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
@@ -29,6 +29,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.collector.database.wrapped_stores import CountingStore
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -115,9 +116,9 @@ def test_a_file_that_was_changed_is_refused() -> None:
     head = merged(store, MadePlan([MadeShard("s", RECORDS[:1], [answered(RECORDS[:1], 5.0)])]))
     [key] = [info.key for info in store.list(keys.MEASUREMENTS)]
     store.put(key, b"another")
-    with pytest.raises(BadInput, match="changed after it was written"):
+    with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
         HeldShards(store, "made").at(head)
-    with pytest.raises(BadInput, match="changed after it was written"):
+    with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
         Published.of(store, head).answers(PATH, [RECORDS[0].case_id])
 
 
@@ -149,5 +150,5 @@ def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(m
 
     [known] = known_intervals(shown(), PATH).values()
     assert known is not None and known.sessions == 1
-    with pytest.raises(DamagedObject, match="rows with intervals are wanted"):
+    with pytest.raises(DamagedObject, match=naming("Add.csv:")):
         known_intervals(shown(**{STACK_INTERVAL[1]: "0"}), PATH)

@@ -246,7 +246,7 @@ FAULTS = {
         frozenset({"unit", "floor"}),
         launches=timed(*ALL, how=lambda one: one.us / 1000),
     ),
-    "duplicate case": Planted(ids_of(0), refusal="twice", part=first_case_twice),
+    "duplicate case": Planted(ids_of(0), refusal="measurement", part=first_case_twice),
     "mixed stacks": Planted(ids_of(1), refusal="stack_id", part=of_another_driver),
     "a throttle": Planted(
         ids_of(2), BAND, launches=timed(2, how=lambda one: one.us * (1 + 0.4 * one.progress))
@@ -265,7 +265,7 @@ def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
     best = best_rows(state, PATH).select(["case", "outcome", "reason"]).to_pylist()
     held = {row["case"]: gate_of(Outcome(row["outcome"]), row["reason"]) for row in best}
     by = {held[case] for case in fault.stops}
-    assert by <= fault.gates, "another gate held it, or gate_names.py lacks its words"
+    assert by <= fault.gates, "another gate refused it, or gate_names.py does not know the reason"
     assert refused == []
     assert fault.stops <= set(state.measurements["case"].to_pylist())  # kept, and not shown
 

@@ -12,6 +12,7 @@ from collector.canonical import canonical_json
 from collector.decoding import decode_object, json_object
 from collector.errors import BadInput
 from collector.stack import Stack
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -51,27 +52,28 @@ def test_a_whole_number_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "named"),
     [
-        ({"number": "1"}, "number must be a whole number, '1' came"),
-        ({"number": True}, "number must be a whole number, True came"),
-        ({"flag": 1}, "flag must be a boolean"),
-        ({"inner": []}, "inner must be an object, a list of 0 came"),
-        ({"inner": {}}, "inner.name is missing"),
-        ({"inner": {"name": "a", "more": 1}}, "inner.'more' is not known"),
-        ({"many": [{"name": None}]}, "many[0].name must be text, None came"),
-        ({"pair": ["k"]}, "pair must be a list of 2"),
-        ({"pair": ["k", 10**400]}, "pair[1] must be a number"),
-        ({"by_name": {"x": "y"}}, "by_name.x must be a whole number"),
-        ({"maybe": 3}, "maybe must be text"),
-        ({"number": "\x1b]52;c;AAAA\x07"}, "'\\x1b]52;c;AAAA\\x07' came"),
+        ({"number": "1"}, ("number", "'1'")),
+        ({"number": True}, ("number", "True")),
+        ({"flag": 1}, ("flag", 1)),
+        ({"inner": []}, ("inner", 0)),
+        ({"inner": {}}, ("inner.name",)),
+        ({"inner": {"name": "a", "more": 1}}, ("inner.'more'",)),
+        ({"many": [{"name": None}]}, ("many[0].name", None)),
+        ({"pair": ["k"]}, ("pair", 2, 1)),
+        ({"pair": ["k", 10**400]}, ("pair[1]", f"1{'0' * 59}...")),
+        ({"by_name": {"x": "y"}}, ("by_name.x", "'y'")),
+        ({"maybe": 3}, ("maybe", 3)),
+        ({"number": "\x1b]52;c;AAAA\x07"}, ("number", "'\\x1b]52;c;AAAA\\x07'")),
     ],
 )
-def test_a_field_of_another_type_is_named(changed: dict[str, object], said: str) -> None:
-    with pytest.raises(BadInput) as error:
+def test_a_field_of_another_type_is_named(
+    changed: dict[str, object], named: tuple[object, ...]
+) -> None:
+    with pytest.raises(BadInput, match=naming("outer", *named)) as error:
         read(outer(**changed))
-    assert str(error.value).startswith("some/key.json: an outer is wanted: ")
-    assert said in str(error.value)
+    assert str(error.value).startswith("some/key.json: ")
 
 
 @pytest.mark.parametrize(
@@ -80,14 +82,14 @@ def test_a_field_of_another_type_is_named(changed: dict[str, object], said: str)
 )
 def test_what_is_no_object_is_refused_in_a_line(data: bytes) -> None:
     for reader in (read, lambda d: json_object(d, what="an outer", key="some/key.json")):
-        with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted") as error:
+        with pytest.raises(BadInput, match=naming("some/key.json:", "outer")) as error:
             reader(data)
         assert len(str(error.value)) < 200
 
 
 def test_json_is_utf8() -> None:
     for data in (outer().decode().encode("utf-16"), outer().replace(b'"a"', b'"\xed\xa0\x80"')):
-        with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted"):
+        with pytest.raises(BadInput, match=naming("some/key.json:", "outer")):
             read(data)
 
 
@@ -95,7 +97,7 @@ def test_json_is_utf8() -> None:
 @pytest.mark.parametrize("place", [b'"k"', b'"a"', b'"x"'])
 def test_half_of_a_surrogate_pair_is_no_text(half: bytes, place: bytes) -> None:
     """Nobody could write it again, nor hash it."""
-    with pytest.raises(BadInput, match=r"some/key\.json: an outer is wanted; .* surrogate pair"):
+    with pytest.raises(BadInput, match=naming("some/key.json:", "outer", "surrogate")):
         read(outer().replace(place, b'"' + half + b'"'))
 
 
@@ -106,7 +108,7 @@ def test_a_whole_surrogate_pair_is_text() -> None:
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"Infinity"])
 def test_numbers_are_finite(number: bytes) -> None:
     data = outer().replace(b"0.5", number)
-    with pytest.raises(BadInput, match=r"pair\[1\] must be a number"):
+    with pytest.raises(BadInput, match=naming("some/key.json:", "pair[1]")):
         read(data)
 
 
@@ -114,7 +116,7 @@ def test_a_class_may_spell_itself() -> None:
     stack = Stack("D", "2.13.0", details=(("threads", "2"),))
     data = canonical_json(stack.as_json())
     assert decode_object(Stack, data, what="a stack", key="k") == stack
-    with pytest.raises(BadInput, match="k: a stack is wanted"):
+    with pytest.raises(BadInput, match=naming("k:", "stack", "device", "'../x'")):
         decode_object(Stack, b'{"device": "../x"}', what="a stack", key="k")
 
 

@@ -13,6 +13,7 @@ from collector.collective_case import (
 from collector.errors import BadInput
 from collector.record import CaseRecord, read_table, write_table
 from collector.topology import Grid
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -60,36 +61,36 @@ def changed(**cells: str) -> CaseRecord:
 
 
 @pytest.mark.parametrize(
-    ("cells", "reason"),
+    ("cells", "named"),
     [
-        ({"num_devices": ""}, "Runtime num_devices is wanted"),
-        ({"num_devices": "two"}, "Runtime num_devices: a whole number"),
-        ({"num_devices": "8"}, "no group of 8 ranks of tier 1 is among 4"),
-        ({"ranks": "9999999"}, "among 9999999 ranks"),
-        ({"topology_tier": "2"}, "ranks of tier 2"),
-        ({"grid_shape": "90000 90000"}, "more than 65536 ranks"),
-        ({"grid_shape": "2 0"}, "extents such as 48 8 2"),
-        ({"concurrent_groups": "some"}, "1 or all is wanted"),
-        ({"bench_mode": "fast"}, "kernel, event, alternating is wanted"),
-        ({"message_bytes": "8192"}, "not those of the message"),
-        ({"message_bytes": "4095"}, "whole elements"),
-        ({"environment": "LD_PRELOAD=/tmp/x.so"}, "HCCL_"),
-        ({"environment": "HCCL_ALGO=a HCCL_ALGO=b"}, "each once"),
+        ({"num_devices": ""}, ("Runtime num_devices",)),
+        ({"num_devices": "two"}, ("Runtime num_devices",)),
+        ({"num_devices": "8"}, ("8 ranks", "tier 1", "4 ranks", "2 2")),
+        ({"ranks": "9999999"}, ("2 ranks", "tier 1", "9999999 ranks", "2 2")),
+        ({"topology_tier": "2"}, ("2 ranks", "tier 2", "4 ranks", "2 2")),
+        ({"grid_shape": "90000 90000"}, ("90000 90000", 65536)),
+        ({"grid_shape": "2 0"}, ("Runtime grid_shape", "extents")),
+        ({"concurrent_groups": "some"}, ("Runtime concurrent_groups", 1, "all")),
+        ({"bench_mode": "fast"}, ("Runtime bench_mode", "kernel", "event", "alternating")),
+        ({"message_bytes": "8192"}, ("tensors",)),
+        ({"message_bytes": "4095"}, (4095, "2 bytes")),
+        ({"environment": "LD_PRELOAD=/tmp/x.so"}, ("environment", "HCCL_")),
+        ({"environment": "HCCL_ALGO=a HCCL_ALGO=b"}, ("environment", "names")),
     ],
 )
 def test_a_row_that_cannot_be_meant_is_refused_by_its_column(
-    cells: dict[str, str], reason: str
+    cells: dict[str, str], named: tuple[object, ...]
 ) -> None:
-    with pytest.raises(BadInput, match=reason):
+    with pytest.raises(BadInput, match=naming(*named)):
         collective_case_of(changed(**cells).case)
 
 
 def test_a_row_of_a_profile_says_what_it_lacks() -> None:
     case = case_from_cells("hcom_allReduce_", {"Input Shapes": "2048", "Input Data Types": "FLOAT"})
-    with pytest.raises(BadInput, match="Runtime message_bytes is wanted"):
+    with pytest.raises(BadInput, match=naming("Runtime message_bytes")):
         collective_case_of(case)
 
 
 def test_an_environment_has_its_names_in_order() -> None:
-    with pytest.raises(BadInput, match="in their order"):
+    with pytest.raises(BadInput, match=naming("environment", "names")):
         checked_environment("HCCL_B=1 HCCL_A=1")

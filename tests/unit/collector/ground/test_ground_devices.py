@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from collector import keys
 from collector.errors import BadInput
 from collector.stack import BACKENDS, Stack, backend_of
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -31,7 +32,7 @@ def test_a_device_tells_its_backend():
     ],
 )
 def test_names_of_files_and_of_other_folders_are_refused(name):
-    with pytest.raises(BadInput, match="device"):
+    with pytest.raises(BadInput, match=naming("device", repr(name))):
         Stack(name, "2.9.0")
 
 

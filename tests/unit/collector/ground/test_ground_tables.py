@@ -17,6 +17,7 @@ from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.measurement import Measurement, Outcome, Provenance
 from collector.record import (
+    TABLE_COLUMNS,
     CaseRecord,
     ProfileStatistics,
     as_neighbour,
@@ -30,6 +31,7 @@ from collector.stack import Runtime
 from collector.table import LONGEST_ROW, as_text, csv_rows, is_text, table_bytes, table_rows
 from collector.vocabulary import BASE_CELLS, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
 from collector.worker.attempt import part_bytes, read_part
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -185,7 +187,7 @@ def test_a_row_that_is_not_there_ran_before_nothing(text):
     data = write_table(
         [replace(record("a", "x", "n"), before=(as_neighbour(record("b", "x", "n")),))]
     )
-    with pytest.raises(BadInput, match="t:2: Before must be up to 64 numbers of rows"):
+    with pytest.raises(BadInput, match=naming("t:2:", "Before", 64)):
         read_table(data.replace(b",1\n", b"," + text + b"\n"), path="t")
 
 
@@ -193,58 +195,58 @@ GOOD = write_table([record("a\rb", "x", "n"), record("c", "x", "n")])
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "line", "named"),
     [
-        (b"", "t:1: the header"),
-        (b"\xef\xbb\xbf" + GOOD, "t:1: the header"),
-        (GOOD.replace(b"Kernel", b"kernel"), "t:1: the header"),
-        (GOOD + b"\xff", "t:4: a table of UTF-8 text"),
-        (GOOD + b"Add,\xed\xa0\x80\n", "t:4: a table of UTF-8 text"),
-        (GOOD + b"\0", "t:4: a table of UTF-8 text is wanted, this holds NUL"),
-        (GOOD + b"Add\n", "cells are wanted, 1 came"),
-        (GOOD + b"\n" + GOOD, "15 cells are wanted, 0 came"),
-        (GOOD + b'"Add', "unexpected end of data"),
-        (GOOD + b'"A"dd,', "',' expected after '\"'"),
-        (GOOD.replace(b",2,1.5,", b",two,1.5,"), "t:2: a case is wanted: invalid literal"),
-        (GOOD.replace(b",2,1.5,", b",2,nan,"), "must be numbers of zero or more"),
-        (GOOD.replace(b",2,1.5,", b",2,-1,"), "must be numbers of zero or more"),
-        (GOOD.replace(b",2,1.5,", b",,1.5,"), "a case is wanted"),
-        (GOOD.replace(b",2.0]", b",1e999]"), "Counters must be pairs"),
-        (GOOD.replace(b",2.0]", b",1" + b"0" * 400 + b"]"), "a case is wanted"),
-        (GOOD.replace(b",2.0]", b",[]]"), "a case is wanted"),
-        (GOOD.replace(b'[""n"",', b"[7,"), "Counters must be pairs"),
-        (GOOD.replace(b'""n""', b'""\\ud800""'), "Counters must have names"),
-        (GOOD.replace(b'""x""', b"7"), "Extra must be a JSON object of texts"),
-        (GOOD.replace(b'""x""', b'""\\udfff""'), "Extra must be text that UTF-8 can hold"),
-        (GOOD.replace(b'""x""', b'""\\u0000""'), "Extra must be text that UTF-8 can hold"),
-        (GOOD.replace(b'""x""', b"[" * 100_000), "a case is wanted"),
+        (b"", 1, ("header", *TABLE_COLUMNS)),
+        (b"\xef\xbb\xbf" + GOOD, 1, ("header", *TABLE_COLUMNS)),
+        (GOOD.replace(b"Kernel", b"kernel"), 1, ("header", *TABLE_COLUMNS)),
+        (GOOD + b"\xff", 4, ("UTF-8",)),
+        (GOOD + b"Add,\xed\xa0\x80\n", 4, ("UTF-8",)),
+        (GOOD + b"\0", 4, ("UTF-8", "NUL")),
+        (GOOD + b"Add\n", 12, (15, 1)),
+        (GOOD + b"\n" + GOOD, 12, (15, 0)),
+        (GOOD + b'"Add', 12, ("CSV",)),
+        (GOOD + b'"A"dd,', 12, ("CSV",)),
+        (GOOD.replace(b",2,1.5,", b",two,1.5,"), 2, ("'two'",)),
+        (GOOD.replace(b",2,1.5,", b",2,nan,"), 2, ("Mean(us)",)),
+        (GOOD.replace(b",2,1.5,", b",2,-1,"), 2, ("Mean(us)",)),
+        (GOOD.replace(b",2,1.5,", b",,1.5,"), 2, ("''",)),
+        (GOOD.replace(b",2.0]", b",1e999]"), 2, ("Counters",)),
+        (GOOD.replace(b",2.0]", b",1" + b"0" * 400 + b"]"), 2, ("float",)),
+        (GOOD.replace(b",2.0]", b",[]]"), 2, ("Counters",)),
+        (GOOD.replace(b'[""n"",', b"[7,"), 2, ("Counters",)),
+        (GOOD.replace(b'""n""', b'""\\ud800""'), 2, ("Counters", "UTF-8", "NUL")),
+        (GOOD.replace(b'""x""', b"7"), 2, ("Extra", "JSON")),
+        (GOOD.replace(b'""x""', b'""\\udfff""'), 2, ("Extra", "UTF-8", "NUL")),
+        (GOOD.replace(b'""x""', b'""\\u0000""'), 2, ("Extra", "UTF-8", "NUL")),
+        (GOOD.replace(b'""x""', b"[" * 100_000), 2, ("recursion",)),
     ],
 )
-def test_what_is_no_table_is_refused_by_path_and_line(data, message):
-    with pytest.raises(BadInput, match=message) as error:
+def test_what_is_no_table_is_refused_by_path_and_line(data, line, named):
+    with pytest.raises(BadInput, match=naming(*named)) as error:
         read_table(data, path="t")
-    assert error.value.path == "t"
+    assert (error.value.path, error.value.line) == ("t", line)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", [b"nan", b"inf", b"-1", b"", b"two"])
 def test_a_forecast_that_is_no_time_is_refused(text):
     data = write_shard([ShardCase(record("a\rb", "x", "n"), 2.5)])
-    with pytest.raises(BadInput, match=r"s:2: Forecast\(s\) must be a number"):
+    with pytest.raises(BadInput, match=naming("s:2:", "Forecast(s)")):
         read_shard(data.replace(b",2.5\n", b"," + text + b"\n"), path="s")
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "a\udfff"])
 def test_what_no_table_can_hold_is_refused_when_it_is_written(text):
     assert not is_text(text)
-    with pytest.raises(BadInput, match="row 3, cell 2: NUL, or half of a surrogate pair"):
+    with pytest.raises(BadInput, match=naming("row 3", "cell 2", "NUL")):
         table_bytes(["a", "b"], [["1\r\n2", "3"], ["4", text]])
 
 
 def test_no_row_is_written_that_nobody_could_read():
-    with pytest.raises(BadInput, match="a row of more than"):
+    with pytest.raises(BadInput, match=naming(LONGEST_ROW)):
         table_bytes(["a"], [["x" * LONGEST_ROW]])
-    with pytest.raises(BadInput, match="t:2: a CSV row is wanted: field larger"):
+    with pytest.raises(BadInput, match=naming("t:2:", "CSV", LONGEST_ROW)):
         list(csv_rows(["a\n", "x" * (LONGEST_ROW + 2)], path="t"))
 
 

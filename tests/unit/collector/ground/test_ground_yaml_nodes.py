@@ -12,6 +12,7 @@ from collector.database.yaml_values import read_values
 from collector.errors import BadInput
 from collector.yaml_nodes import read_node
 from jobs.campaign.document import read_document
+from tests.unit.collector.naming import naming
 
 
 def merge_bomb(levels, wide=9):
@@ -35,8 +36,7 @@ def test_a_small_text_does_not_stand_for_gigabytes(bomb, read):
     assert len(bomb) < 1000
     tracemalloc.start()
     try:
-        told = r"^o\.yaml:6: with every alias written out, it stands for more than 100000 values$"
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=naming("o.yaml:6:", "alias", 100_000)):
             read(bomb, "o.yaml")
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
@@ -44,28 +44,27 @@ def test_a_small_text_does_not_stand_for_gigabytes(bomb, read):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "named"),
     [
-        ("a: &a\n  <<: *a\n", "o.yaml:1: not YAML that can be read: a mapping merges itself"),
-        (
-            "x: &x\n  <<: &y\n    <<: [*x]\n",
-            "o.yaml:1: not YAML that can be read: a mapping merges itself",
-        ),
-        ("a: 1" + ":1" * 500, "o.yaml:1: not YAML that can be read: a number of over 200"),
-        ("[" * 4000, "o.yaml: not YAML that can be read: nested too deeply"),
-        ("a: " + "x" * (1 << 20), "o.yaml: not YAML that can be read: over 1048576 characters"),
-        (f"a: [{'1,' * 100_001}]", "o.yaml:1: it stands for more than 100000 values"),
+        ("a: &a\n  <<: *a\n", 1, ("mapping",)),
+        ("x: &x\n  <<: &y\n    <<: [*x]\n", 1, ("mapping",)),
+        ("a: 1" + ":1" * 500, 1, ("number", 200)),
+        ("[" * 4000, None, ("nested",)),
+        ("a: " + "x" * (1 << 20), None, (1 << 20,)),
+        (f"a: [{'1,' * 100_001}]", 1, (100_000,)),
         (
             "a: &a [" + "1," * 40_000 + "]\nb:\n  c: *a\n  d: *a\n  e: *a\n",
-            "o.yaml:5: with every alias written out, it stands for more than 100000 values",
+            5,
+            ("alias", 100_000),
         ),
-        ('a: "\\UFFFFFFFF"', "o.yaml: not YAML: an escape is no character"),
+        ('a: "\\UFFFFFFFF"', None, ("escape",)),
     ],
 )
-def test_what_would_take_for_ever_is_refused(text, said):
-    with pytest.raises(BadInput) as caught:
+def test_what_would_take_for_ever_is_refused(text, line, named):
+    with pytest.raises(BadInput, match=naming(*named)) as caught:
         read_node(text, "o.yaml")
-    assert str(caught.value).startswith(said)
+    assert (caught.value.path, caught.value.line) == ("o.yaml", line)
+    assert ("alias" in str(caught.value)) == ("alias" in named)
 
 
 def test_aliases_and_merges_of_honest_size_are_read():
@@ -90,14 +89,14 @@ def test_any_text_is_read_or_refused(text):
 
 @pytest.mark.parametrize("read", [read_document, read_values])
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
-        ("a: {b: 1}\n", r"^o\.yaml:1: a: a list is wanted, a mapping came$"),
-        ("\na: []\n", r"^o\.yaml:2: a: the list is empty, at least one entry is wanted$"),
+        ("a: {b: 1}\n", ("o.yaml:1: a:", "list", "mapping")),
+        ("\na: []\n", ("o.yaml:2: a:", "list", "empty")),
     ],
 )
-def test_both_readers_name_a_value_and_its_line(read, text, told):
-    with pytest.raises(BadInput, match=told):
+def test_both_readers_name_a_value_and_its_line(read, text, named):
+    with pytest.raises(BadInput, match=naming(*named)):
         dict_of(read(text, "o.yaml"))["a"].items()
     assert [item.name for item in dict_of(read("a: [1, 2]", "o.yaml"))["a"].items()] == [
         "a[0]",
@@ -110,7 +109,8 @@ def dict_of(document):
 
 
 def test_only_what_somebody_wrote_for_this_program_is_quoted():
-    with pytest.raises(BadInput, match="a list is wanted, 'secret' came"):
+    with pytest.raises(BadInput, match=naming("o.yaml:1: a:", "list", "'secret'")):
         read_document("a: secret", "o.yaml").mapping()["a"].items()
-    with pytest.raises(BadInput, match="a list is wanted, a text came"):
+    with pytest.raises(BadInput, match=naming("o.yaml:1: a:", "list")) as caught:
         read_values("a: secret", "o.yaml").fields()["a"].items()
+    assert "secret" not in str(caught.value)

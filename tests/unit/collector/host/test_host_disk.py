@@ -7,6 +7,7 @@ import pytest
 
 from collector.errors import BadInput
 from collector.host.disk import free_bytes, used_bytes, volume_of
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -48,5 +49,5 @@ def test_a_file_of_two_names_counts_once_and_a_link_not_at_all(tmp_path):
 
 
 def test_a_limit_that_is_no_number_is_named(tmp_path):
-    with pytest.raises(BadInput, match="OPMETER_VOLUME_BYTES='40Gi': a number of bytes is wanted"):
+    with pytest.raises(BadInput, match=naming("OPMETER_VOLUME_BYTES", "'40Gi'")):
         free_bytes(tmp_path, {"OPMETER_VOLUME_BYTES": "40Gi"})

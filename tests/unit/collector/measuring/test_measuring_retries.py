@@ -7,6 +7,7 @@ import pytest
 from collector.condition import Condition, Reading
 from collector.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.measuring.retries import is_answered, worth_again
+from collector.quality.canaries import DRIFTED
 from collector.quality.device_condition import told_by
 from collector.shard import ShardCase
 from tests.unit.collector.measuring.pretending import record
@@ -80,7 +81,7 @@ def test_where_most_cases_are_disturbed_it_is_the_machine_and_none_is_tried_agai
 
 def test_what_a_session_that_drifted_measured_is_measured_again():
     (first,) = tries(CASES[0], QUIET).values()
-    drifted = [replace(first[0], warnings=("the session drifted: by 6 %",))]
+    drifted = [replace(first[0], warnings=(f"{DRIFTED}: by 6 %",))]
     name = CASES[0].record.case_id
     assert worth_again(CASES, {name: drifted}) == CASES[:1]
     assert worth_again(CASES, {name: [*drifted, *first]}) == []

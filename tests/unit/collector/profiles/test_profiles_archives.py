@@ -13,6 +13,7 @@ from collector.errors import BadInput
 from collector.profiles import archives
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -93,7 +94,7 @@ def test_a_bad_row_is_named_by_its_archive_and_line(tmp_path):
 @pytest.mark.parametrize("name", ["../kernel_details.csv", "/kernel_details.csv"])
 def test_no_member_leaves_the_archive(tmp_path, name):
     archive = zipped(tmp_path / "capture.zip", (name, TABLE))
-    with pytest.raises(BadInput, match="a member leaves the archive"):
+    with pytest.raises(BadInput, match=naming(f"{archive}:", name)):
         read_profile([archive])
     assert not (tmp_path / "kernel_details.csv").exists()
 
@@ -102,7 +103,9 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path):
     link = zipfile.ZipInfo("kernel_details.csv")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     archive = zipped(tmp_path / "capture.zip", (link, b"/etc/passwd"))
-    with pytest.raises(BadInput, match=r"no kernel_details\*.csv or op_summary_\*.csv is in"):
+    with pytest.raises(
+        BadInput, match=naming(f"{archive}:", "kernel_details*.csv", "op_summary_*.csv")
+    ):
         read_profile([archive])
 
 
@@ -115,16 +118,16 @@ def test_a_bomb_ends_at_its_bound(tmp_path, monkeypatch):
     ):
         if archive.suffix == ".gz":
             archive.write_bytes(gzip.compress(bomb))
-        with pytest.raises(BadInput, match="when unpacked: unpack it by hand") as error:
+        with pytest.raises(BadInput, match=naming(f"{archive}:", "GiB")):
             read_profile([archive])
-        assert str(archive) in str(error.value)
 
 
 def test_several_members_share_one_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MOST_BYTES", len(TABLE) + 10)
     members = [(f"{n}/kernel_details.csv", TABLE) for n in range(2)]
-    with pytest.raises(BadInput, match="when unpacked"):
-        read_profile([zipped(tmp_path / "capture.zip", *members)])
+    archive = zipped(tmp_path / "capture.zip", *members)
+    with pytest.raises(BadInput, match=naming(f"{archive}:", "GiB")):
+        read_profile([archive])
 
 
 @pytest.mark.parametrize("name", ["capture.zip", "kernel_details.csv.gz"])
@@ -145,7 +148,7 @@ def test_an_archive_that_is_cut_off_or_none_at_all_is_named(tmp_path, name, cut)
 def test_a_member_that_stands_twice_is_refused(tmp_path):
     with pytest.warns(UserWarning, match="Duplicate name"):
         archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), (INSIDE, TABLE))
-    with pytest.raises(BadInput, match="an archive that can be unpacked is wanted"):
+    with pytest.raises(BadInput, match=naming(f"{archive}:")):
         read_profile([archive])
 
 
@@ -161,25 +164,24 @@ def test_ranks_behind_links_are_read_once_each(plain, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "named"),
     [
-        ("step.nsys-rep", "1 file of NVIDIA's profilers"),
-        ("analysis.db", "1 file of databases that hold no kernels: msprof_*.db"),
-        ("trace_view.json", "1 file of traces, which hold no shapes: kernel_details.csv lies"),
+        ("step.nsys-rep", "NVIDIA"),
+        ("analysis.db", "msprof_*.db"),
+        ("trace_view.json", "kernel_details.csv"),
     ],
 )
-def test_a_folder_of_another_tool_says_what_is_there_and_what_to_do(tmp_path, name, said):
+def test_a_folder_of_another_tool_says_what_is_there_and_what_to_do(tmp_path, name, named):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=naming("1 file", named)):
         read_profile([tmp_path])
-    assert said in str(error.value)
 
 
 def test_a_kernel_type_that_is_a_number_is_a_bad_row(tmp_path):
     path = tmp_path / "kernel_details.csv"
     bad = Told("0", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND")
     path.write_bytes(profile_bytes(LAYOUT, [*ROWS, bad]))
-    with pytest.raises(BadInput, match=r"kernel_details.csv:4: Type is no name of a kernel"):
+    with pytest.raises(BadInput, match=naming("kernel_details.csv:4:", "Type")):
         read_profile([path])
     profile = read_profile([path], skip_bad_rows=True)
     assert [r.kernel_type for r in profile.records] == ["Add"]

@@ -14,6 +14,7 @@ from collector.profiles.attention import (
 )
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.variants import Told, write_profile
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -77,7 +78,7 @@ def test_an_operator_in_the_kernels_own_layout_overrides_it(tmp_path):
     assert (cells[LENGTHS_SHAPE], cells[BLOCK_TABLE_SHAPE]) == ("5", "5,512")
     assert LENGTHS_KV_SHAPE not in cells
     (pairing,) = profile.report.pairings
-    assert (pairing.paired, pairing.doubt) == (1, "in 1 pairs the query is of another size")
+    assert pairing.paired == 1 and names(pairing.doubt, 1, "query")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_where_counts_differ_only_the_beginning_with_equal_queries_is_paired(fol
     assert tables == ["1,7", "2,7", None, None]
     (pairing,) = profile.report.pairings
     assert (pairing.kernel_rows, pairing.operator_rows, pairing.paired) == (4, 3, 2)
-    assert pairing.doubt == "from pair 3 on the query is of another size"
+    assert names(pairing.doubt, "pair 3", "query")
 
 
 def test_what_operators_of_one_row_disagree_on_is_left_to_the_row(folder):

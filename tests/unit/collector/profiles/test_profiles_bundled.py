@@ -6,6 +6,7 @@ from collector.errors import BadInput
 from collector.profiles.bundled import bundled_file, write_bundled_profile
 from collector.profiles.kernel_details import read_profile
 from collector.record import read_table
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -34,5 +35,5 @@ def test_the_sample_has_the_case_ids_of_the_profile_it_comes_from(tmp_path, real
 
 @pytest.mark.parametrize("name", ["x", "models", "."])  # other data lies beside the samples
 def test_an_unknown_sample_names_those_there_are(name):
-    with pytest.raises(BadInput, match=rf"no bundled sample '{name}'; there are: quickstart$"):
+    with pytest.raises(BadInput, match=naming(f"'{name}'", "quickstart")):
         bundled_file(name, "facts.csv")

@@ -13,6 +13,7 @@ from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -56,9 +57,8 @@ def test_a_database_in_a_zip_s_place_is_named_with_what_it_lacks(tmp_path):
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE TASK (startNs)")
         db.commit()
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=naming(f"{path}:", "COMPUTE_TASK_INFO, STRING_IDS")):
         read_profile([path])
-    assert f"{path}: no table COMPUTE_TASK_INFO, STRING_IDS" in str(error.value)
 
 
 def test_a_release_without_the_state_of_operators_is_read(tmp_path):
@@ -66,7 +66,7 @@ def test_a_release_without_the_state_of_operators_is_read(tmp_path):
     (record,) = read_profile([path]).records
     assert record.cells["OP State"] == ""
     path = write_database(tmp_path / "msprof_2.db", ROWS[:5], without=("inputShapes",))
-    with pytest.raises(BadInput, match="COMPUTE_TASK_INFO has no column inputShapes"):
+    with pytest.raises(BadInput, match=naming(f"{path}:", "COMPUTE_TASK_INFO", "inputShapes")):
         read_profile([path])
 
 
@@ -79,22 +79,21 @@ def test_a_view_in_the_place_of_a_table_is_not_looked_at(tmp_path):
             "SELECT x AS startNs FROM n"
         )
         db.commit()
-    with pytest.raises(BadInput, match="no table TASK"):
+    with pytest.raises(BadInput, match=naming(f"{path}:", "TASK")):
         read_profile([path])
 
 
 def test_a_launch_that_ends_before_it_starts_is_a_bad_row_of_the_database(tmp_path):
     path = write_database(tmp_path / "msprof_1.db", [*ROWS[:2], replace(ROWS[2], duration="-3.0")])
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=naming(f"{path}/op_summary.csv:4:", "Duration(us)")):
         read_profile([path])
-    assert str(error.value).startswith(f"{path}/op_summary.csv:4: Duration")
 
 
 def test_a_database_of_another_tool_in_a_folder_is_left_alone(tmp_path):
     write_profile(tmp_path, "K5", ROWS)
     (tmp_path / "analysis.db").write_bytes(b"whatever")
     assert len(read_profile([tmp_path]).report.files) == 1
-    with pytest.raises(BadInput, match="an archive that can be unpacked is wanted"):
+    with pytest.raises(BadInput, match=naming(f"{tmp_path / 'analysis.db'}:")):
         read_profile([tmp_path / "analysis.db"])
 
 

@@ -17,6 +17,7 @@ from tests.fixtures.profiles.variants import (
     unknown_inputs,
     write_profile,
 )
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -291,7 +292,7 @@ def test_a_file_may_have_any_name(tmp_path):
 
 def test_nothing_found_says_what_is_looked_for(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(BadInput, match=r"kernel_details\*\.csv or op_summary_\*\.csv"):
+        with pytest.raises(BadInput, match=naming("kernel_details*.csv", "op_summary_*.csv")):
             find_profiles([path])
 
 

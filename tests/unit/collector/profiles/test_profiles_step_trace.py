@@ -6,18 +6,25 @@ from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import find_profiles
 from collector.profiles.step_trace import FILE, StepTrace, read_step_trace
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
 _HEADER = "Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Free,Stage\n"
 
 
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    return write_bundled_profile("quickstart", tmp_path_factory.mktemp("run"))
+
+
 @pytest.fixture
-def run(tmp_path):
-    """A profile, and the file of its steps."""
-    profile = write_bundled_profile("quickstart", tmp_path)
-    (file,) = find_profiles([profile])
-    return profile, file.parent / FILE
+def run(profile):
+    """A profile, and the file of its steps, which is not there yet."""
+    (table,) = find_profiles([profile])
+    file = table.parent / FILE
+    file.unlink(missing_ok=True)
+    return profile, file
 
 
 def test_steps_are_summed_up(run):
@@ -29,25 +36,38 @@ def test_steps_are_summed_up(run):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "column"),
     [
-        ("Step,Computing\n1,2\n", "no Communication"),
-        ("", "no Computing"),
-        ("x" * 200_000, "no Computing"),
-        (_HEADER + "0,3,x,1,0,2,3\n", "line 2"),
-        (_HEADER + "0,3,1,1,0,2,3\n0,4,nan,1,0,2,3\n", "line 3"),
-        (_HEADER + "0,3,-1,1,0,2,3\n", "line 2"),
-        (_HEADER + "0,3,1e300,1,0,2,3\n", "line 2"),
-        (_HEADER + "0,3\n", "line 2"),
-        (_HEADER + '0,3,"' + "1" * 200_000 + '",1,0,2,3\n', "line"),
+        ("Step,Computing\n1,2\n", "Communication"),
+        ("", "Computing"),
+        ("x" * 200_000, "Computing"),
     ],
 )
-def test_what_is_no_table_of_steps_is_refused_with_its_line(run, text, said):
+def test_a_column_of_steps_that_is_missing_is_named(run, text, column):
     profile, file = run
     file.write_text(text)
-    with pytest.raises(BadInput, match=said) as error:
+    with pytest.raises(BadInput, match=naming(f"{file}:", column)) as error:
         read_step_trace(profile)
-    assert FILE in str(error.value)
+    if "Computing" in text:  # which may be named too, as one of the columns that are needed
+        assert str(error.value).count(column) > str(error.value).count("Computing")
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ("0,3,x,1,0,2,3\n", 2),
+        ("0,3,1,1,0,2,3\n0,4,nan,1,0,2,3\n", 3),
+        ("0,3,-1,1,0,2,3\n", 2),
+        ("0,3,1e300,1,0,2,3\n", 2),
+        ("0,3\n", 2),
+        ('0,3,"' + "1" * 200_000 + '",1,0,2,3\n', 2),
+    ],
+)
+def test_what_is_no_table_of_steps_is_refused_with_its_line(run, rows, line):
+    profile, file = run
+    file.write_text(_HEADER + rows)
+    with pytest.raises(BadInput, match=rf"{FILE}: ?(line )?{line}\b"):
+        read_step_trace(profile)
 
 
 def test_the_parts_of_real_steps_add_up_to_them(real_profiles):

@@ -6,6 +6,8 @@ from collector.condition import Condition, Held, Reading
 from collector.measurement import DeviceState, Disturbance
 from collector.quality.device_condition import around, idle_clocks, states, told_by
 from collector.quality.disturbed import doubt
+from collector.quality.gate_names import doubt_of
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -40,7 +42,8 @@ def test_what_holds_a_clock_down_before_or_behind_the_repeats_disturbs_all_of_th
     readings[place] = gpu(held=(why,))
     found = told(*readings)
     assert found.is_total and found.throttled_share == 0.5
-    assert doubt(found) == ("all 30 repeats were disturbed: heat or power held the clock down",)
+    (warning,) = doubt(found)
+    assert doubt_of(warning) == "disturbed" and names(warning, 30, "power", "clock")
 
 
 @pytest.mark.parametrize("why", [Held.IDLE, Held.SETTING, Held.OTHER, Held.POWER_CAP])
@@ -49,19 +52,19 @@ def test_what_any_session_would_meet_disturbs_none(why):
 
 
 def test_another_process_disturbs_and_is_counted():
-    assert doubt(told(GPU, gpu(others=1))) == (
-        "all 30 repeats were disturbed: another process had the device",
-    )
+    (warning,) = doubt(told(GPU, gpu(others=1)))
+    assert doubt_of(warning) == "disturbed" and names(warning, 30, "process")
     both = told(gpu(others=2), gpu(others=1, held=(Held.THERMAL,)))
     assert both.others == 2
-    assert doubt(both)[0].endswith("held the clock down, 2 others had the device")
+    assert names(doubt(both)[0], "clock", 2)
 
 
 def test_a_clock_that_fell_by_more_than_a_tenth_disturbs():
     assert told(GPU, gpu(clock_mhz=1790.0)).clean == 30
     fell = told(GPU, gpu(clock_mhz=1400.0))
     assert fell.is_total and fell.clock_share == 0.7071
-    assert doubt(fell) == ("all 30 repeats were disturbed: the clock was at 71%",)
+    (warning,) = doubt(fell)
+    assert doubt_of(warning) == "disturbed" and names(warning, 30, "clock", 71)
     assert told(gpu(clock_mhz=1400.0), GPU).clean == 30  # it rose: it had been idle
 
 

@@ -1,9 +1,13 @@
 """Which repeats count, where something else had the device during some of them."""
 
+import re
+
 import pytest
 
 from collector.measurement import Disturbance
 from collector.quality.disturbed import Lap, Watch, doubt, undisturbed
+from collector.quality.gate_names import doubt_of
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -31,15 +35,14 @@ def test_where_all_were_disturbed_all_count_and_it_is_said():
     watch = Watch((HELD, HELD, HELD))
     assert undisturbed([1, 2, 3], watch) == [1, 2, 3]
     assert not watch.disturbance.is_clean
-    assert doubt(watch.disturbance) == (
-        "all 3 repeats were disturbed: threads waited for a core 50% of the time",
-    )
+    (warning,) = doubt(watch.disturbance)
+    assert doubt_of(warning) == "disturbed" and names(warning, 3, "threads", 50)
 
 
 def test_where_few_were_undisturbed_it_is_said():
-    assert doubt(Watch((HELD, QUIET, QUIET)).disturbance) == (
-        "only 2 of 3 repeats were undisturbed, and 3 are wanted",
-    )
+    (warning,) = doubt(Watch((HELD, QUIET, QUIET)).disturbance)
+    assert doubt_of(warning) == "disturbed"
+    assert sorted(re.findall(r"\d+", warning)) == ["2", "3", "3"]
     assert doubt(Watch((QUIET,)).disturbance) == ()  # no more was wanted
 
 
@@ -47,9 +50,9 @@ def test_what_a_host_steals_disturbs_all_repeats_since_nobody_says_when():
     long = Lap(1, 100_000.0, 0.0)
     stolen = Watch((long,) * 10, stolen_us=60_000.0)
     assert undisturbed(list(range(10)), stolen) == list(range(10))
-    assert doubt(stolen.disturbance) == (
-        "all 10 repeats were disturbed: the host took 6% of a core",
-    )
+    (warning,) = doubt(stolen.disturbance)
+    assert doubt_of(warning) == "disturbed" and names(warning, 10, "host", 6)
+    assert not names(warning, "threads")
     assert Watch((long,) * 10, stolen_us=40_000.0).clean == 10
     waited = Watch((long, Lap(1, 100_000.0, 60_000.0), long), stolen_us=60_000.0)
     assert undisturbed([1, 2, 3], waited) == [1, 3] and waited.clean == 0

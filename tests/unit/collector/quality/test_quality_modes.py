@@ -4,7 +4,9 @@ from random import Random
 
 import pytest
 
+from collector.quality.gate_names import doubt_of
 from collector.quality.modes import two_modes
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -26,7 +28,8 @@ def test_two_heaps_are_two_modes(seed, slow):
 
 def test_it_is_said_in_words():
     modes = two_modes([3.74, 3.73, 3.75, 3.741, 3.76, 3.72, 3.739, 5.53, 5.52, 5.531])
-    assert str(modes) == "two modes: 30% of the repeats take about 5.53 us, the others 3.74 us"
+    assert doubt_of(str(modes)) == "two modes"
+    assert names(str(modes), 30, "5.53 us", "3.74 us")
 
 
 @pytest.mark.parametrize("spread", [0.001, 0.02, 0.1])

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.measurement import Outcome
+from collector.quality.gate_names import doubt_of, gate_of
 from collector.quality.gates import doubts, implausible, no_duration
 from collector.quality.statistics import accept, percentile, summarise
 from collector.quality.student import student_factor
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -91,16 +94,18 @@ def test_percentiles_interpolate():
 @pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf, -inf])
 def test_durations_must_be_positive_numbers(bad):
     assert no_duration(1.0, 10.0) == ""
-    assert no_duration(bad, inf) == f"{bad} us is no duration"
+    assert names(no_duration(bad, inf), f"{bad} us")
+    assert gate_of(Outcome.IMPLAUSIBLE, no_duration(bad, inf)) == "no duration"
     assert implausible(bad, floor_us=0.01, limit_us=1e6)
 
 
 def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
     assert implausible(5.0, floor_us=5.0, limit_us=5.0) == ""
     short = implausible(4.0, floor_us=5.0, limit_us=1e6)
-    assert short == "4 us is below the physical floor of 5 us"
+    assert names(short, "4 us", "5 us") and gate_of(Outcome.IMPLAUSIBLE, short) == "floor"
     long = implausible(1e9, floor_us=5.0, limit_us=60e6)
-    assert long == no_duration(1e9, 60e6) == "1e+09 us is above the limit of the case, 6e+07 us"
+    assert long == no_duration(1e9, 60e6)
+    assert names(long, "1e+09 us", "6e+07 us") and gate_of(Outcome.IMPLAUSIBLE, long) == "limit"
 
 
 @given(st.lists(st.floats(1e-3, 6e10), min_size=1, max_size=200))
@@ -110,8 +115,10 @@ def test_what_is_made_of_durations_is_a_timing(durations):
 
 def test_wobbling_numbers_and_few_repeats_are_warned_of():
     wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
-    assert doubts(wobbling, 4) == ("spread 59% is above 10%",)
-    assert doubts(summarise([5.0]).timing, 1) == ("1 accepted repeats: the interval says little",)
+    (warning,) = doubts(wobbling, 4)
+    assert doubt_of(warning) == "spread" and names(warning, 59, 10)
+    (warning,) = doubts(summarise([5.0]).timing, 1)
+    assert doubt_of(warning) == "few repeats" and names(warning, 1)
     assert doubts(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
 
 

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
+from collector.quality.gate_names import doubt_of
 from collector.quality.trend import find_trend
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -24,11 +26,11 @@ def test_noise_alone_is_no_trend(count):
 def test_a_clock_that_changes_is_told(count, drift):
     told = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
     assert all(told)
-    assert told[0].startswith("trend: the last third of the repeats takes ")
+    assert doubt_of(told[0]) == "trend"
 
 
 def test_a_cache_that_has_not_settled_is_told():
-    assert "takes 0.5 x as long" in find_trend([200.0] * 40 + [100.0] * 60)
+    assert names(find_trend([200.0] * 40 + [100.0] * 60), 0.5)
 
 
 def test_little_and_few_are_no_trend():

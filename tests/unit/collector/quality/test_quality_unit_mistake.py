@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from collector.measurement import Outcome
+from collector.quality.gate_names import gate_of
 from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
+from tests.unit.collector.naming import names
 
 # A floor is half of the time at the peaks; kernels take a launch and, at best, twice that time.
 LEAST_US = np.geomspace(0.1, 1000, 80)
@@ -12,7 +15,7 @@ REAL_US = 5 + 4 * LEAST_US
 
 def test_a_curve_a_thousand_times_too_long_is_found():
     fault = find_unit_mistake(REAL_US * 1e3, LEAST_US)
-    assert fault.startswith("another unit than us: none of ") and "0.05%" in fault
+    assert gate_of(Outcome.IMPLAUSIBLE, fault) == "unit" and names(fault, 0.05)
     assert find_unit_mistake(REAL_US, LEAST_US) == ""
 
 

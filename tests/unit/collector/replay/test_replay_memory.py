@@ -4,6 +4,7 @@ import pytest
 
 from collector.host.memory import GroupMemory
 from collector.replay.memory_limits import too_much
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 
@@ -13,18 +14,18 @@ ROOMY = GroupMemory(limit=10 * GIB, used=10 * GIB, inactive_file=GIB, active_fil
 
 
 @pytest.mark.parametrize(
-    ("held", "container", "at_once", "reason"),
+    ("held", "container", "at_once", "named"),
     [
-        (5 * GIB, None, 1, "the session holds 5.00 GiB, the limit is 4 GiB"),
-        (3 * GIB, None, 1, ""),
-        (3 * GIB, ROOMY, 1, ""),  # files that are cached can be had back
-        (3 * GIB, FULL, 1, ""),  # it is not the session that fills it
-        (3 * GIB, FULL, 2, "the session holds 3.00 GiB, and with it its container 9.50 GiB of 10"),
-        (2 * GIB, FULL, 2, ""),
+        (5 * GIB, None, 1, ("5.00 GiB", "4 GiB")),
+        (3 * GIB, None, 1, ()),
+        (3 * GIB, ROOMY, 1, ()),  # files that are cached can be had back
+        (3 * GIB, FULL, 1, ()),  # it is not the session that fills it
+        (3 * GIB, FULL, 2, ("3.00 GiB", "9.50 GiB", "10.00 GiB")),
+        (2 * GIB, FULL, 2, ()),
     ],
 )
 def test_a_session_ends_over_its_limit_or_where_it_fills_its_container(
-    held, container, at_once, reason
+    held, container, at_once, named
 ):
     found = too_much(held, 4.0, container, at_once)
-    assert found.startswith(reason) and bool(found) == bool(reason)
+    assert names(found, *named) and bool(found) == bool(named)

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
 
 from collector.replay.outputs import find_difference, find_doubt  # noqa: E402
+from tests.unit.collector.naming import names  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +21,7 @@ def test_rounding_is_no_difference_and_another_number_is():
     numbers = torch.linspace(-3, 3, 1000)
     assert not find_difference(numbers.bfloat16(), numbers.bfloat16() * (1 + 1 / 128))
     words = find_difference((None, numbers.half()), (None, numbers.half() + 0.5))
-    assert words.startswith("output 1 is up to 0.5")
+    assert names(words, "output 1") and " 0.5" in words
 
 
 def test_a_quantised_output_may_be_one_step_off_and_an_index_may_not():

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.fast
 def test_the_reason_of_a_session_that_never_began_is_its_last_word():
     log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
     report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
-    said = "exited with 1 outside of every case: ModuleNotFoundError: No module named 'torch'"
-    assert why_it_ended(report, began=False) == said
+    last_line = "ModuleNotFoundError: No module named 'torch'"
+    assert why_it_ended(report, began=False) == f"{report.reason}: {last_line}"
     assert why_it_ended(report, began=True) == report.reason
     assert why_it_ended(replace(report, reason="", log_tail=""), began=True)
     refused = replace(report, reason="cpu device 1 is wanted", log_tail="cpu device 1 is wanted\n")

@@ -1,6 +1,7 @@
 """From what a profiler recorded to measurements: what no device can have done is none of them."""
 
 import csv
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -10,6 +11,7 @@ from collector.condition import Condition, Held
 from collector.machine_peaks import MachinePeaks
 from collector.measurement import Disturbance, Outcome
 from collector.plan import Limits, MeasureSettings
+from collector.quality.gate_names import doubt_of, gate_of
 from collector.quality.sentinels import Mark, Sentinel
 from collector.record import CaseRecord, as_ran
 from collector.replay.events import IDLE_OPERATOR
@@ -21,6 +23,7 @@ from collector.replay.supervisor import Ending, SessionReport
 from collector.stack import Stack
 from collector.table import table_bytes
 from collector.vocabulary import ACCELERATOR_CORE
+from tests.unit.collector.naming import names
 from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
 
 pytestmark = pytest.mark.fast
@@ -129,7 +132,8 @@ def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
     short = measured(1, 1, 1)
     assert short.outcome is Outcome.IMPLAUSIBLE and not short.is_good
     assert short.timing.mean_us == 0.001 and short.n_accepted == 3
-    assert short.reason.startswith("0.001 us is below the physical floor of 182.7")
+    assert gate_of(short.outcome, short.reason) == "floor"
+    assert names(short.reason, "0.001 us") and " 182.7" in short.reason
 
 
 def test_the_floor_is_that_of_the_stack(measured):
@@ -144,10 +148,8 @@ def test_what_a_machine_is_known_to_reach_refuses_more_there(measured):
     assert measured(*[59_000_000] * 3, spec=spec).outcome is Outcome.OK
     refused = measured(*[60_000_000] * 3, spec=replace(spec, peaks=peaks))
     assert refused.outcome is Outcome.IMPLAUSIBLE
-    assert refused.reason == (
-        "60000 us is below the physical floor of 68719.5 us, by the peaks that `opmeter selftest` "
-        "measured here"
-    )
+    assert gate_of(refused.outcome, refused.reason) == "floor"
+    assert names(refused.reason, "60000 us", "68719.5 us", "opmeter selftest")
     assert measured(*[70_000_000] * 3, spec=replace(spec, peaks=peaks)).outcome is Outcome.OK
 
 
@@ -162,14 +164,15 @@ def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured,
     assert at_work.outcome is Outcome.OK and dict(at_work.counters)[name] == 504.5
     anothers = measured(500_000, 500_000, 500_000, counted={name: 700.0})
     assert anothers.outcome is Outcome.IMPLAUSIBLE and anothers.timing.mean_us == 500.0
-    assert anothers.reason == f"500 us is less than its cores worked: {name} is 700"
+    assert gate_of(anothers.outcome, anothers.reason) == "cores at work"
+    assert names(anothers.reason, "500 us", name, 700)
 
 
-@pytest.mark.parametrize("ns", [0, 61_000_000_000])
-def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns):
+@pytest.mark.parametrize(("ns", "gate"), [(0, "no duration"), (61_000_000_000, "limit")])
+def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns, gate):
     odd = measured(500_000, ns, 505_000)
     assert odd.outcome is Outcome.IMPLAUSIBLE and odd.timing is None
-    assert "no duration" in odd.reason or "above the limit of the case" in odd.reason
+    assert gate_of(odd.outcome, odd.reason) == gate
 
 
 def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
@@ -178,15 +181,15 @@ def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
     assert (waited.n_observed, waited.n_accepted) == (3, 1)
     assert waited.is_good and not waited.is_disturbed
     assert (waited.disturbance.watched, waited.disturbance.clean) == (3, 1)
-    assert "only 1 of 3 repeats were undisturbed, and 3 are wanted" in waited.warnings
+    (warning,) = (one for one in waited.warnings if doubt_of(one) == "disturbed")
+    assert sorted(re.findall(r"\d+", warning)) == ["1", "3", "3"]
 
 
 def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
     waited = measured(8_000_000, 8_000_000, 8_000_000, watch=[[[3, 24000, 12000]], 0, 9])
     assert waited.timing.mean_us == 8000.0 and waited.is_good and waited.is_disturbed
-    assert waited.warnings == (
-        "all 3 repeats were disturbed: threads waited for a core 50% of the time",
-    )
+    (warning,) = waited.warnings
+    assert doubt_of(warning) == "disturbed" and names(warning, 3, "threads", 50)
 
 
 GPU = replace(SPEC, backend="cuda", stack=None)
@@ -197,9 +200,8 @@ HOT = replace(COOL, clock_mhz=1200.0, temperature_c=92.0, held=(Held.THERMAL,))
 def test_repeats_of_a_gpu_that_throttled_make_the_timing_and_it_says_so(measured):
     hot = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, HOT))
     assert hot.is_good and hot.is_disturbed and hot.n_accepted == 3
-    assert hot.warnings == (
-        "all 3 repeats were disturbed: heat or power held the clock down, the clock was at 61%",
-    )
+    (warning,) = hot.warnings
+    assert doubt_of(warning) == "disturbed" and names(warning, 3, "power", "clock", 61)
     assert (hot.opened.clock_mhz, hot.closed.clock_mhz) == (1980.0, 1200.0)
     assert hot.closed.temperature_c == 92.0
     cool = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, COOL))
@@ -224,14 +226,16 @@ def test_a_series_of_two_modes_says_so(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000, 502_000, 504_000] * 3, 700_000, 702_000, 704_000, spec=spec)
     assert modal.is_good
-    assert modal.warnings == ("two modes: 25% of the repeats take about 702 us, the others 502 us",)
+    (warning,) = modal.warnings
+    assert doubt_of(warning) == "two modes" and names(warning, 25, "702 us", "502 us")
 
 
 def test_a_series_of_two_modes_without_spread_says_so(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000] * 9, *[700_000] * 3, spec=spec)
     assert modal.is_good
-    assert modal.warnings == ("two modes: 25% of the repeats take about 700 us, the others 500 us",)
+    (warning,) = modal.warnings
+    assert doubt_of(warning) == "two modes" and names(warning, 25, "700 us", "500 us")
 
 
 def test_a_quiet_session_is_not_disturbed(measured):

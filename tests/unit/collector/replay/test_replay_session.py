@@ -14,6 +14,7 @@ from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.supervisor import Ending, run_session
 from collector.row import from_row, to_row
+from tests.unit.collector.naming import names
 from tests.unit.collector.replay.conftest import ran, spec_of
 from tests.unit.collector.replay.replay_cases import (
     PROVENANCE,
@@ -56,18 +57,18 @@ def test_every_kind_of_case_is_answered(session_of, tmp_path):
         "Companion": Outcome.OK,
         "Sub": Outcome.OK,
     }
-    assert found["Fail"].reason == "ValueError: this operator raises"
-    assert found["TwoSteps"].reason.endswith("are needed, the limit is 56 GiB")
-    assert found["NotFinite"].reason == "output 0 holds numbers that are not finite"
+    assert names(found["Fail"].reason, "ValueError", "this operator raises")
+    assert names(found["TwoSteps"].reason, "56 GiB")
+    assert names(found["NotFinite"].reason, "output 0")
     assert found["NotFinite"].timing is not None
-    assert found["OtherShape"].reason == ("output 0 is 4 torch.float32, the case says 4,4 FLOAT")
+    assert names(found["OtherShape"].reason, "output 0", "4 torch.float32", "4,4 FLOAT")
     (companion,) = found["Companion"].companions
     assert replace(companion, mean_us=0.0) == Companion("aten::cumsum", 1, 0.0)
     for name in ("Add", "Companion", "Sub"):
         _is_well_measured(found[name], repeats=5)
     assert all(from_row(to_row(m)) == m for m in result.measurements)
     assert 0 < result.useful_us < result.busy_us
-    assert result.startup_s > 0.1
+    assert 0 < result.startup_s < report.wall_s
 
 
 def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
@@ -174,13 +175,12 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(in_
     for measured in (behind_itself, other):
         _is_well_measured(measured, repeats=4)
         assert (measured.cache, measured.companions) == ("context", ())
-    assert re.fullmatch(
-        r"3 launches, 0\.0 MiB: [0-9a-f]{12}; without NoSuchKernel", behind_itself.context
-    )
-    assert other.context.startswith("1 launches, ")
+    assert names(behind_itself.context, "3 launches", "0.0 MiB", "NoSuchKernel")
+    assert re.search(r"\b[0-9a-f]{12}\b", behind_itself.context)
+    assert re.match("1 launch", other.context) and "NoSuchKernel" not in other.context
     assert [m.outcome for m in (alone, behind_nothing)] == [Outcome.REJECTED] * 2
-    assert alone.reason == ("nothing stands before it in its source, and cache: context is wanted")
-    assert "nothing but NoSuchKernel" in behind_nothing.reason
+    assert names(alone.reason, "cache: context") and "NoSuchKernel" not in alone.reason
+    assert names(behind_nothing.reason, "cache: context", "NoSuchKernel")
     rows = [row.op_type for row in read_op_summary(result.summary)]
     launches = read_journal(in_context.directory / JOURNAL).cases[0].launches
     first = rows[rows.index(SENTINEL_TYPE) :][: 1 + 5 * launches]

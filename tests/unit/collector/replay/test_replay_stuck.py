@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from collector.replay.process import SessionStuck, end_group
+from tests.unit.collector.naming import naming
 
 
 class Stuck:
@@ -24,7 +25,7 @@ class Stuck:
 @pytest.mark.fast
 def test_a_session_that_cannot_be_killed_is_not_waited_for_for_ever():
     process = Stuck()
-    with pytest.raises(SessionStuck, match="still there 60 s after SIGKILL"):
+    with pytest.raises(SessionStuck, match=naming(process.pid, "60 s", "SIGKILL")):
         end_group(process)
     assert process.waited_s == [60.0]
 

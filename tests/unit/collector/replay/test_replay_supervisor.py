@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,10 @@ from collector.replay.memory_limits import resident_bytes
 from collector.replay.results import collect
 from collector.replay.spec import write_spec
 from collector.replay.supervisor import Ending, run_session
+from tests.unit.collector.naming import names
 from tests.unit.collector.replay.conftest import ROOT
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
+from tests.waiting import wait_for
 
 pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
@@ -34,9 +34,7 @@ def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, 
     spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=6.0)
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
-    assert report.reason == (
-        "not done after 6 s, its limit by forecast (limits.case_s is 60 s), while launching"
-    )
+    assert names(report.reason, "6 s", "limits.case_s", "60 s", "launching")
     result = collect(spec, tmp_path, report, PROVENANCE)
     (hung,) = result.measurements
     assert result.began
@@ -47,7 +45,7 @@ def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, 
 def test_a_limit_that_is_that_of_every_case_is_told_as_such(session_of, tmp_path):
     spec = session_of(case_record("Sleep", *SQUARE), limit_s=4.0, limits=Limits(case_s=4.0))
     report = run_session(spec, tmp_path)
-    assert report.reason == "not done after 4 s, the most for any case, while launching"
+    assert names(report.reason, "4 s", "launching") and "forecast" not in report.reason
 
 
 def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
@@ -55,7 +53,7 @@ def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
     spec = session_of(*records, add_record(99))
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.CRASHED, 65)
-    assert report.reason == "killed by SIGSEGV while launching"
+    assert names(report.reason, "SIGSEGV", "launching")
     result = collect(spec, tmp_path, report, PROVENANCE)
     assert [m.outcome for m in result.measurements] == [Outcome.OK] * 64 + [Outcome.CRASHED]
     answered = [m.case_id for m in result.measurements]
@@ -68,7 +66,7 @@ def test_a_session_without_a_heartbeat_is_ended(session_of, tmp_path):
     spec = session_of(case_record("StopEverything", *SQUARE))
     report = run_session(spec, tmp_path, heartbeat_limit_s=8.0)
     assert (report.ending, report.offender) == (Ending.HUNG, 0)
-    assert report.reason == "no heartbeat for 8 s"
+    assert names(report.reason, "heartbeat", "8 s")
     assert _session_processes(tmp_path) == []
 
 
@@ -76,7 +74,7 @@ def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
     spec = session_of(add_record(1), case_record("Grow", *SQUARE), limits=Limits(memory_gb=1.5))
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
-    assert report.reason.startswith("the session holds ")
+    assert names(report.reason, "1.5 GiB")
     (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 
@@ -95,7 +93,7 @@ def test_a_session_that_fills_its_container_is_ended_before_the_kernel_ends_both
     spec = session_of(add_record(1), case_record("Grow", *SQUARE), limits=Limits(memory_gb=16))
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.OOM, 1)
-    assert " of 1.50 GiB" in report.reason
+    assert names(report.reason, "1.50 GiB")
     (grown,) = collect(spec, tmp_path, report, PROVENANCE).measurements
     assert grown.outcome is Outcome.OOM
 
@@ -121,7 +119,7 @@ def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the operators of the tests are not
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
-    assert report.reason == "exited with 1 outside of every case"
+    assert names(report.reason, 1) and "launching" not in report.reason
     assert "No module named 'replay_operators'" in report.log_tail
     result = collect(spec, tmp_path, report, PROVENANCE)
     assert result.measurements == () and not result.began
@@ -138,11 +136,11 @@ def test_killing_the_supervisor_leaves_no_session(session_of, tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT) as parent:
         try:
-            _until(lambda: read_journal(tmp_path / JOURNAL).in_flight is not None, 60)
+            wait_for(lambda: read_journal(tmp_path / JOURNAL).in_flight is not None)
             assert len(_session_processes(tmp_path)) == 1
         finally:
             parent.send_signal(signal.SIGKILL)
-    _until(lambda: not _session_processes(tmp_path), 10)
+    wait_for(lambda: not _session_processes(tmp_path))
 
 
 def _session_processes(directory: Path) -> list[int]:
@@ -157,10 +155,3 @@ def _session_processes(directory: Path) -> list[int]:
             if b"collector.replay.session" in words and str(directory).encode() in words:
                 found.append(int(entry.name))
     return found
-
-
-def _until(condition: Callable[[], bool], limit_s: float) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)

@@ -11,6 +11,7 @@ from collector.shapes.grid import asked, template_of
 from collector.shapes.grid_patterns import bundled_patterns
 from collector.shapes.lines import between, solve
 from tests.fixtures.op_rows import rows_of
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -88,5 +89,5 @@ def test_what_is_wanted_stands_between_rows_that_are_alike_but_for_one_size():
 
 
 def test_no_other_standard_is_known():
-    with pytest.raises(BadInput, match="density-v1"):
+    with pytest.raises(BadInput, match=naming("'density-v2'", "density-v1")):
         find_standard("density-v2")

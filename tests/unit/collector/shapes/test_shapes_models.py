@@ -16,6 +16,7 @@ from collector.shapes.layout import Experts, Layout, Quantisation, check_layout,
 from collector.shapes.models import bundled_names, find_decoder
 from collector.shapes.serving import Serving, passes
 from collector.shapes.step import derive_step
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -28,6 +29,9 @@ CONFIG = {
     "num_key_value_heads": 2,
     "vocab_size": 100,
 }
+
+
+HEADS = ("num_attention_heads", "hidden_size", "num_key_value_heads")
 
 
 def decoder(**changes):
@@ -52,35 +56,38 @@ def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"model_type": "mamba"}, "model_type"),
-        ({"hidden_size": None}, "hidden_size is missing"),
-        ({"hidden_size": "64"}, "hidden_size: a whole number"),
-        ({"hidden_size": True}, "hidden_size: a whole number"),
-        ({"hidden_size": -1}, "hidden_size: a whole number"),
-        ({"num_attention_heads": 0}, "num_attention_heads: a whole number"),
-        ({"index_topk": 2048}, "sparse attention"),
-        ({"sliding_window": 4096}, "sliding window"),
-        ({"layer_types": ["sliding_attention"]}, "layer_types"),
-        ({"layer_types": "full_attention"}, "layer_types: a list"),
-        ({"partial_rotary_factor": 0}, "partial_rotary_factor: a share"),
-        ({"partial_rotary_factor": 0.3}, "partial_rotary_factor: an even number"),
-        ({"num_hidden_layers": 1 << 20}, "num_hidden_layers: at most"),
-        ({"attention_bias": 1}, "attention_bias: true or false"),
-        ({"shared_expert_intermediate_size": 64}, "a shared expert with a gate"),
-        ({"index_topk": 1}, "sparse attention"),
-        ({"mlp_bias": True}, "bias"),
-        ({"num_local_experts": 8}, "another family"),
-        ({"model_type": "qwen3_moe"}, "experts are wanted"),
-        ({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8}, "not wanted"),
-        ({"num_attention_heads": 128, "num_key_value_heads": 1}, "heads that share"),
-        ({"num_key_value_heads": 3}, "heads that share"),
-        ({"kv_lora_rank": 512}, "latent attention without"),
+        ({"model_type": "mamba"}, ("model_type", "llama", "qwen3")),
+        ({"hidden_size": None}, ("hidden_size",)),
+        ({"hidden_size": "64"}, ("hidden_size", 1)),
+        ({"hidden_size": True}, ("hidden_size", 1)),
+        ({"hidden_size": -1}, ("hidden_size", 1)),
+        ({"num_attention_heads": 0}, ("num_attention_heads", 1)),
+        ({"index_topk": 2048}, ("index_topk",)),
+        ({"sliding_window": 4096}, ("sliding_window",)),
+        ({"layer_types": ["sliding_attention"]}, ("layer_types",)),
+        ({"layer_types": "full_attention"}, ("layer_types", "list")),
+        ({"partial_rotary_factor": 0}, ("partial_rotary_factor", 0, 1)),
+        ({"partial_rotary_factor": 0.3}, ("partial_rotary_factor", "even")),
+        ({"num_hidden_layers": 1 << 20}, ("num_hidden_layers", 1 << 16)),
+        ({"attention_bias": 1}, ("attention_bias", "true", "false")),
+        ({"shared_expert_intermediate_size": 64}, ("shared_expert_intermediate_size",)),
+        ({"index_topk": 1}, ("index_topk",)),
+        ({"mlp_bias": True}, ("mlp_bias",)),
+        ({"num_local_experts": 8}, ("num_local_experts",)),
+        ({"model_type": "qwen3_moe"}, ("model_type", "qwen3_moe", "experts")),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+            ("model_type", "llama", "experts"),
+        ),
+        ({"num_attention_heads": 128, "num_key_value_heads": 1}, HEADS),
+        ({"num_key_value_heads": 3}, HEADS),
+        ({"kv_lora_rank": 512}, ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
     ],
 )
-def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes, said):
-    with pytest.raises(BadInput, match=rf"config.json.*{said}"):
+def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes, named):
+    with pytest.raises(BadInput, match=naming("config.json:", *named)):
         decoder(**changes)
 
 
@@ -152,7 +159,7 @@ def test_what_a_config_says_is_off_is_off():
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": ["llama"]}'])
 def test_what_is_no_config_is_refused(text):
-    with pytest.raises(BadInput, match="config.json"):
+    with pytest.raises(BadInput, match=naming("config.json:")):
         read_config(text.encode(), name="m", path="config.json")
 
 
@@ -191,7 +198,7 @@ def test_a_layout_is_read_from_its_words_and_written_back():
     "text", ["tp", "tp=0", "tp=x", "pp=2", "tp=2,tp=4", "nz=3", "tp=-1", "é=1"]
 )
 def test_a_layout_that_cannot_be_meant_is_refused(text):
-    with pytest.raises(BadInput, match="layout"):
+    with pytest.raises(BadInput, match=naming("layout:")):
         layout_of(text)
 
 
@@ -205,28 +212,28 @@ def test_a_layout_that_cannot_be_meant_is_refused(text):
     ],
 )
 def test_a_model_that_cannot_be_spread_so_is_refused(model, layout):
-    with pytest.raises(BadInput, match="layout"):
+    with pytest.raises(BadInput, match=naming("layout:")):
         check_layout(find_decoder(model), layout_of(layout))
 
 
 def test_key_heads_are_shared_or_repeated():
     for tp in (1, 2, 4):
         check_layout(decoder(), Layout(tp))
-    with pytest.raises(BadInput, match="key heads"):
+    with pytest.raises(BadInput, match=naming("layout:", "tp=4", "6 key heads")):
         check_layout(decoder(num_attention_heads=12, num_key_value_heads=6, head_dim=16), Layout(4))
 
 
 @pytest.mark.parametrize(
-    ("layout", "said"),
+    ("layout", "named"),
     [
-        ("tp=8,dp=2,ep=16,sequence_split", "experts in BF16 are not fused"),
-        ("tp=8,dp=2,ep=16,quantisation=w4a8", "experts in INT4 are not fused"),
-        ("tp=8,dp=2,ep=16,quantisation=w4a8,experts=apart,nz=0", "FRACTAL_NZ"),
+        ("tp=8,dp=2,ep=16,sequence_split", ("BF16", "experts=apart", "quantisation=w8a8")),
+        ("tp=8,dp=2,ep=16,quantisation=w4a8", ("INT4", "experts=apart")),
+        ("tp=8,dp=2,ep=16,quantisation=w4a8,experts=apart,nz=0", ("FRACTAL_NZ",)),
     ],
 )
-def test_experts_that_no_kernel_here_computes_are_refused(layout, said):
+def test_experts_that_no_kernel_here_computes_are_refused(layout, named):
     batch = Batch(Phase.DECODE, 4, 1, 10)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=naming("deepseek-v3", "vllm-ascend-0.18", *named)):
         derive_step(
             *(find_decoder("deepseek-v3"), layout_of(layout), batch),
             find_kernel_set("vllm-ascend-0.18"),
@@ -283,7 +290,7 @@ def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
 
 
 def test_an_answer_of_one_token_has_no_decode_to_serve():
-    with pytest.raises(BadInput, match="no pass"):
+    with pytest.raises(BadInput, match=naming("serving:", "pass")):
         passes(Serving((1,), 100, 1, 300, phases=(Phase.DECODE,)))
 
 
@@ -306,7 +313,7 @@ def test_prompts_pass_beside_the_answers_of_other_requests():
         Batch(Phase.DECODE, 3, 1, 710): 8,
         Batch(Phase.DECODE, 3, 1, 720): 4,
     }
-    with pytest.raises(BadInput, match="both phases"):
+    with pytest.raises(BadInput, match=naming("serving:", "mixed", "phases")):
         passes(Serving((3,), 700, 21, 400, phases=(Phase.DECODE,), mixed=True))
 
 
@@ -325,12 +332,12 @@ def test_predicted_tokens_are_looked_at_and_told_by_passes_of_their_own():
         (9, 6, 0),
         (3, 0, 297),
     }
-    with pytest.raises(BadInput, match="predicted"):
+    with pytest.raises(BadInput, match=naming("serving:", "predicted")):
         passes(Serving((3,), 100, 13, 500, predicted=1, mixed=True))
 
 
 def test_requests_that_no_row_could_tell_of_are_refused():
-    with pytest.raises(BadInput, match="smaller numbers of concurrency"):
+    with pytest.raises(BadInput, match=naming("serving:", 1 << 20, "concurrency")):
         passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
 
 
@@ -364,7 +371,7 @@ def test_int8_of_a_dense_model_is_known_by_code():
 
 
 def test_a_path_with_a_nul_is_refused():
-    with pytest.raises(BadInput, match="no file has such a name"):
+    with pytest.raises(BadInput, match="file"):
         find_decoder("a\0b.json")
 
 
@@ -393,7 +400,7 @@ def test_a_pass_that_nobody_could_make_is_refused(batch):
 
 
 def test_a_prompt_of_endless_chunks_is_refused():
-    with pytest.raises(BadInput, match="chunks"):
+    with pytest.raises(BadInput, match=naming("serving:", 4096, "chunks")):
         passes(Serving((1,), 1 << 40, 1, 1))
 
 
@@ -404,7 +411,7 @@ def test_a_set_of_kernels_names_the_line_that_is_none():
         {"inputs": []},
         {"outputs": [], "in": 1},
     ):
-        with pytest.raises(BadInput, match="line 1 of its step"):
+        with pytest.raises(BadInput, match=naming("kernel set test", "line 1")):
             read_kernel_set({"step": [line | wrong]}, "test")
 
 
@@ -441,7 +448,7 @@ def test_a_set_tells_what_differs_from_another():
     assert new.unknown == old.unknown
     assert (new.habits.most_mlapo_tokens, new.habits.dense_split_above_tokens) == (9, 5)
     for wrong in ({"step": [line_of("z")]}, {"step": [], "without": ["z"]}):
-        with pytest.raises(BadInput, match="no layer is called z"):
+        with pytest.raises(BadInput, match=naming("kernel set new", "layer", "z")):
             read_kernel_set(wrong, "new", old)
 
 

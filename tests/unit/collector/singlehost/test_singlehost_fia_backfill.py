@@ -8,6 +8,7 @@ from collector.database.columns import ATTENTION_COLUMNS
 from collector.database.tree import read_kernel_file
 from collector.errors import BadInput
 from collector.singlehost.fia_backfill import backfill
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -155,31 +156,31 @@ def test_another_file_is_written_where_one_is_named(csv_path, dump, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "named"),
     [
-        ("{", "values.jsonl:2: one JSON object a line is wanted"),
-        ("[1]", "values.jsonl:2: a JSON object is wanted"),
-        ({"query_shape": [1]}, "key_shape, value_shape.*: wanted, and not there"),
-        ({**VALUES, "num_heads": "many"}, "values.jsonl:2: num_heads: integers are wanted"),
-        ({**VALUES, "key_shape": [1.5]}, "values.jsonl:2: key_shape: integers are wanted"),
-        ({**VALUES, "input_layout": 3}, "input_layout: a text is wanted, not 3"),
-        ({**VALUES, "actual_seq_lengths_kv": []}, "must not be empty"),
+        ("{", ("JSON",)),
+        ("[1]", ("JSON", "[1]")),
+        ({"query_shape": [1]}, ("key_shape", "value_shape")),
+        ({**VALUES, "num_heads": "many"}, ("num_heads",)),
+        ({**VALUES, "key_shape": [1.5]}, ("key_shape",)),
+        ({**VALUES, "input_layout": 3}, ("input_layout", 3)),
+        ({**VALUES, "actual_seq_lengths_kv": []}, ("query_shape", "actual_seq_lengths_kv")),
     ],
 )
-def test_bad_lines_are_refused_by_number_and_nothing_is_written(csv_path, dump, line, words):
+def test_bad_lines_are_refused_by_number_and_nothing_is_written(csv_path, dump, line, named):
     before = csv_path.read_bytes()
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(BadInput, match=naming("values.jsonl:2:", *named)):
         backfill(csv_path, dump(VALUES, line))
     assert csv_path.read_bytes() == before
 
 
 def test_missing_and_empty_files_are_refused(csv_path, dump, tmp_path):
-    with pytest.raises(BadInput, match="No such file"):
+    with pytest.raises(BadInput, match=naming("none.jsonl:", "No such file")):
         backfill(csv_path, tmp_path / "none.jsonl")
-    with pytest.raises(BadInput, match="No such file"):
+    with pytest.raises(BadInput, match=naming("none.csv:", "No such file")):
         backfill(tmp_path / "none.csv", dump(VALUES))
-    with pytest.raises(BadInput, match="the file is empty"):
+    with pytest.raises(BadInput, match=naming("values.jsonl:", "empty")):
         backfill(csv_path, dump(""))
-    (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(BadInput, match="the file is empty"):
-        backfill(tmp_path / "empty.csv", dump(VALUES))
+    (tmp_path / "none.csv").write_text("")
+    with pytest.raises(BadInput, match=naming("none.csv:", "empty")):
+        backfill(tmp_path / "none.csv", dump(VALUES))

@@ -17,6 +17,7 @@ from collector.singlehost.grow import GridOptions
 from collector.singlehost.parse import parse_profile
 from collector.singlehost.tree_source import read_tree
 from tests.fixtures.op_rows import rows_of
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +104,7 @@ class Interloper(tuple):
 def test_what_another_command_writes_meanwhile_is_not_lost(tmp_path):
     path = tmp_path / "FusedInferAttentionScore.csv"
     path.write_text(_ATTENTION)
-    with pytest.raises(BadInput, match="another command has changed this tree"):
+    with pytest.raises(BadInput, match=naming(f"{tmp_path}:", path.stem)):
         grow(tmp_path, GridOptions(5, 0, 32.0, Interloper([path]), RELEASE))
     assert path.read_text().splitlines()[:2] == _ATTENTION.splitlines()
     assert len(path.read_text().splitlines()) == 3
@@ -184,5 +185,5 @@ def test_no_row_is_added_that_the_memory_would_not_hold(tree):
 
 
 def test_a_folder_without_files_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="whose rows say dtypes and formats"):
+    with pytest.raises(BadInput, match=naming(f"{tmp_path}:", "{KernelType}.csv")):
         grow(tmp_path, options())

@@ -15,6 +15,7 @@ from collector.singlehost.tree_source import read_tree
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
+from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
 
@@ -126,7 +127,7 @@ def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
     parse_profile([profile], version)
     before = snapshot(version)
     bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
-    with pytest.raises(BadInput, match="a kernel type is a name") as error:
+    with pytest.raises(BadInput, match=naming("kernel type")) as error:
         parse_profile([profile, bad], version)
     assert error.value.line == 3
     assert snapshot(version) == before
@@ -170,13 +171,13 @@ def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):
 def test_a_file_in_the_place_of_the_version_is_refused(tmp_path, profile):
     path = tmp_path / "file"
     path.write_text("")
-    with pytest.raises(BadInput, match="a folder is wanted"):
+    with pytest.raises(BadInput, match=naming(f"{path}:")):
         parse_profile([profile], path)
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version):
     (version / "Add.csv").mkdir(parents=True)
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match=naming(f"{version / 'Add.csv'}:")):
         parse_profile([profile], version)
 
 
@@ -247,9 +248,7 @@ def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
     (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
     tree = read_tree(version)
     assert len(tree.records) == 2  # another EP Size is another case
-    assert tree.told() == (
-        "3 rows are a case of an earlier one: 1 say the same; 2 differ in Accelerator Core alone"
-    )
+    assert names(tree.told(), 3, 1, 2, "Accelerator Core")
     (version / "Add.csv").write_bytes(csv_bytes(columns, [row]))
     assert read_tree(version).told() == ""
 

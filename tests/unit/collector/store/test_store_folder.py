@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -63,7 +64,7 @@ def test_what_a_killed_writer_left_is_no_object(tmp_path):
     store.put("a/b", b"1")
     (tmp_path / "a" / ".tmp-0123").write_bytes(b"half")
     assert [info.key for info in store.list("")] == ["a/b"]
-    with pytest.raises(StoreError, match="temporary"):
+    with pytest.raises(StoreError, match=naming("'a/.tmp-0123'", "'.tmp'")):
         store.get("a/.tmp-0123")
 
 
@@ -100,8 +101,9 @@ def test_create_works_where_links_are_refused(tmp_path, number):
     store.create("a/k", b"1")
     with pytest.raises(AlreadyExists):
         store.create("a/k", b"2")
-    with pytest.raises(StoreError, match="parent of another"):
+    with pytest.raises(StoreError, match=naming(f"{tmp_path / 'a'}:")) as raised:
         store.create("a", b"2")
+    assert type(raised.value) is StoreError  # AlreadyExists is another refusal
     assert store.get("a/k") == b"1"
     assert files(tmp_path) == ["a", "a/k"]
 
@@ -138,9 +140,12 @@ def test_a_folder_that_may_not_be_written(tmp_path):
 
 def test_a_part_that_is_too_long_is_said_to_be(tmp_path):
     store = FileStore(tmp_path)
-    for call in (lambda: store.put("x" * 256, b"1"), lambda: store.get("x" * 300)):
-        with pytest.raises(StoreError, match="too long"):
-            call()
+    for key, call in (
+        ("x" * 256, lambda key: store.put(key, b"1")),
+        ("x" * 300, store.get),
+    ):
+        with pytest.raises(StoreError, match=naming(f"{tmp_path / key}:", "too long")):
+            call(key)
 
 
 def test_two_stores_over_one_folder_see_each_other(tmp_path):

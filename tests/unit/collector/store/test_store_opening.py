@@ -13,6 +13,7 @@ from collector.store import open_store
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from collector.store.opening import address_of
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -84,33 +85,33 @@ def test_s3(url, shown, keys_set):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "named"),
     [
-        ("", "empty"),
-        ("gs://bucket/x", "no kind of store"),
-        ("memory:x", "no kind of store"),
-        ("C:data", "written ./name"),
-        ("file://relative/path", "absolute path"),
-        ("file:relative", "absolute path"),
-        ("file:///a?b=c", "absolute path"),
-        ("s3:", "no name of a bucket"),
-        ("s3:///prefix", "no name of a bucket"),
-        ("s3://bucket:9000/x", "store: the address has no name of a bucket"),
-        ("s3://b/x", "store: the name of the bucket has 1 letter, and 3 are wanted"),
-        ("s3://bucket/x#y", "no name of a bucket"),
-        ("s3://bucket/a//b", "the prefix is bad"),
-        ("s3://bucket/../b", "the prefix is bad"),
-        ("s3://bucket/a/%2e%2e/b", "the prefix is bad"),
-        ("s3://bucket/p?endpont=http://x", "and nothing else"),
-        ("s3://bucket/p?endpoint=", "with a value"),
-        ("s3://bucket/p?region=a&region=b", "once each"),
-        ("s3://bucket/p?endpoint=10.0.0.1:9000", "http://host:port"),
-        ("s3://bucket/p?endpoint=ftp://host", "http://host:port"),
-        ("s3://[bucket/p", "cannot be read"),
+        ("", ("empty",)),
+        ("gs://bucket/x", ("./name",)),
+        ("memory:x", ("./name",)),
+        ("C:data", ("./name",)),
+        ("file://relative/path", ("file:///folder", "absolute")),
+        ("file:relative", ("file:///folder", "absolute")),
+        ("file:///a?b=c", ("file:///folder", "absolute")),
+        ("s3:", ("bucket", "s3://bucket/prefix")),
+        ("s3:///prefix", ("bucket", "s3://bucket/prefix")),
+        ("s3://bucket:9000/x", ("bucket", "s3://bucket/prefix")),
+        ("s3://b/x", ("bucket", 1, 3)),
+        ("s3://bucket/x#y", ("bucket", "s3://bucket/prefix")),
+        ("s3://bucket/a//b", ("'bucket'", "prefix", "'a//b'")),
+        ("s3://bucket/../b", ("'bucket'", "prefix", "'../b'")),
+        ("s3://bucket/a/%2e%2e/b", ("'bucket'", "prefix", "'a/../b'")),
+        ("s3://bucket/p?endpont=http://x", ("s3://", "endpoint", "region")),
+        ("s3://bucket/p?endpoint=", ("endpoint", "region")),
+        ("s3://bucket/p?region=a&region=b", ("endpoint", "region")),
+        ("s3://bucket/p?endpoint=10.0.0.1:9000", ("endpoint:", "http://host:port")),
+        ("s3://bucket/p?endpoint=ftp://host", ("endpoint:", "http://host:port")),
+        ("s3://[bucket/p", ("s3://bucket/prefix",)),
     ],
 )
-def test_what_is_no_address(url, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_is_no_address(url, named):
+    with pytest.raises(BadInput, match=naming("store:", *named)):
         open_store(url)
 
 
@@ -150,7 +151,7 @@ def test_a_folder_may_have_any_name(name, tmp_path, monkeypatch):
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file.csv").write_text("a")
-    with pytest.raises(BadInput, match="this is a file"):
+    with pytest.raises(BadInput, match=naming(repr(str(tmp_path / "file.csv")))):
         open_store(str(tmp_path / "file.csv"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from collector.collective import Collective
 from collector.collective_case import CollectiveCase
 from collector.comm.gang import GangFailed
+from collector.comm.kernel_identity import OTHERWISE
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
 from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
@@ -26,6 +27,7 @@ from collector.vocabulary import EP_SIZE
 from collector.worker.gang_bench import bench_of, calls_a_round, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 from collector.worker.gang_instrument import GangInstrument
+from tests.unit.collector.naming import names
 
 STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
 GRID = Grid((2, 2))
@@ -72,7 +74,7 @@ class TestCertificates:
         counters = dict(made.counters)
         assert (counters["skew_us"], counters["rounds"]) == (10.0, 2.0)
         assert counters["known"] == 1.0
-        assert "2 of 3 rounds" in made.warnings
+        assert any(names(warning, 2, 3) for warning in made.warnings)
 
     def test_groups_at_once_are_told_by_their_median_and_their_slowest(self) -> None:
         case = asked(ranks=4, collective=replace(asked().collective, together=True))
@@ -86,7 +88,7 @@ class TestCertificates:
     def test_a_wrong_result_is_measured_and_not_shown(self) -> None:
         rounds = [seen(0, 0, *ALONE), seen(0, 1, *ALONE, wrong=[1])]
         (made,) = certificates(session(asked()), rounds, {})
-        assert (made.outcome, made.reason) == (Outcome.GATED, "the result of rank 1 is wrong")
+        assert made.outcome is Outcome.GATED and names(made.reason, "rank 1")
         assert not made.is_good
 
     def test_what_no_rank_has_the_memory_for_is_out_of_memory(self) -> None:
@@ -99,7 +101,7 @@ class TestCertificates:
         assert made.outcome is Outcome.PROFILER_LOST
 
     def test_a_kernel_on_other_tensors_is_substituted(self) -> None:
-        reason = "other tensors came in rank 1: input 1: 4 FLOAT ND came"
+        reason = f"{OTHERWISE} in rank 1: input 1: 4 FLOAT ND"
         (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
 
@@ -118,7 +120,7 @@ class TestCertificates:
 
     def test_what_the_node_sets_by_itself_is_told(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
-        assert "set where it ran: HCCL_BUFFSIZE=200" in made.warnings
+        assert any(names(warning, "HCCL_BUFFSIZE=200") for warning in made.warnings)
 
     def test_cases_without_a_round_have_no_answer_yet(self) -> None:
         other = asked(collective=replace(asked().collective, message_bytes=2048))
@@ -245,7 +247,8 @@ class TestRanks:
             calls = list(csv.DictReader(rows))
         assert len(calls) == 2 * made.n_observed
         assert {row["rank"] for row in calls} == {"0", "1"}
-        assert "joining the others" in raw.journal.read_text()
+        journals = {json.loads(line)["file"] for line in raw.journal.read_text().splitlines()}
+        assert {"rank-0.jsonl", "rank-1.jsonl"} <= journals
         assert 0 < found.usage.useful_us <= found.usage.busy_us <= found.usage.wall_s * 1e6
         assert heard[-1][0] == 1
 
@@ -278,5 +281,4 @@ class TestRanks:
         stop = threading.Event()
         stop.set()
         found, _ = measure(tmp_path, [asked()], stop)
-        assert "told to stop" in found.reason
-        assert not found.measurements
+        assert found.reason and not found.measurements

@@ -20,6 +20,7 @@ from collector.distribute_row import distribute_call
 from collector.errors import BadInput
 from collector.gang_case import is_of_gangs, ranks_of
 from collector.vocabulary import EP_SIZE, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_DTYPES, OUTPUT_SHAPES
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -89,36 +90,36 @@ def test_the_counts_of_a_dispatch_tell_its_ranks():
 def test_a_combine_does_not_tell_its_ranks():
     case = without_ranks(BACK)
     assert is_of_gangs(case)
-    with pytest.raises(BadInput, match="EP Size, a number of ranks, is wanted"):
+    with pytest.raises(BadInput, match=naming(EP_SIZE)):
         ranks_of(case)
     alone = replace(BACK, ep_size=1, optional=())
     assert not is_of_gangs(without_ranks(alone))
 
 
 @pytest.mark.parametrize(
-    ("call", "changed", "words"),
+    ("call", "changed", "named"),
     [
-        (SENT, {EP_SIZE: "many"}, "EP Size, a number of ranks"),
-        (SENT, {EP_SIZE: "32"}, "room for the 24 tokens of every rank"),
-        (SENT, {INPUT_SHAPES: "24,7168;23,8;;24;"}, "x: 23,7168 DT_BF16 is wanted"),
-        (SENT, {INPUT_SHAPES: "24,7168;24,8;16,7168"}, "scales: nothing is wanted"),
-        (SENT, {INPUT_SHAPES: "24,7168;24,9;;24;"}, "at most 8 experts of a token"),
-        (SENT, {INPUT_DTYPES: "FLOAT;INT32;;BOOL"}, "tokens of DT_BF16 or FLOAT16"),
-        (SENT, {OUTPUT_SHAPES: "N/A"}, "expand_x of 2 dimensions is wanted"),
+        (SENT, {EP_SIZE: "many"}, (EP_SIZE,)),
+        (SENT, {EP_SIZE: "32"}, ("tokens", 24)),
+        (SENT, {INPUT_SHAPES: "24,7168;23,8;;24;"}, ("x", "23,7168", "DT_BF16")),
+        (SENT, {INPUT_SHAPES: "24,7168;24,8;16,7168"}, ("scales",)),
+        (SENT, {INPUT_SHAPES: "24,7168;24,9;;24;"}, ("experts", 8)),
+        (SENT, {INPUT_DTYPES: "FLOAT;INT32;;BOOL"}, ("DT_BF16", "FLOAT16")),
+        (SENT, {OUTPUT_SHAPES: "N/A"}, ("expand_x", 2)),
         (
             SENT,
             {OUTPUT_SHAPES: "3072,7168;3072;393216;16;512;2;3072"},
-            "ep_recv_counts: 256 INT32 is wanted",
+            ("ep_recv_counts", 256, "INT32"),
         ),
-        (SENT, {OUTPUT_SHAPES: "3073,7168;3073;393344;16;256;1;3073"}, "expand_x: 3072,7168"),
-        (replace(SENT, optional=(WEIGHTS,)), {}, "by which nodes come first"),
-        (BACK, {EP_SIZE: "7"}, "as many of 256 experts on 7 ranks"),
-        (BACK, {INPUT_SHAPES: "3072,7168;24,8;393216;256"}, "expert_scales: 24,8 FLOAT is wanted"),
-        (BACK, {OUTPUT_SHAPES: "25,7168"}, "x: 24,7168 DT_BF16 is wanted"),
+        (SENT, {OUTPUT_SHAPES: "3073,7168;3073;393344;16;256;1;3073"}, ("expand_x", "3072,7168")),
+        (replace(SENT, optional=(WEIGHTS,)), {}, (WEIGHTS,)),
+        (BACK, {EP_SIZE: "7"}, ("experts", 256, 7)),
+        (BACK, {INPUT_SHAPES: "3072,7168;24,8;393216;256"}, ("expert_scales", "24,8", "FLOAT")),
+        (BACK, {OUTPUT_SHAPES: "25,7168"}, ("x", "24,7168", "DT_BF16")),
     ],
 )
-def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed, words):
-    with pytest.raises(BadInput, match=words):
+def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed, named):
+    with pytest.raises(BadInput, match=naming(*named)):
         distribute_call(case_from_cells(call.kernel, {**call.cells, **changed}))
 
 

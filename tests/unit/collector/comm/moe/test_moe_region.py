@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from collector.comm.moe.region import Limit, ProbeGrid, Region
 from collector.errors import BadInput
+from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
@@ -137,5 +138,5 @@ def test_what_is_not_known_yet_is_open():
 
 @pytest.mark.parametrize("values", [(), (2, 1), (1, 1), (0, 1)])
 def test_a_grid_is_ascending(values):
-    with pytest.raises(BadInput, match="numbers from 1 on are wanted, ascending"):
+    with pytest.raises(BadInput, match=naming("experts", values)):
         ProbeGrid((1, 2), values, (1,))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from collector.comm.moe.routing import imbalance_of, replayed, skewed
 from collector.errors import BadInput
 from collector.expert_call import ExpertCall
+from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
 
@@ -45,7 +46,7 @@ def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
     try:
         routing = skewed(call, seed, imbalance)
     except BadInput as error:
-        assert "at most" in str(error)
+        assert names(str(error), "imbalance", f"{imbalance:g}")
     else:
         is_whole(call, routing)
 
@@ -111,15 +112,15 @@ def test_a_count_beyond_what_an_expert_can_get_goes_to_the_others():
 
 
 @pytest.mark.parametrize(
-    ("draw", "words"),
+    ("draw", "named"),
     [
-        (lambda: skewed(DEEPSEEK, 0, -1.0), "imbalance -1: 0 or more"),
-        (lambda: skewed(DEEPSEEK, 0, 9.0), "imbalance 9: 5.57 at most"),
-        (lambda: replayed(DEEPSEEK, 0, [1, 2]), "counts of 2 experts: 256 are wanted"),
-        (lambda: replayed(DEEPSEEK, 0, [0] * 256), "not all 0"),
-        (lambda: replayed(DEEPSEEK, 0, [-1] * 256), "0 or more"),
+        (lambda: skewed(DEEPSEEK, 0, -1.0), ("imbalance", -1)),
+        (lambda: skewed(DEEPSEEK, 0, 9.0), ("imbalance", 9, 5.57)),
+        (lambda: replayed(DEEPSEEK, 0, [1, 2]), ("experts", 2, 256)),
+        (lambda: replayed(DEEPSEEK, 0, [0] * 256), ("counts", 0)),
+        (lambda: replayed(DEEPSEEK, 0, [-1] * 256), ("counts", 0)),
     ],
 )
-def test_what_no_routing_of_the_call_can_be_is_refused(draw, words):
-    with pytest.raises(BadInput, match=words):
+def test_what_no_routing_of_the_call_can_be_is_refused(draw, named):
+    with pytest.raises(BadInput, match=naming(*named)):
         draw()

@@ -20,6 +20,7 @@ from collector.comm.timing import RankTimes
 from collector.database.tree import KernelFile, read_kernel_file
 from collector.errors import BadInput
 from collector.expert_call import KERNEL, ExpertCall
+from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
 
@@ -73,7 +74,7 @@ def test_measuring_again_changes_the_row(tmp_path):
 
 def test_rows_of_another_backend_are_not_mixed(tmp_path):
     write_measured(tmp_path, found(BALANCED).measured)
-    with pytest.raises(BadInput, match="its rows are of gloo, these are of hccl"):
+    with pytest.raises(BadInput, match=naming(f"{KERNEL}.csv:", "gloo", "hccl")):
         write_measured(tmp_path, found(SKEWED, backend="npu").measured)
 
 
@@ -82,7 +83,7 @@ def test_rows_of_another_backend_are_not_mixed(tmp_path):
 def test_rows_of_another_mode_are_neither_changed_nor_mixed(tmp_path, there, came, case):
     write_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
     before = rows(tmp_path)
-    wanted = f"its rows are of mode {there}, these are of {came}: ask for theirs by --bench-mode"
+    wanted = naming(f"{KERNEL}.csv:", there, came, "--bench-mode")
     with pytest.raises(BadInput, match=wanted):
         write_measured(tmp_path, found(case, backend="npu", mode=came).measured)
     with pytest.raises(BadInput, match=wanted):
@@ -94,7 +95,7 @@ def test_rows_of_before_there_were_modes_are_of_events(tmp_path):
     ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
     older = tuple({**row, "Mode": ""} for row in change.file.rows)
     path.write_bytes(KernelFile(KERNEL, change.file.columns, older).as_bytes())
-    with pytest.raises(BadInput, match="its rows are of mode event, these are of kernel"):
+    with pytest.raises(BadInput, match=naming("event", "kernel", "--bench-mode")):
         check_mode(tmp_path, Mode.KERNEL)
     ((_, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
     assert (change.added, change.updated) == (0, 1)
@@ -116,16 +117,17 @@ def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
 
 
 def test_a_row_whose_loads_are_not_in_it_is_no_case():
-    with pytest.raises(BadInput, match="and no Runtime expert_loads"):
+    with pytest.raises(BadInput, match=naming("Runtime imbalance", "Runtime expert_loads")):
         moe_case(case_from_cells(KERNEL, case_cells(REPLAYED)), 0)
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    ("changed", "named"),
     [
-        ({"wrong": (1,)}, "the result of rank 1 is wrong"),
+        ({"wrong": (1,)}, "rank 1"),
         ({"left_out": "9 MiB are more"}, "9 MiB are more"),
     ],
 )
-def test_what_has_no_number_has_a_reason(changed, reason):
-    assert found(BALANCED, **changed).failed == ((BALANCED, reason),)
+def test_what_has_no_number_has_a_reason(changed, named):
+    ((case, reason),) = found(BALANCED, **changed).failed
+    assert case == BALANCED and names(reason, named)
