@@ -1,0 +1,67 @@
+"""What lies exactly at the bound of a rule of the database."""
+
+import pytest
+
+from collector import surroundings
+from collector.database.envelope import envelope_of
+from collector.database.merge import CREATE, merge_plans
+from collector.database.record_rows import case_rows
+from collector.stack import Stack
+from collector.store.in_memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    plan_of,
+    record_of_shapes,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0")
+
+
+def out_of_order(cases: int, above: int) -> list[tuple[str, int, int]]:
+    """The kernel types with too many durations above those of larger cases, where `above` of so
+    many cases, the smallest, take ten times as long as all others."""
+    records = [record_of_shapes("Add", f"{n},8;{n},8", f"{n},8") for n in range(1, cases + 1)]
+    mean_us = {
+        record.case_id: 100.0 if number < above else 10.0 for number, record in enumerate(records)
+    }
+    table = case_rows(plan_of(MadePlan([], stack=NPU)), records).sort_by("case")
+    found = envelope_of(table, mean_us, NPU.device).out_of_order
+    return [(one.kernel_type, one.above, one.cases) for one in found]
+
+
+def test_a_kernel_is_out_of_order_above_a_twentieth_of_forty_cases():
+    assert out_of_order(40, 2) == []
+    assert out_of_order(40, 3) == [("Add", 3, 40)]
+    assert out_of_order(39, 3) == []
+
+
+class LosingStore(MemoryStore):
+    """Another merge, of the plan that comes next, takes the number of a commit first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[int] = []
+
+    def create(self, key: str, data: bytes) -> None:
+        if self.others and "/commits/" in key:
+            number, rest, self.others = self.others[0], self.others[1:], []
+            merge_plans(self, [("made", number)], guard=CREATE, author="other")
+            self.others = rest
+        super().create(key, data)
+
+
+def test_a_merge_that_loses_a_number_waits_twice_as_long_each_time(monkeypatch):
+    monkeypatch.setattr(surroundings, "uniform", lambda low, high: high)
+    store, pauses = LosingStore(), []
+    record = record_of_shapes("Add", "8,8;8,8", "8,8")
+    for number in (1, 2, 3, 4):
+        shard = MadeShard(f"s{number}", [record], [{record.case_id: Tried(3.0)}])
+        write_campaign(store, MadePlan([shard], number=number))
+    store.others = [2, 3, 4]
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test", sleep=pauses.append)
+    assert pauses == pytest.approx([0.075, 0.15, 0.3])
