@@ -207,14 +207,14 @@ def test_what_is_no_key_is_refused_everywhere(store, key):
         lambda key: store.copy(key, "a"),
         lambda key: store.copy("a", key),
     ):
-        with pytest.raises(StoreError, match="key"):
+        with pytest.raises(StoreError, match=re.escape(repr(key))):
             call(key)
     assert keys(store) == []
 
 
 @pytest.mark.parametrize("prefix", ["/", "a//", "../", "a/../b", "a\x00"])
 def test_what_starts_no_key_is_refused_before_the_first_item(store, prefix):
-    with pytest.raises(StoreError, match="key"):
+    with pytest.raises(StoreError, match=re.escape(repr(prefix))):
         store.list(prefix)
 
 
@@ -239,7 +239,7 @@ def test_no_key_is_the_parent_of_another(store, write, request):
     store.put("a/b/c", b"1")
     store.put("d", b"2")
     for key in ("a", "a/b", "d/e", "d/e/f"):
-        with pytest.raises(StoreError, match="parent of another") as raised:
+        with pytest.raises(StoreError, match="parent") as raised:
             getattr(store, write)(key, b"3")
         assert not isinstance(raised.value, AlreadyExists)
     assert keys(store) == ["a/b/c", "d"]
@@ -260,7 +260,7 @@ def test_many_threads_share_a_store(store):
 def test_an_honest_store_passes_the_probe(store):
     answer = probe_store(store)
     assert answer.create_only
-    (races,) = re.findall(r"one winner in each of (\d+) races", answer.message)
+    (races,) = re.findall(r"\b(\d+) races\b", answer.message)
     assert int(races) >= 3
     assert store.url in answer.message
     assert keys(store) == []

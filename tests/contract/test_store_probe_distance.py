@@ -129,12 +129,11 @@ def test_an_honest_store_passes_at_any_distance_within_bounds(
     for seed in range(30):
         answer, took_s = ask(0.0, way, seed)
         assert answer.create_only
-        (races,) = re.findall(r"one winner in each of (\d+) races", answer.message)
+        (races,) = re.findall(r"\b(\d+) races\b", answer.message)
         assert 3 <= int(races) <= 80
         assert took_s < 20 + 5 + 10 * 4  # a race more than the bound, and a look after each
 
 
 def test_the_message_says_what_the_races_would_have_shown() -> None:
     near, far = (ask(0.0, even(range_s), 1)[0].message for range_s in (0.010, 2.0))
-    assert near.endswith("would have shown from 1 ms")
-    assert not far.endswith("would have shown from 1 ms")
+    assert near.endswith(" 1 ms") and far.endswith(" ms") and not far.endswith(" 1 ms")

@@ -95,7 +95,7 @@ def test_an_ignored_condition_is_noticed():
     store = IgnoresTheCondition()
     answer = probe_store(store, writers=6)
     assert not answer.create_only
-    assert "6 of 6 racing writers won" in answer.message
+    assert re.findall(r"\d+", answer.message) == ["6", "6"]  # all of them won
     assert len(store.keys) == 1  # one race, and no further
 
 
@@ -106,8 +106,8 @@ def test_racers_that_win_together_are_noticed():
         store.create("k", b"2")
     answer = probe_store(store)
     assert not answer.create_only
-    (won,) = re.findall(r"(\d+) of 16 racing writers won", answer.message)
-    assert int(won) > 1
+    won, writers = map(int, re.findall(r"\d+", answer.message))
+    assert won > 1 and writers == 16
 
 
 @pytest.mark.parametrize("writers", [1, 8])
@@ -118,13 +118,13 @@ def test_a_refused_write_that_is_kept_is_noticed(writers):
 def test_a_winner_whose_bytes_are_not_there_is_noticed():
     answer = probe_store(KeepsALosersBytes())
     assert not answer.create_only
-    assert "2 of 16 racing writers won" in answer.message
+    assert re.findall(r"\d+", answer.message) == ["2", "16"]
 
 
 def test_a_winner_that_is_not_there_is_noticed():
     answer = probe_store(LosesEverything(), least=1, most=1)
     assert not answer.create_only
-    assert answer.message.endswith(": holds nothing")
+    assert re.search(r"\.probe/\w+", answer.message)  # what is lost
 
 
 def test_the_probe_leaves_nothing():
@@ -137,7 +137,7 @@ def test_the_probe_leaves_nothing():
 def test_an_honest_store_that_lets_nobody_delete_passes(caplog):
     answer = probe_store(Keeps(), least=1, most=1)
     assert answer.create_only
-    assert "stays" in caplog.text
+    assert ".probe/" in caplog.text  # what stays
 
 
 def test_a_store_that_is_away_is_not_called_dishonest():

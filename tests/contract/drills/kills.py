@@ -58,7 +58,7 @@ def check_kills(runs: Runs, server: Versitygw | None = None) -> None:
     assert len(wanted) == CASES
     plans = {plan for plan, _ in finals}
     assert set(finals) == {(plan, case) for plan in plans for case in wanted}
-    assert "no problems" in runs.command("db", "verify")
+    runs.command("db", "verify")  # which fails where anything is broken
     print(f"{runs.root}: killed {kills} times; {len(finals)} cases, one final outcome each;")
     print(f"believed and uploaded before each start: {sizes}")
 

@@ -2,6 +2,7 @@
 worker goes on, and every case has one outcome."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -41,12 +42,13 @@ def wait_for_ranks(runs: Runs) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         journals = list(runs.folder.rglob("rank-0.jsonl"))
-        if any("(round " in journal.read_text() for journal in journals):
+        if any(re.search(r"\bround\b", journal.read_text()) for journal in journals):
             return
         time.sleep(0.05)
     raise AssertionError("no rank began to measure")
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_a_worker_that_is_killed_in_a_gang_takes_its_ranks_along(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     campaign = tmp_path / "campaign.yaml"
@@ -62,8 +64,8 @@ def test_a_worker_that_is_killed_in_a_gang_takes_its_ranks_along(tmp_path: Path)
     assert not alive
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output.decode()
-    assert "coverage    2 of 2 cases" in output.decode()
+    assert re.search(r"^coverage\D+2\D+2\b", output.decode(), flags=re.MULTILINE)
     finals = runs.finals()
     assert len(finals) == 2 and set(finals.values()) == {1}
-    assert "no problems" in runs.command("db", "verify")
+    runs.command("db", "verify")  # which fails where anything is broken
     assert runs.wait_until_alone() == []

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.drills.runs import CASES, Runs
+from tests.unit.jobs.printed import numbers
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -55,23 +57,26 @@ def small(
 
 def test_a_run_ends_with_a_database_that_can_be_read(finished: tuple[Runs, str]):
     runs, output = finished
-    assert f"coverage    {_CASES} of 109 cases" in output or f"{_CASES} of {_CASES}" in output
-    for word in ("database    file://", "stack       CPU_", "efficiency", "floor"):
-        assert word in output
+    assert re.search(rf"^coverage\D+{_CASES}\D+({CASES}|{_CASES})\b", output, flags=re.MULTILINE)
+    for line in ("database +file://", "stack +CPU_", "efficiency .*%", "time .*%"):
+        assert re.search(f"^{line}", output, flags=re.MULTILINE), line
     (where,) = runs.command("db", "path").splitlines()
     folder = Path(where.removeprefix("file://"))
     with (folder / "RmsNorm.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 and all(float(row["Average Duration(us)"]) > 0 for row in rows)
-    assert "1 of 1 shard committed" in runs.command("status", "drill")
-    assert "no problems" in runs.command("db", "verify")
+    (head,) = [
+        line for line in runs.command("status", "drill").splitlines() if "drill plan" in line
+    ]
+    assert numbers(head)[:3] == ["1", "1", "1"]  # the plan, shards committed, and all of them
+    runs.command("db", "verify")  # which fails where anything is broken
     assert runs.wait_until_alone() == []
 
 
 def test_the_same_campaign_again_measures_nothing(finished: tuple[Runs, str]):
     runs, _ = finished
     attempts = set(runs.uploaded().values())
-    assert "measured and merged already" in runs.finish()
+    runs.finish()
     assert set(runs.uploaded().values()) == attempts
 
 
@@ -80,12 +85,13 @@ def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path
     runs = small(tmp_path, "{bundled: quickstart}")
     shutil.copytree(before.folder / "data", tmp_path / "data")
     assert "version 2" in runs.finish("--again")
-    differ = re.search(r"(\d+) cases? differs?", runs.command("db", "diff", "1", "2"))
+    differ, *versions = numbers(runs.command("db", "diff", "1", "2").splitlines()[-1])
     # Where the machine was busy the second time alone, and warned of it, a case shows as before.
-    assert differ is not None and int(differ[1]) <= _CASES
-    assert f"durations   {_CASES}; " in runs.command("db", "quality")
+    assert int(differ) <= _CASES and versions == ["1", "2"]
+    quality = runs.command("db", "quality")
+    assert re.search(rf"^durations +{_CASES}\b", quality, flags=re.MULTILINE)
     assert len(runs.command("db", "log").splitlines()) == 2
-    assert "no problems" in runs.command("db", "verify")
+    runs.command("db", "verify")
 
 
 def test_a_pulled_version_is_a_tree(finished: tuple[Runs, str], tmp_path: Path):
@@ -105,7 +111,8 @@ def test_a_tree_with_durations_leaves_nothing_to_measure(
     other = tmp_path / "other"
     other.mkdir()
     from_tree = small(other, f"{{tree: {version}}}")
-    assert "0 in 0 shards; 0 cannot be measured, 11 are answered already" in from_tree.plan()
+    (cases,) = [line for line in from_tree.plan().splitlines() if line.startswith("cases ")]
+    assert numbers(cases) == ["0", "0", "0", "11"]  # in shards, refused, and measured already
     everything = from_tree.campaign.read_text().replace("target: here", "target: here\nupdate: all")
     from_tree.campaign.write_text(everything)
     from_tree.finish()
@@ -124,7 +131,7 @@ def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 3, output
-    assert "small.yaml` continues" in output
+    assert re.search(r"`opmeter run \S*small\.yaml`", output)
     assert runs.wait_until_alone() == []
     before, earlier = runs.believed(), runs.attempts()
     assert 0 < len(runs.uploaded()) < _CASES
@@ -144,9 +151,7 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int,
     second = small(folder / "b", "{bundled: quickstart}")
     locks = {"OPMETER_LOCKS": str(folder / "locks")}
     holder = first.start("--single-writer", **locks)
-    while not list(folder.glob("locks/*")):
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_for(lambda: any("drill" in lock.read_text() for lock in folder.glob("locks/*")))
     other = second.start(**locks)
     output = other.communicate(timeout=120)[0].decode()
     holder.communicate(timeout=300)
@@ -157,13 +162,13 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int,
 def test_a_second_run_is_kept_out_and_told_by_whom(contended: tuple[Runs, int, int, str]):
     _, holder, code, output = contended
     assert code == 1, output
-    assert re.search(rf"cpu0 is in use by process {holder} \(campaign drill, plan 1", output)
+    assert re.search(rf"\bcpu0\b.*\b{holder}\b.*\bdrill\b.*\bplan 1\b", output)
 
 
 def test_a_single_writer_is_taken_at_the_users_word(contended: tuple[Runs, int, int, str]):
     runs, *_ = contended
     assert "guard single-writer" in runs.command("db", "log")
-    assert "no problems" in runs.command("db", "verify")
+    runs.command("db", "verify")
 
 
 def test_the_real_profile_gives_the_same_cases(runs: Runs, tmp_path: Path, real_profiles: Path):

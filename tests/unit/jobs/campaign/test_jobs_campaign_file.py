@@ -1,5 +1,6 @@
 """A campaign file: what each key means, and the one line that names each mistake."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from jobs.campaign.density import DensitySettings
 from jobs.campaign.quality import QualitySettings
 from jobs.campaign.runtime_values import RuntimeValues
 from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
+from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.fast
 
@@ -20,6 +22,9 @@ BASE = Path("/campaigns")
 SMALL = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
 _SERVING = "{concurrency: [1], input: 8, output: 8}"
 _MODEL = f"{{model: qwen3-32b, layout: {{tp: 1}}, serving: {_SERVING}}}"
+BACKENDS = ["npu", "cuda", "cpu"]
+KINDS = "profile, tree, bundled, cases, collectives, model"
+CREDENTIALS = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE"]
 PROFILED = SMALL.replace("bundled: quickstart", "profile: run")
 FULL = """\
 campaign: llama-a3-cann85
@@ -144,138 +149,86 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "place", "data"),
     [
-        (SMALL + "opertors: all\n", "c.yaml:4: unknown key 'opertors'; did you mean 'operators'?"),
-        (
-            SMALL + "measure:\n  budget: 1\n",
-            "c.yaml:5: measure: unknown key 'budget'; did you mean 'budget_s'?",
-        ),
-        (
-            SMALL + "limits: {zzz: 1}\n",
-            "c.yaml:4: limits: unknown key 'zzz'; known here: case_s, memory_gb",
-        ),
-        (SMALL + "<<: {devices: 2}\n", "c.yaml:4: unknown key '<<'; known here: campaign, "),
-        (SMALL + "? [a]\n: 1\n", "c.yaml:4: a key must be a plain word"),
-        (SMALL + "backend: npu\n", "c.yaml:4: the key 'backend' stands here twice"),
-        ("campaign: a\nbackend: cpu\n", "c.yaml:1: the key 'sources' is missing"),
-        (
-            SMALL.replace(": a\n", ": Llama_3\n"),
-            "c.yaml:1: campaign 'Llama_3': lower-case letters, digits and '-' are wanted, "
-            "at most 40",
-        ),
-        (
-            SMALL.replace(": a\n", ":\n"),
-            "c.yaml:1: campaign: a text is wanted, nothing came",
-        ),
-        (
-            SMALL.replace(": a\n", ": [a]\n"),
-            "c.yaml:1: campaign: a text is wanted, a list came",
-        ),
-        (
-            SMALL.replace("cpu", "gpu"),
-            "c.yaml:3: backend: npu, cuda or cpu is wanted, 'gpu' came; did you mean 'npu'?",
-        ),
+        (SMALL + "opertors: all\n", "c.yaml:4: ", ["'opertors'", "'operators'"]),
+        (SMALL + "measure:\n  budget: 1\n", "c.yaml:5: measure: ", ["'budget'", "'budget_s'"]),
+        (SMALL + "limits: {zzz: 1}\n", "c.yaml:4: limits: ", ["'zzz'", "case_s, memory_gb"]),
+        (SMALL + "<<: {devices: 2}\n", "c.yaml:4: ", ["'<<'", "campaign, sources"]),
+        (SMALL + "? [a]\n: 1\n", "c.yaml:4: ", ["key"]),
+        (SMALL + "backend: npu\n", "c.yaml:4: ", ["'backend'"]),
+        ("campaign: a\nbackend: cpu\n", "c.yaml:1: ", ["'sources'"]),
+        (SMALL.replace(": a\n", ": Llama_3\n"), "c.yaml:1: campaign", ["'Llama_3'", "40"]),
+        (SMALL.replace(": a\n", ":\n"), "c.yaml:1: campaign: ", []),
+        (SMALL.replace(": a\n", ": [a]\n"), "c.yaml:1: campaign: ", ["list"]),
+        (SMALL.replace("cpu", "gpu"), "c.yaml:3: backend: ", [*BACKENDS, "'gpu'", "'npu'"]),
         (
             SMALL + "update: missing\n",
-            "c.yaml:4: update: all, missing-only or precision is wanted, 'missing' came; did you "
-            "mean 'missing-only'?",
+            "c.yaml:4: update: ",
+            ["all", "missing-only", "precision", "'missing'", "'missing-only'"],
         ),
-        (
-            SMALL + "devices: 0\n",
-            "c.yaml:4: devices: a whole number of at least 1 is wanted, 0 came",
-        ),
-        (
-            SMALL + "devices: -4\n",
-            "c.yaml:4: devices: a whole number of at least 1 is wanted, -4 came",
-        ),
-        (
-            SMALL + "devices: 1.5\n",
-            "c.yaml:4: devices: a whole number of at least 1 is wanted, '1.5' came",
-        ),
-        (
-            SMALL + "devices: '8'\n",
-            "c.yaml:4: devices: a whole number of at least 1 is wanted, the text '8' came",
-        ),
-        (
-            SMALL + "devices: {}\n",
-            "c.yaml:4: devices: a whole number of at least 1 is wanted, a mapping came",
-        ),
-        (
-            SMALL + "measure: {budget_s: -1}\n",
-            "c.yaml:4: measure.budget_s: a number above 0 is wanted, -1 came",
-        ),
-        (
-            SMALL + "density: {share: 40%}\n",
-            "c.yaml:4: density: the key 'tolerance' is missing",
-        ),
-        (
-            SMALL + "density: {tolerance: 0}\n",
-            "c.yaml:4: density.tolerance: a share like 1% or 0.01 is wanted, 0 came",
-        ),
+        (SMALL + "devices: 0\n", "c.yaml:4: devices: ", ["1", "0"]),
+        (SMALL + "devices: -4\n", "c.yaml:4: devices: ", ["1", "-4"]),
+        (SMALL + "devices: 1.5\n", "c.yaml:4: devices: ", ["1", "'1.5'"]),
+        (SMALL + "devices: '8'\n", "c.yaml:4: devices: ", ["1", "'8'"]),
+        (SMALL + "devices: {}\n", "c.yaml:4: devices: ", ["1", "mapping"]),
+        (SMALL + "measure: {budget_s: -1}\n", "c.yaml:4: measure.budget_s: ", ["0", "-1"]),
+        (SMALL + "density: {share: 40%}\n", "c.yaml:4: density: ", ["'tolerance'"]),
+        (SMALL + "density: {tolerance: 0}\n", "c.yaml:4: density.tolerance: ", ["1%", "0.01", "0"]),
         (
             SMALL + "update: all\ndensity: {tolerance: 5%}\n",
-            "c.yaml:5: density: `density` measures what is missing, in rounds: `update: all` is "
-            "not for it",
+            "c.yaml:5: density: ",
+            ["update: all"],
         ),
-        (
-            SMALL + "update: precision\n",
-            "c.yaml:4: update: `update: precision` and `quality: {budget_device_h: HOURS}` are "
-            "wanted together",
-        ),
+        (SMALL + "update: precision\n", "c.yaml:4: update: ", ["budget_device_h"]),
         (
             SMALL + "quality: {budget_device_h: 2}\n",
-            "c.yaml:1: `update: precision` and `quality: {budget_device_h: HOURS}` are wanted "
-            "together",
+            "c.yaml:1: ",
+            ["update: precision", "budget_device_h"],
         ),
         (
             SMALL + "quality: {repeat_share: 2%}\n",
-            "c.yaml:4: quality.repeat_share: a number from 0 to 1 is wanted, '2%' came",
+            "c.yaml:4: quality.repeat_share: ",
+            ["0", "1", "'2%'"],
         ),
         (
             SMALL + "quality: {repeat_share: 2}\n",
-            "c.yaml:4: quality.repeat_share: a number from 0 to 1 is wanted, 2 came",
+            "c.yaml:4: quality.repeat_share: ",
+            ["0", "1", "2"],
         ),
-        (
-            SMALL + "limits: {memory_gb: nan}\n",
-            "c.yaml:4: limits.memory_gb: a number above 0 is wanted, nan came",
-        ),
-        (
-            SMALL + "shards: {target_s: soon}\n",
-            "c.yaml:4: shards.target_s: a number above 0 is wanted, 'soon' came",
-        ),
-        (
-            SMALL + "shards: 12\n",
-            "c.yaml:4: shards: a mapping with the keys target_s, session_s is wanted, '12' came",
-        ),
+        (SMALL + "limits: {memory_gb: nan}\n", "c.yaml:4: limits.memory_gb: ", ["0", "nan"]),
+        (SMALL + "shards: {target_s: soon}\n", "c.yaml:4: shards.target_s: ", ["0", "'soon'"]),
+        (SMALL + "shards: 12\n", "c.yaml:4: shards: ", ["target_s, session_s", "'12'"]),
         (
             SMALL + "measure: {precision: 100%}\n",
-            "c.yaml:4: measure.precision: a share like 1% or 0.01 is wanted, 100% came",
+            "c.yaml:4: measure.precision: ",
+            ["1%", "0.01", "100%"],
         ),
         (
             SMALL + "measure: {precision: fine}\n",
-            "c.yaml:4: measure.precision: a share like 1% or 0.01 is wanted, 'fine' came",
+            "c.yaml:4: measure.precision: ",
+            ["1%", "0.01", "'fine'"],
         ),
         (
             SMALL + "measure: {precision: 1%, repeats: 7}\n",
-            "c.yaml:4: measure.precision: a precision chooses the number of repeats, and `repeats` "
-            "fixes it",
+            "c.yaml:4: measure.precision: ",
+            ["`repeats`"],
         ),
         (
             SMALL + "measure: {precision: 1%, cache: cold}\n",
-            "c.yaml:4: measure.precision: a precision is told by launches in a row, and `cold` "
-            "flushes between",
+            "c.yaml:4: measure.precision: ",
+            ["`cold`"],
         ),
         (
             PROFILED + "measure: {precision: 1%, cache: context}\n",
-            "c.yaml:4: measure.precision: a precision is told by launches in a row, and `context` "
-            "runs others between",
+            "c.yaml:4: measure.precision: ",
+            ["`context`"],
         ),
         *(
             (
                 SMALL.replace("{bundled: quickstart}", source) + "measure: {cache: context}\n",
-                "c.yaml:2: sources[0]: `measure.cache: context` runs before a case what ran before "
-                "it: a profile is wanted, in which launches have an order",
+                "c.yaml:2: sources[0]: ",
+                ["measure.cache: context", "profile"],
             )
             for source in (
                 "{bundled: quickstart}",
@@ -285,131 +238,98 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ),
         (
             PROFILED + "measure: {cache: context}\ndensity: {tolerance: 5%}\n",
-            "c.yaml:5: density: is about numbers of a case alone; `measure.cache: context` "
-            "measures others",
+            "c.yaml:5: density: ",
+            ["measure.cache: context"],
         ),
-        (
-            SMALL + "measure: {repeats: [9, 3]}\n",
-            "c.yaml:4: measure.repeats: [fewest, most] or one whole number is wanted, [9, 3] came",
-        ),
-        (
-            SMALL + "measure: {repeats: [0, 3]}\n",
-            "c.yaml:4: measure.repeats[0]: a whole number of at least 1 is wanted, 0 came",
-        ),
+        (SMALL + "measure: {repeats: [9, 3]}\n", "c.yaml:4: measure.repeats: ", ["[9, 3]"]),
+        (SMALL + "measure: {repeats: [0, 3]}\n", "c.yaml:4: measure.repeats[0]: ", ["1", "0"]),
         (
             SMALL + "measure: {cache: hot}\n",
-            "c.yaml:4: measure.cache: warm, cold or context is wanted, 'hot' came",
+            "c.yaml:4: measure.cache: ",
+            ["warm", "cold", "context", "'hot'"],
         ),
         (
             SMALL + "measure: {aic_metrics: [Pipe]}\n",
-            "c.yaml:4: measure.aic_metrics[0]: PipeUtilization, ArithmeticUtilization, ",
+            "c.yaml:4: measure.aic_metrics[0]: ",
+            ["PipeUtilization", "ArithmeticUtilization", "'Pipe'"],
         ),
         (
             SMALL + "measure: {aic_metrics: [Memory, L2Cache]}\n",
-            "c.yaml:4: measure.aic_metrics: of several groups PipeUtilization must be one: "
-            "it gives the duration",
+            "c.yaml:4: measure.aic_metrics: ",
+            ["PipeUtilization"],
         ),
-        (
-            SMALL + "operators: []\n",
-            "c.yaml:4: operators: the list is empty, at least one entry is wanted",
-        ),
-        (
-            SMALL + "operators: some\n",
-            "c.yaml:4: operators: all, or a list of kernel types like [Add, MatMulV3], is wanted",
-        ),
-        (SMALL + "operators:\n- Add\n- Add\n", "c.yaml:6: operators[1]: 'Add' is listed twice"),
-        (
-            SMALL + "operators: [../Add]\n",
-            "c.yaml:4: a kernel type is a name: letters, digits, '_', '.', '+', '-' are wanted",
-        ),
-        (
-            SMALL.replace("[{bundled: quickstart}]", "[]"),
-            "c.yaml:2: sources: the list is empty, at least one entry is wanted",
-        ),
+        (SMALL + "operators: []\n", "c.yaml:4: operators: ", []),
+        (SMALL + "operators: some\n", "c.yaml:4: operators: ", ["all", "[Add, MatMulV3]"]),
+        (SMALL + "operators:\n- Add\n- Add\n", "c.yaml:6: operators[1]: ", ["'Add'"]),
+        (SMALL + "operators: [../Add]\n", "c.yaml:4: ", ["kernel type", "'_'", "'+'"]),
+        (SMALL.replace("[{bundled: quickstart}]", "[]"), "c.yaml:2: sources: ", []),
         (
             SMALL.replace("[{bundled: quickstart}]", "quickstart"),
-            "c.yaml:2: sources: a list is wanted, 'quickstart' came",
+            "c.yaml:2: sources: ",
+            ["list", "'quickstart'"],
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a, tree: b}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives, model is "
-            "wanted, profile and tree came",
+            "c.yaml:2: sources[0]: ",
+            [KINDS],
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{stack: target}"),
-            "c.yaml:2: sources[0]: one of profile, tree, bundled, cases, collectives, model is "
-            "wanted, none of them came",
+            "c.yaml:2: sources[0]: ",
+            [KINDS],
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{tree: a, stack: target}"),
-            "c.yaml:2: sources[0].stack: only a profile says on which stack it was taken",
+            "c.yaml:2: sources[0].stack: ",
+            ["profile"],
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a, stack: other}"),
-            "c.yaml:2: sources[0].stack: target is wanted, 'other' came",
+            "c.yaml:2: sources[0].stack: ",
+            ["target", "'other'"],
         ),
         (
             SMALL.replace("{bundled: quickstart}", "{profile: a}, {profile: a, stack: target}"),
-            "c.yaml:2: sources[1]: this source is listed twice",
+            "c.yaml:2: sources[1]: ",
+            [],
         ),
         (
             SMALL.replace("quickstart", "../secrets"),
-            "c.yaml:2: sources[0].bundled: '../secrets' is not the name of a bundled sample, "
-            "as quickstart is",
+            "c.yaml:2: sources[0].bundled: ",
+            ["'../secrets'", "quickstart"],
         ),
-        (
-            SMALL + "target: there\n",
-            "c.yaml:4: target: here, or a mapping like {device: NAME, torch: 2.9.0}, is wanted",
-        ),
-        (SMALL + "target: {torch: 2.9.0}\n", "c.yaml:4: target: the key 'device' is missing"),
-        (
-            SMALL + "store: ftp://x/y\n",
-            "c.yaml:4: store: s3://bucket/prefix, file:///folder or a folder is wanted",
-        ),
-        (
-            SMALL + "store: 'memory:'\n",
-            "c.yaml:4: store: s3://bucket/prefix, file:///folder or a folder is wanted",
-        ),
-        (
-            SMALL + "store: s3://me:secret@bucket/x\n",
-            "c.yaml:4: store: an address holds no credentials; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names",
-        ),
+        (SMALL + "target: there\n", "c.yaml:4: target: ", ["here"]),
+        (SMALL + "target: {torch: 2.9.0}\n", "c.yaml:4: target: ", ["'device'"]),
+        (SMALL + "store: ftp://x/y\n", "c.yaml:4: store: ", ["s3://", "file:///"]),
+        (SMALL + "store: 'memory:'\n", "c.yaml:4: store: ", ["s3://", "file:///"]),
+        (SMALL + "store: s3://me:secret@bucket/x\n", "c.yaml:4: store: ", CREDENTIALS),
         (
             SMALL + "store: s3://bucket/x?endpoint=http://me:secret@host\n",
-            "c.yaml:4: store: an address holds no credentials; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names",
+            "c.yaml:4: store: ",
+            CREDENTIALS,
         ),
         (
             SMALL + "store: s3://bucket/x?secret_key=secret\n",
-            "c.yaml:4: store: s3:// takes endpoint and region, and nothing else; credentials come "
-            "from the environment",
+            "c.yaml:4: store: ",
+            ["endpoint", "region"],
         ),
-        (
-            "campaign: a\n\tbackend: cpu\n",
-            "c.yaml:2: not YAML: a tab stands where blanks are wanted; indent with blanks",
-        ),
-        ("campaign: [a\nbackend: cpu\n", "c.yaml:2: not YAML: "),
-        (
-            "a: 1\n---\nb: 2\n",
-            "c.yaml:2: not YAML: expected a single document in the stream, "
-            "but found another document",
-        ),
-        ("campaign: *a\n", "c.yaml:1: not YAML: found undefined alias"),
-        ("campaign: a\nstore: \x00\n", "c.yaml:2: not YAML: special characters are not allowed"),
-        ("", "c.yaml:1: the file is empty"),
-        ("- a\n", "c.yaml:1: a mapping with the keys campaign, sources, "),
-        ("[" * 5000, "c.yaml: not YAML that can be read: nested too deeply"),
+        ("campaign: a\n\tbackend: cpu\n", "c.yaml:2: ", ["YAML", "tab"]),
+        ("campaign: [a\nbackend: cpu\n", "c.yaml:2: ", ["YAML"]),
+        ("a: 1\n---\nb: 2\n", "c.yaml:2: ", ["YAML", "document"]),
+        ("campaign: *a\n", "c.yaml:1: ", ["YAML", "alias"]),
+        ("campaign: a\nstore: \x00\n", "c.yaml:2: ", ["YAML", "characters"]),
+        ("", "c.yaml:1: ", ["empty"]),
+        ("- a\n", "c.yaml:1: ", ["campaign, sources"]),
+        ("[" * 5000, "c.yaml: ", ["YAML", "nested"]),
     ],
 )
-def test_a_mistake_is_one_line_that_names_its_place(text: str, message: str) -> None:
+def test_a_mistake_is_one_line_that_names_its_place(text: str, place: str, data: list[str]) -> None:
     with pytest.raises(BadInput) as caught:
         read(text)
     said = str(caught.value)
-    assert said.startswith(message)
-    assert "\n" not in said
-    if not message.endswith(" "):
-        assert said == message
+    assert said.startswith(place)
+    assert missing(said.removeprefix(place), data) == []
+    assert "\n" not in said and "secret@" not in said
 
 
 def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
@@ -419,13 +339,13 @@ def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "no.yaml"
-    with pytest.raises(BadInput, match="the campaign file cannot be read: No such file") as caught:
-        load_campaign(missing)
-    assert str(caught.value).startswith(f"{missing}: ")
+    absent = tmp_path / "no.yaml"
+    with pytest.raises(BadInput, match="No such file") as caught:
+        load_campaign(absent)
+    assert str(caught.value).startswith(f"{absent}: ")
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"campaign: \xff\xfe\n")
-    with pytest.raises(BadInput, match=r"binary.yaml: a campaign file in UTF-8 is wanted"):
+    with pytest.raises(BadInput, match=r"binary\.yaml: .*UTF-8"):
         load_campaign(binary)
 
 
@@ -444,7 +364,8 @@ def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
     assert read(example).name == "llama-a3-cann85"
     with pytest.raises(BadInput) as caught:
         read(SMALL + "zzzzzz: 1\n")
-    known = str(caught.value).split("known here: ")[1].split(", ")
+    known = max(re.findall(r"\w+(?:, \w+)+", str(caught.value)), key=len).split(", ")
+    assert len(known) > 10
     assert [key for key in known if f"`{key}" not in document] == []
 
 
@@ -453,7 +374,8 @@ def test_a_profile_may_have_its_bad_rows_skipped() -> None:
     assert read(text).sources == (ProfileSource(BASE / "p", same_stack=False, skip_bad_rows=True),)
     text = SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: refuse}")
     assert read(text).sources == (ProfileSource(BASE / "p", same_stack=False),)
-    with pytest.raises(BadInput, match="refuse or skip is wanted, 'drop' came"):
+    field = r"^c\.yaml:2: sources\[0\]\.bad_rows: "
+    with pytest.raises(BadInput, match=f"{field}.*refuse.*skip.*'drop'"):
         read(SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: drop}"))
-    with pytest.raises(BadInput, match="only of a profile"):
+    with pytest.raises(BadInput, match=f"{field}.*profile"):
         read(SMALL.replace("{bundled: quickstart}", "{bundled: quickstart, bad_rows: skip}"))

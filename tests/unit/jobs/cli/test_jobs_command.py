@@ -1,5 +1,6 @@
 """The command as a user meets it: what it loads, what it says, how it ends."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.slow
 
@@ -53,29 +55,23 @@ def test_nothing_heavy_is_loaded(statement):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "data"),
     [
-        (("run", "nothing.yaml"), "no file 'nothing.yaml'"),
-        (("run", "bad.yaml"), "bad.yaml:2: unknown key 'sourcs'; did you mean 'sources'?"),
-        (("plan", "empty.yaml"), "empty.yaml"),
-        (("db", "path"), "no database at opmeter-data"),
-        (("pull", "tree"), "no database at opmeter-data"),
-        (("status", "llama"), "no campaign 'llama'"),
-        (("ops", "Ad"), "no operator is declared for 'Ad'"),
-        (
-            ("run", "quickstart", "--root", "ftp://x/y"),
-            "--root: the address is of no kind of store",
-        ),
-        (
-            ("run", "quickstart", "--root", "s3://a/b"),
-            "--root: the name of the bucket has 1 letter",
-        ),
-        (("launch", "quickstart"), "launch wants --image and --store: "),
-        (("launch", "quickstart", "--image", "x"), "launch wants --store: "),
-        (("run", "stored.yaml"), "stored.yaml:4: store: the name of the bucket has 1 letter"),
+        (("run", "nothing.yaml"), ["'nothing.yaml'"]),
+        (("run", "bad.yaml"), ["bad.yaml:2: ", "'sourcs'", "'sources'"]),
+        (("plan", "empty.yaml"), ["empty.yaml:1: "]),
+        (("db", "path"), ["opmeter-data"]),
+        (("pull", "tree"), ["opmeter-data"]),
+        (("status", "llama"), ["'llama'"]),
+        (("ops", "Ad"), ["'Ad'"]),
+        (("run", "quickstart", "--root", "ftp://x/y"), ["--root: ", "s3://"]),
+        (("run", "quickstart", "--root", "s3://a/b"), ["--root: ", "1", "3"]),
+        (("launch", "quickstart"), ["--image", "--store"]),
+        (("launch", "quickstart", "--image", "x"), ["--store"]),
+        (("run", "stored.yaml"), ["stored.yaml:4: store: ", "1", "3"]),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, words):
+def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, data):
     (tmp_path / "bad.yaml").write_text("campaign: a\nsourcs: []\nbackend: cpu\n")
     (tmp_path / "empty.yaml").write_text("")
     sources = "sources: [{bundled: quickstart}]"
@@ -85,15 +81,15 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, words):
     done = opmeter(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and words in lines[0], done.stderr
+    assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("sources: [{profile: nowhere}]", "nowhere: no such file or folder"),
+        ("sources: [{profile: nowhere}]", "nowhere: "),
         ("sources: [{bundled: quickstart}]\nop_mapping: odd.yaml", "odd.yaml:2: "),
-        ("sources: [{bundled: quickstart}]\noperators: [Ad]", "did you mean 'Add'?"),
+        ("sources: [{bundled: quickstart}]\noperators: [Ad]", "'Add'"),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "plan"])
@@ -129,7 +125,7 @@ def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
     done = opmeter(*arguments, "--root", tmp_path / "store", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     *_, line = done.stderr.strip().splitlines()
-    assert harmed in line and "put it back from a backup" in line and "db verify" in line
+    assert harmed in line and "opmeter db verify" in line
 
 
 def test_ops_lists_what_can_be_replayed(tmp_path):
@@ -142,7 +138,7 @@ def test_ops_lists_what_can_be_replayed(tmp_path):
     assert found["RmsNorm"]["environment"] == "torch_npu" and found["Add"]["environment"] == "torch"
     assert all(row["takes"] and row["state"] for row in found.values())
     one = opmeter("ops", "RmsNorm", cwd=tmp_path)
-    assert one.returncode == 0 and "slot 1       gamma" in one.stdout
+    assert one.returncode == 0 and re.search(r"^slot 1 +gamma", one.stdout, flags=re.MULTILINE)
 
 
 def test_ops_names_what_is_measured_over_ranks_and_by_what(tmp_path):
@@ -154,14 +150,16 @@ def test_ops_names_what_is_measured_over_ranks_and_by_what(tmp_path):
         assert f"`opmeter comm --ops {name}`" in states[one.kernel_type]
     one = opmeter("ops", "hcom_alltoallv_", cwd=tmp_path)
     assert one.returncode == 0
-    assert "state        over ranks: `opmeter comm --ops all_to_allv`" in one.stdout
+    assert "`opmeter comm --ops all_to_allv`" in one.stdout
     sent = opmeter("ops", "MoeDistributeDispatchV2", cwd=tmp_path)
-    assert "over ranks   rows with `EP Size` of a campaign" in sent.stdout
+    assert "`EP Size`" in sent.stdout
 
 
 def test_doctor_checks_this_machine_and_the_store(tmp_path):
     done = opmeter("doctor", "--root", tmp_path / "data", cwd=tmp_path)
-    assert "processor" in done.stdout and "one winner in each" in done.stdout
+    checks = {line.split()[1]: line for line in done.stdout.splitlines()}
+    assert "CPU_" in checks["processor"]
+    assert checks["store"].startswith("ok ") and f"{tmp_path}/data" in checks["store"]
     assert done.returncode == int("FAIL" in done.stdout)
 
 
@@ -170,4 +168,5 @@ def test_doctor_says_once_what_to_do_about_an_address(tmp_path, address):
     done = opmeter("doctor", "--root", address, cwd=tmp_path)
     lines = done.stdout.splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.startswith("FAIL  store "))
-    assert done.returncode == 1 and "fix:" not in lines[at + 1] and "hush" not in done.stdout
+    assert done.returncode == 1 and "hush" not in done.stdout
+    assert not lines[at + 1].startswith(" ")  # as a line would that says what to do

@@ -1,5 +1,6 @@
 """What the verbs about a database print, and refuse."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -43,19 +45,19 @@ def test_a_versions_path_is_a_folder_to_go_to(
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers", "words"),
+    ("name", "plans", "data"),
     [
-        ("nobody", [], "no campaign 'nobody' at .*nothing was planned under that name"),
-        ("nobody", [1], "no campaign 'nobody' at "),
-        ("made", [7, 1, 3], "campaign 'made' at .* has no plan 3, 7; there are: 1"),
+        ("nobody", [], ["'nobody'"]),
+        ("nobody", [1], ["'nobody'"]),
+        ("made", [7, 1, 3], ["'made'", "3, 7", "1"]),
     ],
 )
 def test_a_merge_of_what_was_not_planned_is_refused(
-    tmp_path: Path, name: str, numbers: list[int], words: str
+    tmp_path: Path, name: str, plans: list[int], data: list[str]
 ) -> None:
     write_campaign(open_store(str(tmp_path)), MADE)
-    with pytest.raises(BadInput, match=words):
-        merge_verb(name, root=str(tmp_path), plan=numbers, single_writer=True)
+    with raises_naming(BadInput, *data):
+        merge_verb(name, root=str(tmp_path), plan=plans, single_writer=True)
 
 
 def of_commits(folder: Path, commits: int) -> Store:
@@ -77,8 +79,8 @@ def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
     path_verb(root=str(tmp_path))
     told = capsys.readouterr()
     assert "/db/snapshots/00000002-" in told.out
-    assert "warning: db/commits/00000001.json: it is not there, and db/commits/00000002" in told.err
-    with pytest.raises(BadInput, match=r"db/commits/00000001.json: it is not there"):
+    assert missing(told.err, [f"warning: {keys.commit(1)}: ", keys.commit(2)]) == []
+    with pytest.raises(BadInput, match=f"{keys.commit(1)}: "):
         log_verb(root=str(tmp_path))
     assert capsys.readouterr().out.startswith("   2 ")
 
@@ -86,13 +88,13 @@ def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
 def test_a_log_of_which_nothing_is_left_is_no_database_that_never_was(tmp_path: Path) -> None:
     store = of_commits(tmp_path, 1)
     store.delete(keys.commit(1))
-    with pytest.raises(DamagedObject, match=r"commits/00000001.json: it is not there, and .*HEAD"):
+    with pytest.raises(DamagedObject, match=f"{keys.commit(1)}: .*HEAD"):
         log_verb(root=str(tmp_path))
 
 
-HOLE = "warning: db/commits/00000001.json: it is not there, and db/commits/00000003.json is; "
-FORK = "warning: db/commits/00000002.json: sha256 "
-ENDLESS = "warning: db/commits/00000003.json: a commit of the database is wanted"
+HOLE = [f"warning: {keys.commit(1)}: ", keys.commit(3)]
+FORK = [f"warning: {keys.commit(2)}: ", "sha256"]
+ENDLESS = [f"warning: {keys.commit(3)}: "]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     harm: Callable[[Store], None],
-    warning: str,
+    warning: list[str],
 ) -> None:
     store = of_commits(tmp_path / "store", 3)
     harm(store)
@@ -119,8 +121,8 @@ def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
     ):
         read()
         told.append(capsys.readouterr().err.splitlines()[0])
-    assert len(set(told)) == 1 and told[0].startswith(warning), told
-    assert told[0].endswith("`opmeter db verify` says more")
+    assert len(set(told)) == 1 and told[0].startswith(warning[0]), told
+    assert missing(told[0], [*warning, "`opmeter db verify`"]) == []
 
 
 def repoint(store: Store, number: int) -> None:
@@ -141,28 +143,29 @@ def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
     assert verify_verb(root=str(tmp_path)) == 1
     assert f"version 1: {key}: sha256 " in capsys.readouterr().out
     assert verify_verb(root=str(tmp_path), skip_raw=True) == 0
-    assert capsys.readouterr().out.endswith(": no problems; raw records were not read\n")
+    assert "raw" in capsys.readouterr().out
 
 
 def test_strays_are_listed_and_break_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(BadInput, match="no database at"):
+    with pytest.raises(BadInput, match=re.escape(str(tmp_path))):
         verify_verb(root=str(tmp_path))
     store = open_store(str(tmp_path))
     write_campaign(store, MADE)
     merge_plans(store, [MADE.name], guard=CREATE, author="test")
     assert verify_verb(root=str(tmp_path)) == 0
-    assert capsys.readouterr().out.endswith(": no problems\n")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("1 version ") and "raw" not in line
     store.put("campaigns/made/plans/1.json~", b"an editor's")
     assert verify_verb(root=str(tmp_path)) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "stray campaigns/made/plans/1.json~: no key of this project"
-    assert told[1].startswith("1 version at ") and told[1].endswith(": no problems, 1 stray")
+    assert told[0].startswith("stray campaigns/made/plans/1.json~: ")
+    assert told[1].startswith("1 version ") and told[1].endswith(" 1 stray")
     store.put(keys.commit(99_999_999), b"")  # which is no version
     assert verify_verb(root=str(tmp_path)) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[-1].startswith("1 version at ") and told[-1].endswith(": no problems, 2 strays")
+    assert told[-1].startswith("1 version ") and told[-1].endswith(" 2 strays")
     store.delete(keys.part("made", "shard", "attempt-1", 0))
     assert verify_verb(root=str(tmp_path)) == 1
     assert verify_verb(root=str(tmp_path), version=1) == 1
@@ -177,11 +180,9 @@ def test_what_is_broken_is_no_stray_besides(
     assert verify_verb(root=str(tmp_path)) == 1
     told = capsys.readouterr().out.splitlines()
     assert not [line for line in told if line.startswith("stray")]
-    assert any(
-        line.startswith("version 1: campaigns/made/plans/1.json: a plan is") for line in told
-    )
-    assert any(line.startswith("version 2: db/commits/00000002.json: a commit") for line in told)
-    assert told[-2].startswith("to do       put what is listed back from a backup")
+    for harmed in (f"version 1: {keys.plan('made', 1)}: ", f"version 2: {keys.commit(2)}: "):
+        assert any(line.startswith(harmed) for line in told)
+    assert re.search(r"\b[1-9]\d* problems?$", told[-1])
 
 
 def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
@@ -194,8 +195,8 @@ def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
     store.put(key, b"rot")
     assert merge_verb("made", root=str(tmp_path), single_writer=True) == 1
     damaged, published = capsys.readouterr().out.splitlines()
-    assert damaged.startswith(f"damaged     shard s1 of plan 1: {key}: ")
-    assert published == "version 1: 1 measurement new"
+    assert missing(damaged, ["damaged", "s1", "plan 1", key]) == []
+    assert published.startswith("version 1") and numbers(published) == ["1", "1"]
     assert merge_verb("made", root=str(tmp_path), single_writer=True, allow_damaged=True) == 0
     assert "damaged" in capsys.readouterr().out
     # The plan that measures it anew makes it good.
@@ -214,7 +215,7 @@ def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
     write_campaign(store, MadePlan(shards))
     store.put(keys.committed("made", "bad"), b"")
     assert merge_verb("made", root=str(tmp_path), single_writer=True) == 3
-    out = capsys.readouterr().out
-    assert "damaged     shard bad of plan 1" in out and "missing     shard late" in out
-    assert "shard bad" not in out.split("missing", 1)[1]
+    by_label = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert missing(by_label["damaged"], ["bad", "plan 1"]) == []
+    assert missing(by_label["missing"], ["late", "bad"]) == ["bad"]
     assert merge_verb("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1

@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from collector.errors import BadInput
 from jobs.cli.app import app
+from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
@@ -29,19 +30,16 @@ def grid(tree, *words):
 def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
     said = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
     first, second, last = said.splitlines()
-    assert first.startswith("MatMulV2") and "10 added" in first
-    assert first.endswith("10 of 2,146 points looked at")
-    assert second.split(maxsplit=1) == [
-        "NonZero",
-        "left as it is: no pattern of shapes is known for it",
-    ]
-    assert last == f"10 rows added to {tree}"
+    assert first.startswith("MatMulV2") and numbers(first)[0] == "10"  # added
+    assert numbers(first)[-2:] == ["10", "2146"]  # points looked at, of all
+    assert second.split()[0] == "NonZero" and numbers(second) == []
+    assert last.startswith("10 rows ") and last.endswith(f" {tree}")
     assert len((tree / "MatMulV2.csv").read_text().splitlines()) == 12
 
 
 def test_a_dry_run_writes_nothing(tree):
     said = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
-    assert "925 rows would be added" in said.stdout
+    assert said.stdout.splitlines()[-1].startswith("925 rows ")
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
@@ -53,8 +51,10 @@ def test_the_tree_may_be_called_as_the_first_design_did(tree):
 def test_a_tree_that_has_all_of_it_is_done(tree):
     assert grid(tree, "--rows", "10").exit_code == 0
     again = grid(tree, "--rows", "10")
-    assert again.exit_code == 0 and "10 are there" in again.stdout
-    assert again.stdout.splitlines()[-1] == f"0 rows added to {tree}"
+    first, *_, last = again.stdout.splitlines()
+    assert again.exit_code == 0
+    assert numbers(first)[0] == "0" and numbers(first)[-1] == "10"  # added, and there already
+    assert last.startswith("0 rows ")
 
 
 def test_a_tree_of_which_no_kernel_has_a_case_ends_with_1(tree):
@@ -66,14 +66,14 @@ def test_what_is_no_case_says_why(tree):
     (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
     said = grid(tree, "--rows", "10")
     assert said.exit_code == 1
-    assert "are no cases, the first: format NC1HWC0 (input 2) is not replayed" in said.stdout
+    assert missing(said.stdout, ["NC1HWC0", "input 2"]) == []
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--target-models", "dsv3"], "no model is called 'dsv3'"),
-        (["--target-models", ","], "at least one model"),
+        (["--target-models", "dsv3"], "'dsv3'"),
+        (["--target-models", ","], "--target-models"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tree, words, said):
@@ -91,14 +91,15 @@ def test_a_standard_fills_what_stands_too_far_apart_once(tree):
     rows = [row % (tokens, tokens) for tokens in (16, 32)]
     (tree / "MatMulV2.csv").write_text("\n".join([_ROW.splitlines()[0], *rows, ""]))
     said = grid(tree, "--standard", "density-v1").stdout.splitlines()
-    assert said[0].startswith("MatMulV2") and "3 added" in said[0]  # 20, 24 and 28
-    assert said[-1] == f"3 rows added to {tree}"
+    assert said[0].startswith("MatMulV2") and numbers(said[0])[0] == "3"  # 20, 24 and 28
+    assert said[-1].startswith("3 rows ")
     again = grid(tree, "--standard", "density-v1").stdout.splitlines()
-    assert again[-1] == f"0 rows added to {tree}"
+    assert again[-1].startswith("0 rows ")
     for words in (["density-v9"], ["density-v1", "--target-models", "qwen3-32b"]):
         assert isinstance(grid(tree, "--standard", *words).exception, BadInput)
 
 
 def test_a_reserve_that_leaves_no_room_is_refused(tree):
     said = grid(tree, "--max-hbm-gb", "2", "--reserve-gb", "2")
-    assert isinstance(said.exception, BadInput) and "no room" in str(said.exception)
+    assert isinstance(said.exception, BadInput)
+    assert missing(str(said.exception), ["--max-hbm-gb", "--reserve-gb", "2"]) == []

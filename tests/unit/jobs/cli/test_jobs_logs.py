@@ -21,6 +21,7 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
+from tests.unit.jobs.printed import missing, raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -96,10 +97,9 @@ def test_a_killed_worker_is_told_by_what_its_pod_printed(store, pods, tmp_path, 
     pods.add("wave-0-a", 0, "of another index")
     pods.add("other", 1, "of another wave", job="opmeter-small-other")
     logs_verb("s-op", root=str(tmp_path / "store"))
-    assert capsys.readouterr().out.splitlines() == [
-        *("== pod wave-1-a, Failed on n1", "out of memory"),
-        *("== pod wave-1-b, Running on n1", "it goes on"),
-    ]
+    of_a, first, of_b, second = capsys.readouterr().out.splitlines()
+    assert missing(of_a, ["wave-1-a", "Failed", "n1"]) == [] and first == "out of memory"
+    assert missing(of_b, ["wave-1-b", "Running", "n1"]) == [] and second == "it goes on"
 
 
 def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_committed(
@@ -110,10 +110,11 @@ def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_commit
     pods.add("wave-0-a", 0, "printed")
     pods.add("wave-1-a", 1, "printed")
     logs_verb("s-done", root=str(tmp_path / "store"), campaign="small")
-    assert "stored of s-done" in (printed := capsys.readouterr().out) and "pod" not in printed
+    printed = capsys.readouterr().out
+    assert "stored of s-done" in printed and "wave-" not in printed
     logs_verb("s-open", root=str(tmp_path / "store"), campaign="small")
     printed = capsys.readouterr().out
-    assert printed.index("stored of s-open") < printed.index("== pod wave-1-a")
+    assert printed.index("stored of s-open") < printed.index("wave-1-a")
 
 
 def test_the_store_is_found_as_the_cluster_names_it(store, pods, tmp_path, monkeypatch, capsys):
@@ -136,33 +137,32 @@ def test_the_folder_here_comes_before_the_cluster(store, pods, tmp_path, monkeyp
 
 def test_the_shards_of_a_finished_campaign_are_listed_too(store, pods, tmp_path, capsys):
     logs_verb(root=str(tmp_path / "store"))
-    assert capsys.readouterr().out.splitlines() == [
-        "s-done  small plan 1, 1 case, committed",
-        "s-open  small plan 1, 1 case, open",
-    ]
+    done, still_open = capsys.readouterr().out.splitlines()
+    assert missing(done, ["s-done", "small", "plan 1", "1 case", "committed"]) == []
+    assert missing(still_open, ["s-open", "small", "plan 1", "1 case", "open"]) == []
 
 
 def test_a_shard_that_is_not_there_is_answered_with_those_that_are(store, pods, tmp_path):
-    with pytest.raises(BadInput, match="0 shards begin so .*; there are s-done, s-open "):
+    with raises_naming(BadInput, "'x'", "0", "s-done, s-open"):
         logs_verb("x", root=str(tmp_path / "store"), campaign="small")
 
 
 def test_a_campaign_that_is_not_there_is_not_taken_for_a_missing_shard(store, pods, tmp_path):
-    with pytest.raises(BadInput, match="^no campaign 'smal' at .*; there are: small$"):
+    with raises_naming(BadInput, "'smal'", "small"):
         logs_verb("s-done", root=str(tmp_path / "store"), campaign="smal")
 
 
 def test_where_nothing_is_left_it_is_said_why(store, pods, tmp_path, monkeypatch):
     root = str(tmp_path / "store")
-    with pytest.raises(BadInput, match="no attempt has left a log, and no pod of it is there"):
+    with raises_naming(BadInput, "s-open", "small"):
         logs_verb("s-open", root=root)
     pods.add("wave-1-a", 1, phase="Pending")
-    with pytest.raises(BadInput, match="pod wave-1-a, Pending on n1: 400: container is waiting"):
+    with raises_naming(BadInput, "wave-1-a", "Pending", "n1", "400: container is waiting"):
         logs_verb("s-open", root=root)
     pods.refuses = True
     with pytest.raises(BadInput, match="403: forbidden"):
         logs_verb("s-open", root=root)
-    with pytest.raises(BadInput, match="2 shards begin so"):
+    with raises_naming(BadInput, "'s-'", "2", "s-done, s-open"):
         logs_verb("s-", root=root)
 
 
@@ -194,12 +194,12 @@ def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-    assert shown.rstrip().endswith("(the rest is not shown: it is over 1 MiB)")
+    assert "1 MiB" in shown.splitlines()[-1]
 
 
 def test_a_log_too_large_to_fetch_is_left_where_it_is(store, pods, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(attempt_logs, "_MOST_BYTES", 10)
-    assert "(not shown: 0 MiB are stored)" in shown_of(store, tmp_path, capsys, b"x" * 11)
+    assert "0 MiB" in shown_of(store, tmp_path, capsys, b"x" * 11)
 
 
 # A frame header that claims an exabyte, one with a window of two gigabytes, and plain garbage.

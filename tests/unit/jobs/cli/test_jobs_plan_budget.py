@@ -13,6 +13,7 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.app import app
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.cli.small_model import SERVING
+from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
@@ -28,18 +29,17 @@ def plan(*words):
 
 def test_a_budget_tells_what_is_worth_measuring_first(folder):
     none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
-    assert "nothing is written" in none.stderr and not (folder / "none").exists()
+    assert none.exit_code == 0 and not (folder / "none").exists()
     said = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
     lines = said.stdout.splitlines()
-    (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring   2 cases"))
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring "))
+    assert numbers(lines[at])[0] == "2"
     assert lines[at + 1].split()[:4] == ["0.0", "s", "0", "cases"]
-    (end,) = (at for at, line in enumerate(lines) if line.endswith("the budget"))
-    assert "100.0%" in lines[end] and lines[end + 1].startswith("first of them")
-    assert sorted(line.split("Sort ")[1] for line in lines[end + 2 :]) == [
-        "1,100 FLOAT",
-        "4,100 FLOAT",
-    ]
-    assert "2 cases in gaps" in said.stderr
+    (end,) = (at for at, line in enumerate(lines) if line.endswith("budget"))
+    assert "100.0%" in lines[end]
+    first = [line.split("Sort ")[1] for line in lines[end + 1 :] if "Sort " in line]
+    assert sorted(first) == ["1,100 FLOAT", "4,100 FLOAT"]
+    assert missing(said.stderr, ["2 cases", "tree: gaps"]) == []
     text = "campaign: c\nsources: [{tree: gaps}]\nbackend: cpu\n"
     (gaps,) = load_sources(campaign_from_text(text, path="c", base=folder), MemoryStore())
     assert {record.kernel_type for record in gaps.records} == {"Sort"}
@@ -49,7 +49,7 @@ def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
     words = ("--model", "config.json", "--concurrency", "1", "--concurrency", "4", *SERVING)
     of_options, of_campaign = plan(*words, "--budget", "20h"), plan("campaign.yaml", "--budget=20")
     assert of_options.exit_code == 0 and of_options.stdout == of_campaign.stdout
-    assert of_options.stdout.splitlines()[-1].startswith("no plan is written")
+    assert "--missing" in of_options.stdout.splitlines()[-1]
     assert not (folder / "data" / "campaigns" / "small" / "plans" / "1.json").exists()
 
 
@@ -79,7 +79,7 @@ def test_a_budgets_curve_is_drawn(folder):
     heights = [y for _, y in points]
     assert heights == sorted(heights, reverse=True) and heights[-1] == 40.0  # all of the time
     texts = [one.text for one in picture.findall("{*}text")]
-    assert "the budget" in texts and "device-hours" in texts
+    assert any("budget" in text for text in texts) and "device-hours" in texts
 
 
 def test_a_curve_is_a_png_where_its_file_is_called_so(folder):
@@ -99,27 +99,34 @@ def test_without_pillow_a_png_is_refused_with_what_brings_it(folder, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "data"),
     [
-        ([], "a CAMPAIGN is wanted"),
-        (["--budget", "20h"], "one of CAMPAIGN, --profile and --model"),
-        (["campaign.yaml", "--budget", "20 days"], "device-hours such as 20h"),
-        (["campaign.yaml", "--budget", "1", "--dry-run"], "writes no plan"),
-        (["campaign.yaml", "--budget", "1", "--curve", "curve.gif"], ".svg or .png"),
-        (["campaign.yaml", "--budget", "1", "--curve", "campaign.yaml"], "ends with .svg"),
-        (["campaign.yaml", "--budget", "1", "--missing", "data"], "not there yet"),
-        (["campaign.yaml", "--curve", "curve.svg"], "want --budget"),
-        (["--model", "qwen3-32b"], "want --budget"),
-        (["campaign.yaml", "--version", "1"], "want --budget"),
-        (["--model", "qwen3-32b", "--budget", "1", "--device", "X"], "whose rates are known"),
+        ([], ["CAMPAIGN", "--budget"]),
+        (["--budget", "20h"], ["CAMPAIGN", "--profile", "--model"]),
+        (["campaign.yaml", "--budget", "20 days"], ["--budget", "'20 days'"]),
+        (["campaign.yaml", "--budget", "1", "--dry-run"], ["--budget"]),
+        (
+            ["campaign.yaml", "--budget", "1", "--curve", "curve.gif"],
+            ["curve.gif: ", ".svg", ".png"],
+        ),
+        (
+            ["campaign.yaml", "--budget", "1", "--curve", "campaign.yaml"],
+            ["campaign.yaml: ", ".svg"],
+        ),
+        (["campaign.yaml", "--budget", "1", "--missing", "data"], ["data: ", "--missing"]),
+        (["campaign.yaml", "--curve", "curve.svg"], ["--budget"]),
+        (["--model", "qwen3-32b"], ["--budget"]),
+        (["campaign.yaml", "--version", "1"], ["--budget"]),
+        (["--model", "qwen3-32b", "--budget", "1", "--device", "X"], ["--device", "'X'"]),
     ],
 )
-def test_what_cannot_be_meant_is_refused(folder, words, said):
+def test_what_cannot_be_meant_is_refused(folder, words, data):
     error = plan(*words).exception
-    assert isinstance(error, BadInput) and said in str(error)
+    assert isinstance(error, BadInput) and missing(str(error), data) == []
 
 
 def test_a_picture_that_is_there_is_kept(folder):
     (folder / "curve.svg").write_text(json.dumps("mine"))
     error = plan("campaign.yaml", "--budget", "1", "--curve", "curve.svg").exception
-    assert isinstance(error, BadInput) and "not there yet" in str(error)
+    assert isinstance(error, BadInput) and str(error).startswith("curve.svg: ")
+    assert json.loads((folder / "curve.svg").read_text()) == "mine"

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from collector.database.tree import read_kernel_file
 from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, write_profile
+from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.slow
 
@@ -50,12 +52,18 @@ def test_a_profile_of_nothing_is_bad_input(tmp_path):
     (tmp_path / "empty").mkdir()
     write_profile(tmp_path / "header", "K5", [])
     here = ("parse", "--database-path", "t", "--profiling-path")
-    for folder, words in (("empty", "no kernel_details"), ("header", "a header and no rows")):
+    for folder, words in (("empty", "no kernel_details"), ("header", ".csv:1: ")):
         done = opmeter(*here, folder, cwd=tmp_path)
         assert (done.returncode, words in done.stderr) == (2, True), done.stdout + done.stderr
     done = opmeter(*here, "header", "--skip-bad-rows", cwd=tmp_path)
-    assert (done.returncode, "nothing was kept" in done.stderr) == (1, True)
+    assert done.returncode == 1 and done.stderr
     assert not (tmp_path / "t").exists()
+
+
+def rows_of(printed):
+    """Return how many rows of the tree were written, added and left alone."""
+    (line,) = [line for line in printed.splitlines() if line.startswith("tree: ")]
+    return numbers(line)[:3]
 
 
 def durations(tree, kernel):
@@ -69,16 +77,17 @@ def test_a_parse_says_what_it_left_out_and_fails_where_nothing_was_kept(tmp_path
     here = ("parse", "--database-path", "tree", "--profiling-path")
     assert opmeter(*here, "bad", cwd=tmp_path).returncode == 2
     done = opmeter(*here, "bad", "--skip-bad-rows", cwd=tmp_path)
-    assert (done.returncode, "nothing was kept" in done.stderr) == (1, True)
-    assert "skipped a whole file: bad/kernel_details.csv:1: " in done.stdout
+    assert done.returncode == 1 and done.stderr
+    assert "bad/kernel_details.csv:1: " in done.stdout
     write_profile(tmp_path / "good", "K5", [Told()])
     write_profile(tmp_path / "copy", "O2", [Told()])
     more = ("--profiling-path", "good", "--profiling-path", "copy", "--skip-bad-rows")
     done = opmeter(*here, "bad", *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "skipped a whole file: bad/kernel_details.csv:1: " in done.stdout
-    assert "is of the same run as good/kernel_details.csv: 1 of its rows counts once" in done.stdout
-    assert "1 row added" in done.stdout
+    assert "bad/kernel_details.csv:1: " in done.stdout
+    lines = done.stdout.splitlines()
+    assert any(re.search(r"^copy/.*good/kernel_details\.csv.*\b1\b", line) for line in lines)
+    assert any(re.match(r"\D*\b1 row ", line) for line in lines)  # which is added
 
 
 @pytest.mark.torch
@@ -90,15 +99,15 @@ def test_rows_of_a_tree_are_measured_and_written_back(tree, tmp_path):
     assert done.returncode == 0, done.stderr
     assert all(float(us) > 0 for us in durations(tree, "Add"))
     assert (durations(tree, "Mul"), durations(tree, "NobodyKnows")) == ([""], [""])
-    assert "tree: 2 rows written, 0 added, 0 left alone" in done.stdout
-    assert "no operator is declared for NobodyKnows" in done.stdout
+    assert rows_of(done.stdout) == ["2", "0", "0"]
+    assert "NobodyKnows" in done.stdout
     (certificates,) = (tree / "reports").glob("replay_certificates_*.csv")
     with certificates.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["outcome"], row["n_expected"]) for row in rows] == [("ok", "5")] * 2
     before = durations(tree, "Add")
     again = opmeter(*here, "--update-mode", "missing-only", cwd=tmp_path, **locks)
-    assert again.returncode == 0 and "0 rows written, 0 added, 4 left alone" in again.stdout
+    assert again.returncode == 0 and rows_of(again.stdout) == ["0", "0", "4"]
     assert durations(tree, "Add") == before
 
 
@@ -115,7 +124,7 @@ def test_the_first_failure_ends_it_where_that_is_wanted(tree, tmp_path):
         OPMETER_LOCKS=str(tmp_path / "locks"),
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "failed: oom, " in done.stdout and ": Add 1000000,1000000,100" in done.stdout
+    assert missing(done.stdout, ["oom", "Add 1000000,1000000,100"]) == []
 
 
 def test_a_profile_fills_a_tree_without_any_npu_software(tree, tmp_path):
@@ -126,9 +135,11 @@ def test_a_profile_fills_a_tree_without_any_npu_software(tree, tmp_path):
     done = opmeter(*here, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert durations(tree, "Add") == ["3.500000", ""]
-    assert "1 row written" in done.stdout and "no launch for 3 rows" in done.stdout
+    assert rows_of(done.stdout)[0] == "1"
+    assert ["3"] in map(numbers, done.stdout.splitlines())  # rows without a launch
     pruned = opmeter(*here, "--prune-empty-duration-rows", cwd=tmp_path)
-    assert pruned.returncode == 0 and "removed" not in pruned.stdout  # all have the profile's
+    assert pruned.returncode == 0
+    assert len(durations(tree, "Add")) == 2  # none is removed: all have the profile's
     assert len(list((tree / "reports").glob("replay_report_*.md"))) == 2
 
 
@@ -141,7 +152,7 @@ def test_a_tree_is_found_by_its_device_and_versions(tree, tmp_path):
         done = opmeter("parse", "--profiling-path", "serving", *device, *versions, cwd=tmp_path)
         assert done.returncode == 0 and (whole / "Add.csv").exists(), done.stderr
     done = opmeter("microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
-    assert done.returncode == 2 and "this tree is of ATLAS_800_A3_752T_128G_DIE" in done.stderr
+    assert done.returncode == 2 and "ATLAS_800_A3_752T_128G_DIE" in done.stderr
 
 
 def test_values_of_a_running_model_are_joined(tmp_path):
@@ -161,48 +172,54 @@ def test_values_of_a_running_model_are_joined(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "data"),
     [
-        (("microbench",), "which tree?"),
-        (("microbench", "--database-path", "tree"), "no NPU to measure on"),
-        (("microbench", "--database-path", "tree", "--backend", "tpu"), "npu, cuda, cpu is wanted"),
-        (("microbench", "--database-path", "none", "--backend", "cpu"), "`opmeter parse` makes"),
+        (("microbench",), ["--database-path", "--device"]),
+        (("microbench", "--database-path", "tree"), ["NPU", "--backend cpu"]),
+        (
+            ("microbench", "--database-path", "tree", "--backend", "tpu"),
+            ["'tpu'", "npu, cuda, cpu"],
+        ),
+        (
+            ("microbench", "--database-path", "none", "--backend", "cpu"),
+            ["none", "`opmeter parse`"],
+        ),
         (
             ("microbench", "--database-path", "tree", "--backend", "cpu", "--op", "Adds"),
-            "no file of kernel type 'Adds'; did you mean 'Add'?; there are: Add, Mul, NobodyKnows",
+            ["'Adds'", "'Add'", "Add, Mul, NobodyKnows"],
         ),
         (
             ("microbench", "--database-path", "tree", "--update-mode", "some"),
-            "--update-mode 'some': all or missing-only is wanted",
+            ["--update-mode", "'some'", "all", "missing-only"],
         ),
         (
             ("microbench", "--database-path", "tree", "--dispatch-ffn-combine-ep-size", "16"),
-            "--dispatch-ffn-combine-ep-size: DispatchFFNCombine needs several ranks",
+            ["--dispatch-ffn-combine-ep-size: ", "opmeter comm dfc"],
         ),
+        (("microbench", "--database-path", "tree", "--prof-path", "none"), ["none: "]),
+        (("parse", "--database-path", "tree"), ["--profiling-path"]),
+        (("parse", "--bundled", "nothing", "--database-path", "t"), ["'nothing'", "quickstart"]),
         (
-            ("microbench", "--database-path", "tree", "--prof-path", "none"),
-            "no such file or folder",
+            ("fia-backfill", "--jsonl-path", "x", "--database-path", "tree"),
+            ["tree/FusedInferAttentionScore.csv: ", "No such file"],
         ),
-        (("parse", "--database-path", "tree"), "--profiling-path PROFILE is wanted"),
-        (("parse", "--bundled", "nothing", "--database-path", "t"), "no bundled sample 'nothing'"),
-        (("fia-backfill", "--jsonl-path", "x", "--database-path", "tree"), "cannot be read"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, words):
+def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, data):
     done = opmeter(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and words in lines[0], done.stderr
+    assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "data"),
     [
-        (["--profiling-path", ""], "--profiling-path is empty: the path of a profile is wanted"),
-        (["serving"], "'serving' stands alone: --profiling-path serving is meant?"),
+        (["--profiling-path", ""], ["--profiling-path"]),
+        (["serving"], ["'serving'", "--profiling-path serving"]),
     ],
 )
-def test_a_path_that_is_none_or_has_no_option_gets_a_sentence(tmp_path, words, said):
+def test_a_path_that_is_none_or_has_no_option_gets_a_sentence(tmp_path, words, data):
     done = opmeter("parse", "--database-path", "tree", *words, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert missing(done.stderr, data) == []

@@ -22,7 +22,7 @@ def test_every_command_of_the_page_works_as_written(tmp_path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jobs.cli "$@"\n')
     command.chmod(0o755)
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert blocks
     done = subprocess.run(
         ["bash", "-ec", "\n".join(blocks)],
         cwd=tmp_path,

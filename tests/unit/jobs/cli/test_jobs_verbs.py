@@ -42,12 +42,10 @@ def test_every_verb_explains_itself(command):
 
 def test_the_readme_has_a_row_for_every_verb_of_people_and_for_no_other():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.split("## Commands\n", 1)[1].split("\n\n`CAMPAIGN`", 1)[0]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `opmeter ")]
     named = set()
     for cell in cells:
         first, *others = (said.split() for said in re.findall(r"`([^`]+)`", cell))
-        assert first[0] == "opmeter", cell
         group = (first[1],) if first[1] in GROUPS else ()
         named.add((*group, *first[2:3]) if group else (first[1],))
         named |= {(*group, other[0]) for other in others}

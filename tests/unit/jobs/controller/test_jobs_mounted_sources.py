@@ -1,6 +1,7 @@
 """What a campaign in a cluster may have the controller read, and that nothing of it is told."""
 
 import csv
+import errno
 import io
 import logging
 import os
@@ -36,9 +37,15 @@ def folder(tmp_path):
 
 
 def refused(path, folders):
+    """Return the error; its path is what is wrong."""
     with pytest.raises(BadInput) as error:
         check_mounted(path, folders)
-    return str(error.value)
+    return error.value
+
+
+def words(error):
+    """Return the message without its path."""
+    return str(error).removeprefix(f"{error.path}: ")
 
 
 # Where --------------------------------------------------------------------------------------------
@@ -47,8 +54,8 @@ def refused(path, folders):
 def test_without_a_folder_nothing_is_read_and_nobody_learns_what_is_there(folder):
     there, nowhere = folder.parent / "token", folder.parent / "nowhere"
     for folders in ((), (folder,)):
-        said = {refused(path, folders).replace(str(path), "PATH") for path in (there, nowhere)}
-        assert len(said) == 1 and "outside the folders" in said.pop()
+        (said,) = {words(refused(path, folders)) for path in (there, nowhere)}
+        assert (str(folder) if folders else "--sources-folder") in said
 
 
 @pytest.mark.parametrize("path", ["../token", "a/../../token", "../sources-of-another/x.csv"])
@@ -57,7 +64,8 @@ def test_a_path_does_not_lead_out_of_its_folder(folder, path):
     other.mkdir()
     (other / "x.csv").write_text("x")
     (folder / "a").mkdir()
-    assert "outside the folders" in refused(folder / path, [folder])
+    error = refused(folder / path, [folder])
+    assert error.path == folder / path and str(folder) in words(error)
 
 
 def test_a_link_counts_by_where_it_leads(folder):
@@ -67,10 +75,13 @@ def test_a_link_counts_by_where_it_leads(folder):
     (folder / "outside.csv").symlink_to("../token")
     (folder / "up").symlink_to("..")
     for name in ("outside.csv", "up/token", "up"):
-        assert "outside the folders" in refused(folder / name, [folder])
+        error = refused(folder / name, [folder])
+        assert error.path == folder / name and str(folder) in words(error)
     # A reader of a file looks at its neighbours, and a reader of a folder at all of them.
     for name in ("inside.csv", "."):
-        assert "a link that leads out" in refused(folder / name, [folder])
+        error = refused(folder / name, [folder])
+        assert error.path in (folder / "outside.csv", folder / "up")
+        assert str(folder) in words(error)
     for name in ("outside.csv", "up"):
         (folder / name).unlink()
     check_mounted(folder / "inside.csv", [folder])
@@ -91,7 +102,8 @@ def test_what_a_run_says_beside_its_files_is_looked_at_too(folder):
     (output / "kernel_details.csv").write_text("x")
     check_mounted(output / "kernel_details.csv", [folder])
     (output.parent / "profiler_info_0.json").symlink_to("../../token")
-    assert "a link that leads out" in refused(output / "kernel_details.csv", [folder])
+    error = refused(output / "kernel_details.csv", [folder])
+    assert error.path == output.parent / "profiler_info_0.json" and str(folder) in words(error)
 
 
 def test_what_lies_beside_a_link_is_looked_at_as_what_lies_beside_its_end(folder):
@@ -103,8 +115,8 @@ def test_what_lies_beside_a_link_is_looked_at_as_what_lies_beside_its_end(folder
     for name in ("near", "far"):  # a reader opens it by the name that it is given
         other = folder / name / "operator_details.csv"
         other.symlink_to("../../token")
-        said = refused(folder / "near" / "kernel_details.csv", [folder])
-        assert f"{name}/operator_details.csv: a link that leads out" in said
+        error = refused(folder / "near" / "kernel_details.csv", [folder])
+        assert error.path == other and str(folder) in words(error)
         other.unlink()
 
 
@@ -115,36 +127,48 @@ def test_what_the_run_of_a_link_says_is_looked_at(folder):
     (run / "op_summary_1.csv").symlink_to("../op_summary_1.csv")
     check_mounted(run / "op_summary_1.csv", [folder])
     os.mkfifo(run / "profiler_info.json")
-    assert "a regular file is wanted" in refused(run / "op_summary_1.csv", [folder])
+    error = refused(run / "op_summary_1.csv", [folder])
+    assert error.path == run / "profiler_info.json" and "regular" in words(error)
+
+
+def is_absent(error, path, folder):
+    """Whether an error is about a path that is not there: inside the folder, and of no kind."""
+    text = words(error)
+    return error.path == path and str(folder) not in text and "regular" not in text
 
 
 def test_names_that_lead_nowhere_are_refused(folder):
     (folder / "circle").symlink_to("circle")
-    assert "no such file" in refused(folder / "circle", [folder])
-    assert "cannot be read" in refused(folder, [folder])
-    assert "no such file" in refused(folder / ("x" * 300), [folder])
-    assert "no path has such a name" in refused(folder / "a\0b", [folder])
+    assert is_absent(refused(folder / "circle", [folder]), folder / "circle", folder)
+    error = refused(folder, [folder])
+    assert error.path == folder / "circle" and os.strerror(errno.ELOOP) in words(error)
+    assert is_absent(refused(folder / ("x" * 300), [folder]), folder / ("x" * 300), folder)
+    assert refused(folder / "a\0b", [folder]).path == ascii("a\0b")
 
 
 def test_a_link_out_does_not_tell_what_is_there(folder):
     said = set()
     for name in ("../token", "../nowhere"):
         (folder / "x").symlink_to(name)
-        said.add(refused(folder, [folder]))
+        error = refused(folder, [folder])
+        assert error.path == folder / "x" and str(folder) in words(error)
+        said.add(str(error))
         (folder / "x").unlink()
-    assert len(said) == 1 and "leads out" in said.pop()
+    assert len(said) == 1
 
 
 def test_a_pipe_is_no_source(folder):
     os.mkfifo(folder / "op_mapping.yaml")
-    assert "a regular file is wanted" in refused(folder / "op_mapping.yaml", [folder])
-    assert "a regular file is wanted" in refused(folder, [folder])
+    for path in (folder / "op_mapping.yaml", folder):
+        error = refused(path, [folder])
+        assert error.path == folder / "op_mapping.yaml" and "regular" in words(error)
 
 
 def test_a_file_that_is_not_there_is_named(folder):
-    assert "no such file" in refused(folder / "x.csv", [folder])
+    assert is_absent(refused(folder / "x.csv", [folder]), folder / "x.csv", folder)
     (folder / "dangling.csv").symlink_to("gone.csv")
-    assert "cannot be read" in refused(folder, [folder])
+    error = refused(folder, [folder])
+    assert error.path == folder / "dangling.csv" and os.strerror(errno.ENOENT) in words(error)
 
 
 # What is told -------------------------------------------------------------------------------------
@@ -274,7 +298,9 @@ def test_a_model_outside_of_the_folders_is_not_looked_for(folder, caplog):
     for name in ("config.json", "nowhere.json"):
         path = folder.parent / name
         found = Said(folder, caplog, f"sources: [{{model: {path}, {SERVED}}}]")
-        assert "outside the folders" in found.words
+        assert found.reasons == ["BadInput"]
+        assert f"{path}: " in found.words and str(folder) in found.words
+        assert SECRET not in found.words
 
 
 @pytest.mark.parametrize("column", TREE)

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from collector import surroundings
 from jobs.controller.rounds import Rounds
 from jobs.planning.stored_plans import read_plans
 from tests.unit.jobs.controller.played_campaign import Play
 from tests.unit.jobs.controller.test_jobs_current_plan import CURVE, measures
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.fast
 
@@ -74,8 +74,7 @@ def test_of_two_rounds_one_is_made_after_the_other_and_a_forgotten_one_never():
     rounds.forget("b")
     assert seen == [] and rounds.is_making("c", "x")
     go.set()
-    while rounds.is_making("c", "x") or rounds.is_making("a", "x"):
-        surroundings.sleep(0.001)
+    wait_for(lambda: not rounds.is_making("c", "x") and not rounds.is_making("a", "x"))
     assert seen == ["first", "last"]
 
 

@@ -69,16 +69,16 @@ def test_the_two_streams_of_a_pod_may_come_in_any_order(log):
 
 
 def test_a_pod_that_ends_badly_tells_why():
-    with pytest.raises(BadInput, match="found no stack on a worker's node: no torch here"):
+    with pytest.raises(BadInput, match="no torch here"):
         stack_of("store s3://x: well\nno torch here\n", "Failed")
 
 
 def test_a_pod_that_ends_badly_without_a_word_is_told_by_its_job():
-    with pytest.raises(BadInput, match="printed nothing; BackoffLimitExceeded: it failed thrice"):
+    with pytest.raises(BadInput, match="BackoffLimitExceeded.*it failed thrice"):
         stack_of("", "Failed")
 
 
 @pytest.mark.parametrize("log", ["", "store s3://x: well", '{"device": '])
 def test_a_pod_that_prints_no_stack_is_refused(log):
-    with pytest.raises(BadInput, match="printed no stack"):
+    with pytest.raises(BadInput, match="^Job opmeter-probe-.*stack"):
         stack_of(log)

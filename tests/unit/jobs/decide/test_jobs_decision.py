@@ -29,6 +29,7 @@ from jobs.decide.observed import MERGE, WORKER, JobView, NodeView, Observed, Pod
 from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.objects.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
 from tests.unit.jobs.plans import plan_of
+from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
@@ -189,6 +190,11 @@ class PlayedCluster:
         raise AssertionError("the campaign does not end")
 
 
+def why_deleted(actions, job):
+    """Return why actions delete a Job; empty where none does."""
+    return "; ".join(a.why for a in actions if isinstance(a, Delete) and a.job == job)
+
+
 def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
     cluster = PlayedCluster(desired(10)).play()
     assert len(cluster.committed) == 10 and set(cluster.committed.values()) == {Outcome.OK}
@@ -205,7 +211,7 @@ def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
     )
     assert not [a for a in cluster.look() if isinstance(a, Delete)]
     cluster.now += 3600
-    assert Delete(name, "its shards are committed") in cluster.look()
+    assert "committed" in why_deleted(cluster.look(), name)
 
 
 def test_what_a_store_lists_late_is_not_measured_again():
@@ -294,7 +300,7 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     actions = cluster.look()
     assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, Launch)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
-    assert Delete(name, "it may use n1") in cluster.look()
+    assert "n1" in why_deleted(cluster.look(), name)
     cluster.play()
 
 
@@ -323,7 +329,7 @@ def test_a_quarantine_in_a_paused_campaign_ends_the_job():
     cluster, name = begun(8, workers=6)
     cluster.wanted = replace(cluster.wanted, paused=True)
     cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
-    assert Delete(name, "it may use n1") in cluster.look()
+    assert "n1" in why_deleted(cluster.look(), name)
 
 
 def test_never_more_than_half_of_the_nodes_are_quarantined():
@@ -374,7 +380,7 @@ def test_another_image_ends_the_launching_with_a_word():
     )
     (told,) = cluster.look()
     assert (told.reason, told.about) == ("WrongImage", name)
-    assert f"{name}: exit code 43" in told.message and "What helps:" in told.message
+    assert missing(told.message, [name, "exit code 43", "kubectl logs"]) == []
 
 
 def ended_by_image(cluster, *nodes):
@@ -398,7 +404,7 @@ def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_aske
     assert "WrongImage" in dict(cluster.announced)
     cluster.wanted = replace(cluster.wanted, launched="anew")
     actions = cluster.look()
-    assert Delete(name, "the campaign was launched again") in actions
+    assert "launched" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, Launch)]
     assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
     cluster.play()
@@ -417,7 +423,7 @@ def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
     (wave,) = cluster.waves.values()
     cluster.waves.clear()  # somebody applied what a dry run printed
     actions = cluster.look()
-    assert actions[0] == Delete(name, "its wave is not in the store")
+    assert "store" in why_deleted(actions[:1], name)
     assert [a.wave for a in actions if isinstance(a, Launch)] == [wave]
     assert "WrongImage" not in dict(cluster.announced)
 
@@ -476,7 +482,9 @@ def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
     why = "ImagePullBackOff: no such image"
     cluster.pods.append(PodView("p", "u", name, 0, "n1", "Pending", waiting=why, in_state_s=601))
     actions = cluster.look()
-    assert Suspend(name, True, f"p does not start: {why}", hold=True) in actions
+    (stop,) = [a for a in actions if isinstance(a, Suspend)]
+    assert (stop.job, stop.on, stop.hold) == (name, True, True)
+    assert missing(stop.why, ["p", why]) == []
     assert any(isinstance(a, Announce) and why in a.message for a in actions)
 
 
@@ -520,7 +528,7 @@ def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
     cluster.pods += failed(name, 45, "n1", "n1", "n1")
     cluster.pods.append(PodView("r", "r", name, 4, "n2", "Running"))
     assert not [a for a in cluster.look() if isinstance(a, Suspend)]
-    assert "on n1 waited" in dict(cluster.announced)["StoreRefusesWorkers"]
+    assert "n1" in dict(cluster.announced)["StoreRefusesWorkers"]
 
 
 def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
@@ -548,7 +556,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
         assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
         cluster.step()
     told = dict(cluster.announced)
-    assert "2 shards (as s000)" in told["NobodyMeasures"] and "refused" in told["NobodyMeasures"]
+    assert missing(told["NobodyMeasures"], ["2 shards", "s000", "refused"]) == []
     assert len(cluster.waves) < 60 / 15 + 3, "a quarter of an hour lies between two waves"
     ill[0] = False
     cluster.play()
@@ -564,8 +572,9 @@ def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_w
         assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
         cluster.step()
     told = dict(cluster.announced)
-    assert "What helps:" in told["NodesFail"]
-    assert any("most of it fails" in m for r, m in cluster.announced if r == "Suspended")
+    assert "opmeter doctor --cluster" in told["NodesFail"]
+    suspended = [message for reason, message in cluster.announced if reason == "Suspended"]
+    assert any(f"exit {code}" in message for message in suspended)
     assert 0 < len(cluster.committed) < 40
     ill[0] = False
     cluster.end = lambda shard, node: 0
@@ -629,7 +638,7 @@ def test_jobs_of_an_older_plan_are_retired():
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
     merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
     cluster.jobs |= {"old": old, "m": merge}
-    assert Delete("old", "its plan is no longer the campaign's") in cluster.look()
+    assert "plan" in why_deleted(cluster.look(), "old")
 
 
 @given(
@@ -801,7 +810,7 @@ def test_jobs_of_another_image_are_made_anew():
     cluster, name = begun()
     cluster.wanted = replace(cluster.wanted, made_of="new")
     actions = cluster.look()
-    assert Delete(name, "the campaign's image, store or site has changed") in actions
+    assert "image" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, Launch)]
     assert again.wave.job_name != name and len(again.wave.shards) == 12
     cluster.play()
@@ -854,7 +863,7 @@ def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
     assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
     assert cluster.strikes.seen == {Strike("n1", "s000")}
     told = dict(cluster.announced)
-    assert why in told["NotStarting"] and "pull secret" in told["NotStarting"]
+    assert why in told["NotStarting"] and "kind load" in told["NotStarting"]
     assert not [a for a in cluster.look() if isinstance(a, Launch)]
     cluster.step()
     cluster.look()
@@ -883,7 +892,7 @@ def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warn
     cluster.announced.clear()
     cluster.pods = [replace(pod, in_state_s=2000)]
     cluster.look()
-    assert "30 minutes" in dict(cluster.announced)["NotStarting"]
+    assert "30" in numbers(dict(cluster.announced)["NotStarting"])
 
 
 def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
@@ -895,8 +904,9 @@ def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
     cluster.pods = [waits, replace(waits, uid="u3"), ends]
     cluster.look()
     told = dict(cluster.announced)
-    assert told["Unschedulable"].startswith("2 pods wait for a node: 0/2 nodes: cpu. What helps:")
-    assert "p2 on n1" in told["Terminating"] and "What helps:" in told["Terminating"]
+    assert numbers(told["Unschedulable"])[0] == "2"
+    assert missing(told["Unschedulable"], ["0/2 nodes: cpu", "opmeter doctor --cluster"]) == []
+    assert missing(told["Terminating"], ["p2", "kubectl delete node n1"]) == []
 
 
 def test_the_same_state_gives_the_same_wave_whoever_looks():

@@ -15,6 +15,7 @@ from jobs.objects.strikes import Strike, Strikes
 from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
+from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.fast
 
@@ -83,7 +84,7 @@ def test_the_job_of_such_a_shard_may_not_use_its_node():
 def test_one_node_measures_again_itself_and_says_so():
     cluster = Cluster(wanted("n1", "n1"), nodes=("n1",)).play()
     assert set(cluster.ran.values()) == {"n1"}
-    assert cluster.told()[0].startswith("2 shards of what doubtful sessions on n1 measured may run")
+    assert missing(cluster.told()[0], ["2 shards", "n1"]) == []
 
 
 def test_a_node_that_others_hold_is_none():

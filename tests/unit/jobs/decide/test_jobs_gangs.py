@@ -14,6 +14,7 @@ from jobs.objects.strikes import Strike
 from jobs.objects.waves import wave_from_json, wave_to_json
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
+from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
@@ -62,7 +63,7 @@ def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
     (first,) = launches(cluster)
     assert first.wave.shards == {f"s{i}" for i in range(6)}
     told = [text for reason, text in cluster.announced if reason == "GangWaits"]
-    assert told and "a gang takes 5 pods at once, and there is room for 4" in told[0]
+    assert told and numbers(told[0]) == ["5", "4"]  # pods of the gang, room
     for _ in range(20):
         cluster.look(), cluster.step()
     assert len(cluster.committed) == 6
@@ -149,7 +150,7 @@ def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
     ]
     deleted = [action for action in cluster.look() if isinstance(action, Delete)]
     assert [action.job for action in deleted] == [job.name]
-    assert "a node of its gang is lost" in deleted[0].why
+    assert "gang" in deleted[0].why
     cluster.play()
     assert cluster.committed == {"g0": Outcome.OK}
 
@@ -213,7 +214,7 @@ def test_a_gang_for_which_too_few_nodes_are_trusted_waits_and_holds_up_nobody():
     assert len(cluster.committed) == 6
     assert not any(job.gang for job in cluster.jobs.values())
     told = [text for reason, text in cluster.announced if reason == "GangWaits"]
-    assert "a gang takes 4 pods at once, and there is room for 3" in told[0]
+    assert numbers(told[0]) == ["4", "3"]
 
 
 def test_a_gang_does_not_go_twice_to_a_node_that_failed_it():
@@ -271,7 +272,7 @@ def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
     cluster.pods = [cluster.pods[0], waits]
     (stops,) = [a for a in cluster.look() if isinstance(a, Suspend)]
     assert stops.on and stops.hold
-    assert stops.why == "the others of its gang wait for p9: 0/4 nodes"
+    assert "p9" in stops.why and stops.why.endswith("0/4 nodes")
 
 
 def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_queue_again():
@@ -289,7 +290,7 @@ def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_que
     assert not [a for a in acts if isinstance(a, Suspend)]
     (gone,) = [a for a in acts if isinstance(a, Delete)]
     assert gone.job == job.name
-    assert gone.why == "the others of its gang wait for p9: 0/4 nodes; it goes into the queue again"
+    assert missing(gone.why, ["p9", "0/4 nodes", "queue"]) == []
     cluster.play()
     assert set(cluster.committed.values()) == {Outcome.OK}
 
@@ -309,7 +310,7 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     assert stops.on and stops.hold and words in stops.why
     assert not cluster.strikes.seen
     told = dict(cluster.announced)["GangApart"]
-    assert words in told and "What helps: the network policy opmeter-gang" in told
+    assert words in told and "opmeter-gang" in told
     cluster.play()
     assert cluster.committed == {"g0": Outcome.OK}
 

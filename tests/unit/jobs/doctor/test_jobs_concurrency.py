@@ -5,13 +5,14 @@ import pytest
 from collector.errors import BadInput
 from collector.replay.disturbance import Disturbance
 from jobs.doctor.concurrency import check_concurrency, verdict
+from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.fast
 
 
 def test_devices_that_leave_each_other_alone_are_fine():
     check = verdict([Disturbance("Add 4,4", 100.0, 101.0), Disturbance("Mul 4,4", 50.0, 50.0)], 8)
-    assert check.ok and "8 devices at once: Add 4,4 +1.0%, Mul 4,4 +0.0%" in check.found
+    assert check.ok and missing(check.found, ["8", "Add 4,4 +1.0%", "Mul 4,4 +0.0%"]) == []
 
 
 def test_a_slowdown_is_named_with_what_to_set():
@@ -21,5 +22,5 @@ def test_a_slowdown_is_named_with_what_to_set():
 
 
 def test_one_device_has_nobody_to_disturb():
-    with pytest.raises(BadInput, match="here is one"):
+    with pytest.raises(BadInput, match=r"\bcpu\b"):
         list(check_concurrency("cpu"))

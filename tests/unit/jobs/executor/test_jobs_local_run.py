@@ -3,7 +3,6 @@
 import errno
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -152,6 +151,20 @@ def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
         run.measure(["s1"])
 
 
+class SlowWorker:
+    """A worker that has not ended at so many looks, and then ends well."""
+
+    def __init__(self, looks):
+        self.looks, self.waited_s = looks, []
+
+    def wait(self, timeout):
+        self.waited_s.append(timeout)
+        if len(self.waited_s) > self.looks:
+            return 0
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+
+@pytest.mark.fast
 def test_progress_is_not_waited_for(tmp_path):
     class Asked(MemoryStore):
         def get(self, key):
@@ -164,12 +177,14 @@ def test_progress_is_not_waited_for(tmp_path):
             return super().get(key)
 
     asked = []
-    run = replace(told_run(Patient(), tmp_path, worker=None), watched=Asked())
-    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.2)"])
+    run = told_run(Patient(), tmp_path, worker=None)
+    run, slow = replace(run, watched=Asked(), progress_s=0.0), SlowWorker(looks=3)
     assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
-    assert set(asked) == {keys.progress("made", "s1", "a1")}
+    assert asked == [keys.progress("made", "s1", "a1")] * 3
+    assert max(slow.waited_s) <= 1.0
 
 
+@pytest.mark.fast
 def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
     class Asked(MemoryStore):
         def get(self, key):
@@ -178,9 +193,8 @@ def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
 
     asked = []
     run = told_run(MemoryStore(), tmp_path, worker=None)
-    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.8)"])
     run = replace(run, watched=Asked(), progress_s=30.0)
-    assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
+    assert run._watch(SlowWorker(looks=4), Assignment("made", 1, "h", "s1", "a1")) == 0
     assert len(asked) == 1
 
 
@@ -194,7 +208,7 @@ def test_a_worker_is_told_which_plan_it_is(tmp_path):
 
 
 @pytest.fixture
-def dying_worker(tmp_path, monkeypatch):
+def dying_worker(tmp_path, monkeypatch, real_starts):
     """Workers that say something and end as they are told."""
 
     def put(end):
@@ -256,6 +270,7 @@ def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
     assert list(run.watched.list(keys.attempts("made", "s1"))) == []
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
     (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
     monkeypatch.chdir(tmp_path)

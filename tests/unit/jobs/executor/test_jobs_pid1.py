@@ -44,10 +44,13 @@ def orphans():
     for _ in range(3):
         subprocess.run([sys.executable, "-c",
             "import subprocess; subprocess.Popen(['sleep', '0.1'])"], check=True)
-    time.sleep(1.0)
-    states = [open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0]
-              for p in os.listdir("/proc") if p.isdigit() and p != str(os.getpid())]
-    return 3 if "Z" in states else 0
+    deadline = time.monotonic() + 20
+    while others() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return 3 if others() else 0
+
+def others():
+    return [p for p in os.listdir("/proc") if p.isdigit() and p not in ("1", str(os.getpid()))]
 
 assert os.getpid() == 1
 sys.exit(run_as_pid1(globals()[sys.argv[1]]))

@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,8 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
+from tests.unit.jobs.printed import missing, numbers
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
         raise LocalRunFailed("it was stopped", ExitCode.HANG)
 
     end = ended(store, plan, measure, stop)
-    assert (end.code, end.reason) == (ExitCode.TEMPORARY, "stopped; 1 shard is left")
+    assert end.code == ExitCode.TEMPORARY and numbers(end.reason) == ["1"]
 
 
 def dies(count):
@@ -204,7 +205,8 @@ def test_who_is_not_done_at_its_deadline_hangs(store, plan):
         assert run.stop.wait(30)
 
     end = at_its_deadline(store, plan, measure)
-    assert end == End(ExitCode.HANG, "its deadline, 0.05 s, is past; 1 shard is left", "s2")
+    assert (end.code, end.shard) == (ExitCode.HANG, "s2")
+    assert numbers(end.reason) == ["0.05", "1"]  # the deadline in seconds, and shards left
 
 
 @pytest.mark.fast
@@ -212,17 +214,14 @@ def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store):
     shard = MadeShard("s1", [add_record(1)], is_committed=False)
     plan = write_campaign(store, MadePlan([shard], stack=local_stack("cpu", "")))
     end = lent(store, plan, OPMETER_DEADLINE_S="1")
-    assert (end.code, end.reason) == (
-        ExitCode.FAILED,
-        "its deadline, 1 s, is past; 1 shard is left",
-    )
+    assert end.code == ExitCode.FAILED and numbers(end.reason) == ["1", "1"]
 
 
 @pytest.mark.fast
 def test_a_pod_of_another_device_lends_no_ranks(store, plan):
     end = lent(store, plan)
     assert end.code == ExitCode.NODE
-    assert end.reason.startswith("the plan is for device 'CPU_test_2t', and this machine has ")
+    assert "'CPU_test_2t'" in end.reason
 
 
 def lent(store, plan, **more):
@@ -239,7 +238,7 @@ def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
 
     def measure(run, shards):
         stop.set()
-        time.sleep(0.2)
+        wait_for(lambda: "deadline" not in {thread.name for thread in threading.enumerate()})
 
     assert at_its_deadline(store, plan, measure, stop).code == ExitCode.TEMPORARY
 
@@ -285,16 +284,16 @@ def test_every_device_has_a_worker_however_few_may_measure_at_once(store, plan):
 @pytest.mark.fast
 def test_an_index_that_the_wave_has_not_is_everybodys_matter(store, plan):
     end = ended(store, plan, JOB_COMPLETION_INDEX="7")
-    assert end.code == ExitCode.IMAGE and "has 2 indexes, and this pod is for 7" in end.reason
+    assert end.code == ExitCode.IMAGE and missing(end.reason, ["2", "7"]) == []
 
 
 @pytest.mark.fast
 def test_another_plan_is_everybodys_matter(store, plan):
     end = ended(store, plan, OPMETER_PLAN_HASH="0000")
-    assert end.code == ExitCode.IMAGE and "this pod is for 0000" in end.reason
+    assert end.code == ExitCode.IMAGE and "0000" in end.reason
     wave = wave_of(store, plan, plan_hash="feed")
     end = ended(store, plan, wave=wave, OPMETER_PLAN_HASH="feed")
-    assert end.code == ExitCode.IMAGE and "plan feed was assigned" in end.reason
+    assert end.code == ExitCode.IMAGE and "feed" in end.reason
 
 
 @pytest.mark.fast
@@ -331,7 +330,7 @@ def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
 @pytest.mark.fast
 def test_an_index_that_is_no_number_is_named(store, plan):
     told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
-    with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX is 'x'"):
+    with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX.*'x'"):
         task_of(told)
 
 

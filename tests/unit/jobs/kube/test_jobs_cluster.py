@@ -3,6 +3,7 @@
 import pytest
 from kubernetes import client
 
+from collector.errors import BadInput
 from jobs.kube import requests
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import (
@@ -81,7 +82,7 @@ def test_a_job_that_exists_is_ours_where_it_was_made_from_the_same(cluster_of):
     assert not cluster.create_or_adopt(JOB)
     other = {"metadata": {"name": "wave-1", "annotations": {SPEC_HASH: "xyz"}}}
     cluster, _ = cluster_of(Answer(409, {"message": "exists"}), Answer(200, other))
-    with pytest.raises(ObjectConflict, match="wave-1 exists and is another one"):
+    with pytest.raises(ObjectConflict, match="wave-1"):
         cluster.create_or_adopt(JOB)
 
 
@@ -94,7 +95,7 @@ def test_a_creation_whose_reply_was_lost_finds_its_own_job(cluster_of):
 def test_who_is_silent_is_given_up_in_bounded_time(cluster_of, monkeypatch):
     monkeypatch.setattr(requests, "_PATIENCE_S", 0.6)
     cluster, server = cluster_of(Answer(200, {}, silent_s=30))
-    with pytest.raises(ClusterAway, match="does not answer"):
+    with pytest.raises(ClusterAway):
         cluster.version()
     assert len(server.asked) <= 2  # the client itself asks nothing again
 
@@ -104,7 +105,7 @@ def test_an_answer_that_is_cut_off_is_asked_again(cluster_of):
     cluster, server = cluster_of(Answer(cut=True), Answer(200, {"gitVersion": "v1.36.3"}))
     assert cluster.version() == "v1.36.3" and len(server.asked) == 2
     cluster, _ = cluster_of(cut)
-    with pytest.raises(ClusterAway, match="no JSON"):
+    with pytest.raises(ClusterAway, match="gitVersion"):
         cluster.version()
 
 
@@ -265,7 +266,7 @@ def test_a_field_that_a_dry_run_drops_is_a_feature_that_is_missing():
     kept.pop("backoffLimitPerIndex")
     assert features_of(sent, {"spec": kept}) == DEGRADED
     kept.pop("podFailurePolicy")
-    with pytest.raises(Exception, match=r"no podFailurePolicy: 1\.26 or newer"):
+    with pytest.raises(BadInput, match=r"podFailurePolicy.*\b1\.26\b"):
         features_of(sent, {"spec": kept})
 
 

@@ -2,10 +2,12 @@
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.controller.loop import Changes, run_forever
+from jobs.kube import leader_election
 from jobs.kube.errors import ClusterAway
 from jobs.kube.leader_election import DURATION_S, LEASE, Election
 from tests.unit.jobs.fake_cluster import FakeCluster
@@ -29,10 +31,13 @@ class Candidate:
 
 
 class Time:
+    """A clock that is set by hand, and counts how often it is read."""
+
     def __init__(self):
-        self.now = 0.0
+        self.now, self.reads = 0.0, 0
 
     def __call__(self):
+        self.reads += 1
         return self.now
 
 
@@ -222,6 +227,13 @@ class LongLook:
         return {"c": True}
 
 
+@pytest.fixture
+def looks_often(monkeypatch):
+    """The keeper of a Lease renews it as soon as that is due."""
+    monkeypatch.setattr(leader_election, "_LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("looks_often")
 def test_a_look_that_takes_several_leases_keeps_the_lease():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     looking = LongLook(now, cluster, two)
@@ -234,6 +246,7 @@ def test_a_look_that_takes_several_leases_keeps_the_lease():
     assert two.hold()
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_who_is_stuck_loses_the_lease_though_it_is_kept():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     with one.election.kept(stuck_s=DURATION_S):
@@ -241,5 +254,6 @@ def test_who_is_stuck_loses_the_lease_though_it_is_kept():
         two.hold()
         now.now += DURATION_S + 1
         wait_for(lambda: not one.leads)
-        time.sleep(1.2)  # its keeper has looked meanwhile
+        reads = now.reads
+        wait_for(lambda: now.reads >= reads + 2)  # its keeper has looked twice
         assert two.hold() and not one.leads

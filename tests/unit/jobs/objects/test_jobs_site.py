@@ -7,6 +7,7 @@ import pytest
 
 from collector.errors import BadInput
 from jobs.objects.site_profile import bundled_sites, load_site, site_from_text
+from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -33,32 +34,31 @@ def site(shape="node", kind="module-a3-16", scheduler="volcano", more=""):
 
 def test_every_bundled_profile_is_read_under_its_own_name():
     for name in bundled_sites():
-        assert load_site(name).name == name, f"site: {name} is wanted in sites/{name}.yaml"
+        assert load_site(name).name == name, f"sites/{name}.yaml must have `site: {name}`"
 
 
-def test_the_page_about_kubernetes_names_every_bundled_profile_and_no_other():
-    (sentence,) = re.findall(r"^A \*\*site profile\*\* says (.*?), or your own", PAGE, re.MULTILINE)
-    named = set(re.findall(r"`([a-z0-9-]+)`", sentence))
-    for name in set(bundled_sites()) - named:
-        pytest.fail(f"name `{name}` in docs/kubernetes.md, in the first sentence of Machines")
-    for name in named - set(bundled_sites()):
-        pytest.fail(f"docs/kubernetes.md, Machines: there is no jobs/objects/sites/{name}.yaml")
+def test_the_page_about_kubernetes_names_every_bundled_profile():
+    machines = PAGE.split("## Machines\n", 1)[1].split("\n## ", 1)[0]
+    named = set(re.findall(r"`([a-z0-9-]+)`", machines))
+    unnamed = set(bundled_sites()) - named
+    assert not unnamed, "name each in docs/kubernetes.md, in Machines"
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "scheduler", "words"),
+    ("shape", "kind", "scheduler", "data"),
     [
-        ("device", "module-a3-16", "volcano", "only single task job.*pair or node is wanted"),
-        ("device", "module-a3-16", "default", "two dies that share.*pair or node is wanted"),
-        ("device", "module-a3-16-super-pod", "default", "pair or node is wanted"),
-        ("pair", "module-a3-16-super-pod", "volcano", "node is wanted"),
+        ("device", "module-a3-16", "volcano", ["only single task job", "pair", "node"]),
+        ("device", "module-a3-16", "default", ["pair", "node"]),
+        ("device", "module-a3-16-super-pod", "default", ["pair", "node"]),
+        ("pair", "module-a3-16-super-pod", "volcano", ["should be equal to node npu"]),
     ],
 )
 def test_a_shape_that_the_scheduler_refuses_is_refused_with_its_reason(
-    shape, kind, scheduler, words
+    shape, kind, scheduler, data
 ):
-    with pytest.raises(BadInput, match=f"mine.yaml:5: .*{words}"):
+    with raises_naming(BadInput, "mine.yaml:5: shape: ", *data) as refused:
         site(shape, kind, scheduler)
+    assert ("Volcano" in str(refused.value)) is (scheduler == "volcano")
 
 
 @pytest.mark.parametrize("shape", ["pair", "node"])
@@ -75,7 +75,7 @@ HAMI = {"resource": "huawei.com/Ascend910C", "accelerator_type": "", "scheduler"
 @pytest.mark.parametrize("changes", [{"shape": "device"}, {"devices_per_node": "15"}])
 def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
     text = A3.format(shape="node", kind="x", scheduler="volcano")
-    with pytest.raises(BadInput, match="rounded up to two"):
+    with raises_naming(BadInput, "HAMi", "huawei.com/Ascend910C"):
         site_from_text(text, path="mine.yaml", changes=HAMI | changes)
     assert site_from_text(text, path="mine.yaml", changes=HAMI).devices_per_worker == 16
     pair = site_from_text(text, path="mine.yaml", changes=HAMI | {"shape": "pair"})
@@ -85,20 +85,20 @@ def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
 def test_volcano_is_told_which_machines_a_job_is_for():
     text = A3.format(shape="node", kind="module-910b-8", scheduler="volcano")
     silent = {"schedule_policy": ""}
-    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+    with raises_naming(BadInput, "schedule_policy", "node_selector"):
         site_from_text(text, path="mine.yaml", changes=silent)
     told = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
     assert site_from_text(text, path="mine.yaml", changes=told).schedule_policy == ""
     others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with rules of its own
     assert site_from_text(text, path="mine.yaml", changes=others).scheduler == "volcano"
-    with pytest.raises(BadInput, match="schedule_policy is wanted"):
+    with raises_naming(BadInput, "schedule_policy", "node_selector"):
         site_from_text(text, path="mine.yaml", changes=others | {"accelerator_type": ""})
 
 
 def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
     a2 = load_site("a2-800t")
     assert (a2.shape, a2.devices_per_node) == ("device", 8)
-    with pytest.raises(BadInput, match=r"measure_concurrency.*of 8 devices 4 may measure.*node"):
+    with raises_naming(BadInput, "measure_concurrency: ", "8", "4", "node"):
         load_site("a2-800t", {"measure_concurrency": "4"})
     alone = load_site("a2-800t", {"measure_concurrency": "4", "shape": "node"})
     assert alone.measure_concurrency == 4
@@ -108,7 +108,7 @@ def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
 @pytest.mark.parametrize("text", ["40 Gi", "40GB", "lots", "0", "-1Gi", "4KI"])
 @pytest.mark.parametrize("key", ["cpu", "memory", "ephemeral_storage", "shared_memory"])
 def test_an_amount_that_kubernetes_would_not_take_is_refused_where_it_stands(key, text):
-    with pytest.raises(BadInput, match=f"site.{key}.*an amount as Kubernetes writes it.*{text}"):
+    with pytest.raises(BadInput, match=f"site.{key}.*'{text}'"):
         load_site("cpu", {key: text})
 
 
@@ -119,12 +119,12 @@ def test_a_processor_under_volcano_is_told_nothing():
 def test_a_slice_of_a_device_is_refused():
     text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
     sliced = text.replace("huawei.com/Ascend910", "huawei.com/Ascend910-12c.3cpu.32g")
-    with pytest.raises(BadInput, match="mine.yaml:3: resource: .*slice of a device"):
+    with pytest.raises(BadInput, match=r"^mine\.yaml:3: resource: .*Ascend910-12c"):
         site_from_text(sliced, path="mine.yaml")
 
 
 def test_npus_without_a_name_are_refused_where_they_are_wanted():
-    with pytest.raises(BadInput, match="mine.yaml:2: backend: .*names its resource"):
+    with pytest.raises(BadInput, match=r"^mine\.yaml:2: backend: .*resource"):
         site_from_text(
             A3.format(shape="node", kind="x", scheduler="default"),
             path="mine.yaml",
@@ -152,7 +152,7 @@ RESERVED = [
 
 @pytest.mark.parametrize("key", RESERVED)
 def test_a_label_by_which_others_find_pods_is_refused_where_it_stands(key):
-    with pytest.raises(BadInput, match=rf"mine.yaml:13: pod_labels\.{key}: .*take it away"):
+    with pytest.raises(BadInput, match=rf"^mine\.yaml:13: pod_labels\.{key}: "):
         site(more=f"pod_labels:\n  team: numbers\n  {key}: controller\n")
     with pytest.raises(BadInput, match=rf"site\.pod_labels:1: pod_labels\.{key}"):
         load_site("a2-800t", {"pod_labels": f"{{{key}: x}}"})
@@ -170,16 +170,14 @@ def test_a_toleration_lasts_for_a_number_of_seconds():
 
 def test_a_label_of_super_pods_is_refused_where_volcano_sees_to_them():
     assert load_site("a3-800t", {"super_pod_label": "example.com/sp"}).super_pod_label
-    with pytest.raises(
-        BadInput, match=r"super_pod_label.* keeps a gang in one super-pod by itself"
-    ):
+    with pytest.raises(BadInput, match="super_pod_label: .*Volcano"):
         load_site("a3-superpod", {"super_pod_label": "example.com/sp"})
 
 
 def test_unknown_names_are_answered_with_what_there_is():
     with pytest.raises(BadInput, match="a2-800t"):
         load_site("a2")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="^/nowhere/site.yaml: .*No such file"):
         load_site("/nowhere/site.yaml")
-    with pytest.raises(BadInput, match="unknown key 'shapes'"):
+    with pytest.raises(BadInput, match="'shapes'"):
         site(more="shapes: x\n")

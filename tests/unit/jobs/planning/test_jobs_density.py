@@ -21,6 +21,7 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
     record,
     request,
 )
+from tests.unit.jobs.printed import numbers
 
 ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
@@ -182,12 +183,18 @@ def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
 
 def test_the_forecast_says_what_is_left_out():
     found, _ = to_the_end()
-    first, last = (describe_forecast(made.plan) for made in (found[0], found[-1]))
-    assert (
-        "density    840 cases are left out, 840 of them not known to the tolerance; another round "
-        "follows"
-    ) in first
-    assert any(line.endswith("not known to the tolerance") for line in last)
+    first, last = found[0].plan, found[-1].plan
+
+    def density_line(made):
+        (line,) = [one for one in describe_forecast(made) if one.startswith("density ")]
+        return line
+
+    assert numbers(density_line(first)) == ["840", "840"]
+    assert numbers(density_line(last)) == ["750", str(last.forecast.unsure)]
+    # That another round follows is said where one does.
+    assert density_line(first) != density_line(
+        replace(first, forecast=replace(first.forecast, learning=0))
+    )
 
 
 def test_plans_read_back_and_are_spelled_as_before_without_it():

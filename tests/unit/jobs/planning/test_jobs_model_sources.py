@@ -15,6 +15,7 @@ from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.model_sources import MODEL_STEPS, model_records
 from jobs.planning.sources import load_sources
+from tests.unit.jobs.printed import missing, raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -41,9 +42,9 @@ def loaded(told, **more):
 
 def test_the_passes_of_a_model_are_cases_each_once():
     source = loaded(_QWEN)
-    assert source.planned.name == (
-        "model qwen3-32b (tp=16,dp=1,ep=1,quantisation=bf16,nz=2; 8 passes of vllm-ascend-0.18)"
-    )
+    layout = "tp=16,dp=1,ep=1,quantisation=bf16,nz=2"
+    named = ["model qwen3-32b", layout, "8", "vllm-ascend-0.18"]
+    assert missing(source.planned.name, named) == []
     ids = [record.case_id for record in source.records]
     assert len(set(ids)) == len(ids)
     shapes = [record.cells["Input Shapes"] for record in source.records]
@@ -131,7 +132,7 @@ def test_messages_are_cases_where_they_are_asked_for():
 
 
 def test_messages_over_more_ranks_than_devices_are_refused():
-    with pytest.raises(BadInput, match="over 16 ranks"):
+    with raises_naming(BadInput, "16", "8"):
         loaded(f"{_QWEN}, collectives: {{grid: [1, 8, 2]}}", devices=8)
 
 
@@ -148,24 +149,27 @@ def test_a_file_beside_the_campaign_is_a_model(tmp_path):
     (tmp_path / "small" / "config.json").write_text(json.dumps(config))
     told = "layout: {}, serving: {concurrency: [1], input: 8, output: 2}"
     source = loaded(f"model: small/config.json, {told}", base=tmp_path)
-    assert source.planned.name.startswith("model small (tp=1")
+    assert missing(source.planned.name, ["model small", "tp=1"]) == []
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("told", "field", "data"),
     [
-        ("model: qwen3-32b", "sources.0..model: a model wants layout beside it"),
-        ("model: gpt-5, layout: {}, serving: {}", "no model is called 'gpt-5'"),
-        (_QWEN.replace("tp: 16", "tp: 3"), "tp=3 does not divide"),
-        (_QWEN.replace("tp: 16", "pp: 2"), "unknown key 'pp'"),
-        (_QWEN.replace("nz: 2", "nz: 7"), "nz: 1, 0 or 2 is wanted"),
-        (_QWEN.replace("input: 500, ", ""), "the key 'input' is missing"),
-        (f"{_QWEN}, release: vllm-9", "no set of kernels for 'vllm-9'"),
-        (f"{_QWEN}, stack: target", "only a profile says"),
-        ("bundled: quickstart, layout: {}", "layout: only of a model"),
-        ("profile: x, serving: {}", "serving: only of a model"),
+        ("model: qwen3-32b", "model", ["layout"]),
+        ("model: gpt-5, layout: {}, serving: {}", "model", ["'gpt-5'", "qwen3-32b"]),
+        (_QWEN.replace("tp: 16", "tp: 3"), "model", ["layout", "tp=3", "64"]),
+        (_QWEN.replace("tp: 16", "pp: 2"), "layout", ["'pp'", "tp, dp, ep"]),
+        (_QWEN.replace("nz: 2", "nz: 7"), "layout.nz", ["1", "0", "2", "'7'"]),
+        (_QWEN.replace("input: 500, ", ""), "serving", ["'input'"]),
+        (f"{_QWEN}, release: vllm-9", "model", ["'vllm-9'", "vllm-ascend-0.18"]),
+        (f"{_QWEN}, stack: target", "stack", ["profile"]),
+        ("bundled: quickstart, layout: {}", "layout", ["model"]),
+        ("profile: x, serving: {}", "serving", ["model"]),
     ],
 )
-def test_a_source_that_cannot_be_meant_is_refused_with_its_line(told, said):
-    with pytest.raises(BadInput, match=rf"^c.yaml:2: .*{said}"):
+def test_a_source_that_cannot_be_meant_is_refused_with_its_line(told, field, data):
+    with pytest.raises(BadInput) as refused:
         campaign(told)
+    place = f"c.yaml:2: sources[0].{field}: "
+    assert str(refused.value).startswith(place)
+    assert missing(str(refused.value).removeprefix(place), data) == []

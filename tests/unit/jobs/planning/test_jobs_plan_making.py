@@ -31,6 +31,7 @@ from jobs.planning.forecast_lines import describe_forecast
 from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
 from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import shards_a_device
+from tests.unit.jobs.printed import numbers
 
 pytestmark = pytest.mark.fast
 
@@ -157,7 +158,7 @@ def test_operators_filter_the_cases() -> None:
 
 
 def test_an_operator_that_no_source_has_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"operators: 'Muls' is in none .*; did you mean 'Mul'\?"):
+    with pytest.raises(BadInput, match=r"^operators: .*'Muls'.*'Mul'"):
         plan(request(record("Mul"), more="operators: [Muls]\n"))
 
 
@@ -218,7 +219,7 @@ def test_what_is_doubted_is_measured_away_from_where_it_was() -> None:
         table = read_shard(again(device_s=1e4).shards[shard.shard_id])
         assert {PLACES[case.record.case_id] for case in table} == {place}
     assert planned.forecast.doubtful == planned.forecast.cases == 40
-    assert "40 of doubtful sessions are measured again" in describe_forecast(planned)[0]
+    assert numbers(describe_forecast(planned)[0]) == ["40", "2", "0", "0", "40"]
     assert plan_from_json(plan_to_json(planned)) == planned
     assert b"not_on" not in plan_to_json(plan(request(*THREE)).plan)
 
@@ -472,12 +473,8 @@ def test_the_forecast_is_told_a_line_a_fact() -> None:
         made.forecast, cases=12_345, answered=6, device_s=7200.0, wall_s=5500.0, floor_s=88.0
     )
     made = replace(made, forecast=forecast, devices=2)
-    lines = [
-        "cases      12,345 in 1 shard; 1 cannot be measured, 6 are answered already",
-        "device     7,200 device-seconds (2.00 device-hours)",
-        "wall time  1.5 h on 2 devices; the floor is 88.0 s",
-    ]
-    again = "disturbed  up to 25 % more for cases that are measured again"
-    assert describe_forecast(replace(made, backend="npu")) == [*lines, again]
-    more = "disturbed  up to 88 % more for repeats that waited for a core"
-    assert describe_forecast(replace(made, backend="cpu")) == [*lines, more]
+    expected = [["12345", "1", "1", "6"], ["7200", "2.00"], ["1.5", "2", "88.0"]]
+    for backend, most in (("npu", "25"), ("cpu", "88")):
+        lines = describe_forecast(replace(made, backend=backend))
+        assert list(map(numbers, lines)) == [*expected, [most]]
+        assert "1.5 h" in lines[2] and "88.0 s" in lines[2]

@@ -71,29 +71,32 @@ def test_trees_that_disagree_want_the_campaign_to_choose(tmp_path: Path) -> None
     tree(tmp_path, "b", RICH)
     assert surveyed(tmp_path, "a", "b") == RICH.decode()
     tree(tmp_path, "c", OTHER)
-    with pytest.raises(BadInput, match=r"c/op_mapping.yaml: it differs from .*a/op_mapping.yaml"):
+    with pytest.raises(BadInput, match=r"c/op_mapping\.yaml: .*a/op_mapping\.yaml"):
         surveyed(tmp_path, "a", "b", "c")
     assert surveyed(tmp_path, "a", "c", more="op_mapping: c/op_mapping.yaml") == OTHER.decode()
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "place"),
     [
-        (b"operator_mappings:\n  aten.x: Add\n", r"op_mapping.yaml:2: aten.x: a mapping is wanted"),
-        ("operator_mappings: {ä: {kernel_type: Add}}".encode("latin-1"), "in UTF-8 is wanted"),
+        (b"operator_mappings:\n  aten.x: Add\n", r"op_mapping\.yaml:2: aten\.x: "),
+        (
+            "operator_mappings: {ä: {kernel_type: Add}}".encode("latin-1"),
+            r"op_mapping\.yaml: .*UTF-8",
+        ),
     ],
 )
 def test_a_file_that_cannot_serve_is_refused_before_planning(
-    tmp_path: Path, data: bytes, words: str
+    tmp_path: Path, data: bytes, place: str
 ) -> None:
     tree(tmp_path, "mapped", data)
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(BadInput, match=place):
         surveyed(tmp_path, "mapped")
 
 
 def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "mapped", RICH)
-    with pytest.raises(BadInput, match=r"gone.yaml: the op_mapping cannot be read: No such file"):
+    with pytest.raises(BadInput, match=r"gone\.yaml: .*No such file"):
         surveyed(tmp_path, "mapped", more="op_mapping: gone.yaml")
 
 

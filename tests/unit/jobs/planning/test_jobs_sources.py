@@ -8,7 +8,7 @@ import yaml
 
 from collector import keys
 from collector.canonical import sha256_hex
-from collector.errors import BadInput
+from collector.errors import BadInput, DamagedObject
 from collector.measurement import Outcome
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
@@ -22,6 +22,7 @@ from jobs.planning.candidates import distinct_cases
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.op_rows import rows_of
 from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -57,7 +58,7 @@ def test_lengths_that_nobody_can_guess_are_refused_and_not_filled_in():
     (record,) = stored_source([UNTOLD]).records
     assert record == UNTOLD
     refused = refusal(record.case, find, "cpu")
-    assert (refused.outcome, refused.why) == (Outcome.UNSUPPORTED, "lengths unknown")
+    assert refused.outcome == Outcome.UNSUPPORTED and "lengths" in refused.why
     assert refusal(TOLD.case, find, "cpu") is None
 
 
@@ -72,7 +73,8 @@ def test_assumed_lengths_make_a_case_each_beside_the_row_that_does_not_tell():
     assert not any(refusal(one.case, find, "cpu") for one in (told, *added))
     lengths = [one.case.attribute("Runtime actual_seq_lengths_kv_values") for one in added]
     assert lengths == ["8,8,8,8,8", "16,16,16,16,16"]
-    assert source.planned.name == "cases (with 2 cases at assumed lengths of 8, 16 keys)"
+    assert source.planned.name.startswith("cases (")
+    assert numbers(source.planned.name) == ["2", "8", "16"]
 
 
 @pytest.mark.parametrize("kernel", ["FlashAttentionScore", "FlashAttentionScoreGrad"])
@@ -80,11 +82,11 @@ def test_masks_that_nobody_can_guess_are_what_the_campaign_says(kernel):
     compressed, causal, full = rows_of(kernel)
     untold = replace(causal, extra={})
     refused = refusal(untold.case, find, "npu")
-    assert (refused.outcome, refused.why) == (Outcome.UNSUPPORTED, "mask unknown")
+    assert refused.outcome == Outcome.UNSUPPORTED and "mask" in refused.why
     more = "runtime: {kv_length: [8], mask: [causal, full]}\n"
     source = stored_source([compressed, untold], more, backend="npu")
     assert source.records == (compressed, untold, causal, full)
-    assert source.planned.name == "cases (with 2 cases beside causal or full masks)"
+    assert missing(source.planned.name, ["2", "causal", "full"]) == []
     assert not any(refusal(one.case, find, "npu") for one in (compressed, causal, full))
     flops = [find(kernel).flops(one.case) for one in (causal, full)]
     assert 2 * flops[0] == flops[1]
@@ -111,7 +113,7 @@ def test_values_of_a_launch_that_are_none_are_refused_with_their_line(wrong):
 
 
 def test_a_library_is_asked_for_on_npus_only():
-    with pytest.raises(BadInput, match="c.yaml:4.*`library` is of kernels on NPUs.*cpu"):
+    with raises_naming(BadInput, "c.yaml:4: ", "library", "cpu"):
         campaign("0" * 64, "runtime: {library: [cann]}\n")
 
 
@@ -126,7 +128,7 @@ def test_rows_of_kernels_that_two_libraries_have_are_asked_of_the_one_that_is_wa
     assert source.records[0] == plain.records[0]
     assert [one.profile for one in source.records[1:]] == [profile, None]
     assert len({one.case_id for one in (*plain.records, *source.records)}) == 4
-    assert source.planned.name == "cases (with 2 cases of cann or vllm-ascend)"
+    assert missing(source.planned.name, ["2", "cann", "vllm-ascend"]) == []
     again = stored_source(read_table(source.table), "runtime: {library: [cann]}\n", backend="npu")
     assert again.table == source.table, "a row that names a library keeps it"
 
@@ -154,10 +156,10 @@ def test_communication_is_told_by_a_profile_and_by_who_parsed_it_elsewhere(tmp_p
     told = f"{parsed.planned.sha256}, communication_us: 30.0"
     (source,) = load_sources(campaign(told), store)
     assert source.planned.communication_us == 30.0
-    for key in ("communication_us: 3", "name: x"):
-        with pytest.raises(BadInput, match="only of cases that were parsed elsewhere"):
+    for key, value in (("communication_us", "3"), ("name", "x")):
+        with pytest.raises(BadInput, match=rf"c\.yaml:2: sources\[0\]\.{key}: .*cases"):
             campaign_from_text(
-                f"campaign: c\nsources: [{{bundled: quickstart, {key}}}]\nbackend: cpu\n",
+                f"campaign: c\nsources: [{{bundled: quickstart, {key}: {value}}}]\nbackend: cpu\n",
                 path="c.yaml",
                 base=None,
             )
@@ -171,7 +173,7 @@ def test_what_could_not_be_a_case_is_told_where_the_cases_are_planned(tmp_path):
     )
     path = campaign_from_text(text, path="c.yaml", base=None)
     (here,) = load_sources(path, MemoryStore())
-    assert "left out" in here.planned.name
+    assert here.planned.name.startswith("collectives (")
     store = MemoryStore()
     store.put(keys.source("c", here.planned.sha256), here.table)
     name = here.planned.name
@@ -193,12 +195,12 @@ def test_cases_that_nobody_uploaded_are_refused_with_the_command_that_does():
 def test_a_table_under_a_wrong_name_is_refused():
     store = MemoryStore()
     store.put(keys.source("c", "0" * 64), write_table(ROWS))
-    with pytest.raises(BadInput, match="not what its name says"):
+    with pytest.raises(DamagedObject, match=keys.source("c", "0" * 64)):
         load_sources(campaign("0" * 64), store)
 
 
 def test_the_name_of_a_table_is_a_hash():
-    with pytest.raises(BadInput, match="c.yaml:2: .*64 hex digits"):
+    with raises_naming(BadInput, "c.yaml:2: sources[0].cases: ", "sha256", "64"):
         campaign("latest")
 
 
@@ -206,9 +208,10 @@ def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
     write_profile(tmp_path, "K5", [Told(), Told(kernel="0")])
     text = f"campaign: c\nsources: [{{profile: {tmp_path}, bad_rows: skip}}]\nbackend: cpu\n"
     (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
-    assert source.planned.name == "profile (1 bad row left out)"  # which a plan prints
+    assert source.planned.name.startswith("profile (")  # which a plan prints
+    assert numbers(source.planned.name) == ["1"]
     strict = text.replace(", bad_rows: skip", "")
-    with pytest.raises(BadInput, match="Type is no name of a kernel"):
+    with pytest.raises(BadInput, match=r"\.csv:\d+: .*Type"):
         load_sources(campaign_from_text(strict, path="c.yaml", base=tmp_path), MemoryStore())
 
 
@@ -233,7 +236,7 @@ def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp
     again = stored_source(rows, CONTEXT)
     assert (again.table, again.records) == (behind.table, behind.records)
     assert stored_source(rows).records == alone.records
-    with pytest.raises(BadInput, match="do not say what ran before them, as `measure.cache: conte"):
+    with pytest.raises(BadInput, match="measure.cache: context"):
         stored_source(read_table(alone.table), CONTEXT)
 
 

@@ -10,6 +10,7 @@ from collector.stack import Stack
 from jobs.selftest.bench import SessionBench
 from jobs.selftest.peaks import CASES, check_peaks, copy, keep_peaks, peaks_of, product, total
 from tests.unit.collector.replay.replay_cases import PROVENANCE
+from tests.unit.jobs.printed import missing
 
 STACK = Stack("CPU_x_2t", "2.13.0+cpu", details=(("flags", "avx2"), ("threads", "2")))
 QUIET, BUSY = Disturbance(20, 20), Disturbance(20, 2, 0.4)
@@ -51,7 +52,7 @@ def test_of_each_kind_the_fastest_launch_tells_and_a_disturbed_one_tells_nothing
 def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "peaks"))
     assert kept_peaks(STACK) is None
-    assert "which durations here are held against" in keep_peaks(peaks(2e12))
+    assert keep_peaks(peaks(2e12)).endswith(str(path_of_peaks(STACK)))
     assert keep_peaks(peaks(1e12)).endswith(str(path_of_peaks(STACK)))
     assert kept_peaks(STACK) == peaks(2e12)
     assert kept_peaks(Stack("CPU_y_4t", "2.13.0+cpu")) is None
@@ -59,22 +60,22 @@ def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_pat
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("kept", "data"),
     [
-        (b"{", "the peaks of a machine is wanted, and this is no JSON"),
-        (peaks_to_bytes(peaks()).replace(b"1000000000000.0", b"-1.0", 1), "which is no rate"),
+        (b"{", "JSON"),
+        (peaks_to_bytes(peaks()).replace(b"1000000000000.0", b"-1.0", 1), "-1.0"),
         (peaks_to_bytes(peaks()).replace(b"cache_bytes", b"caches"), "cache_bytes_per_s"),
-        (peaks_to_bytes(peaks(stack=Stack("CPU_x_2t", "2.12.0"))), "another details, torch"),
+        (peaks_to_bytes(peaks(stack=Stack("CPU_x_2t", "2.12.0"))), "details, torch"),
     ],
 )
 def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
-    tmp_path, monkeypatch, caplog, kept, said
+    tmp_path, monkeypatch, caplog, kept, data
 ):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
     path_of_peaks(STACK).write_bytes(kept)
     assert kept_peaks(STACK) is None
     [line] = caplog.messages
-    assert said in line and "`opmeter selftest cpu` measures them anew" in line
+    assert missing(line, [data, "opmeter selftest cpu"]) == []
     keep_peaks(peaks())
     assert kept_peaks(STACK) == peaks()
 
@@ -83,7 +84,7 @@ def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
 def test_where_nothing_can_be_kept_one_line_says_so(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "file" / "peaks"))
-    assert keep_peaks(peaks()).startswith("peaks are not kept: ")
+    assert "OPMETER_PEAKS" in keep_peaks(peaks())
 
 
 @pytest.mark.torch
@@ -95,6 +96,6 @@ def test_a_cpu_tells_what_it_reaches_unless_something_else_has_it(tmp_path):
     undisturbed = peaks_of(bench.stack, session.answers, "now", SMALL)
     assert told.skipped == (undisturbed is None)
     if undisturbed is not None:
-        assert "GFLOP/s in FLOAT" in told.found
+        assert "GFLOP/s" in told.found
         # Far below what any such cpu may do, and above what none is as slow as.
         assert 1e7 < undisturbed.float32_flops_per_s < 1e14

@@ -1,5 +1,6 @@
 """What `status` and `doctor --cluster` fetch, from a cluster that is played or is not there."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.jobs.played_kueue import NoKueue, PlayedKueue
+from tests.unit.jobs.printed import missing, numbers
 
 TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
 
@@ -133,7 +135,7 @@ def nowhere(monkeypatch):
 def test_no_cluster_is_no_trouble_unless_a_namespace_was_named(nowhere):
     assert ClusterView("small", None).seen() is None
     assert ClusterView("small", None).trouble == ""
-    assert "set KUBECONFIG" in ClusterView("small", "bench").trouble
+    assert "KUBECONFIG" in ClusterView("small", "bench").trouble
     assert ClusterView("small", None).root() is None
 
 
@@ -141,13 +143,13 @@ def test_a_cluster_that_does_not_answer_is_told_in_one_line(cluster):
     cluster.away = True
     view = ClusterView("small", None)
     assert view.seen() is None
-    assert view.trouble == "not told: nobody answers"
+    assert "nobody answers" in view.trouble and "\n" not in view.trouble
 
 
 def test_a_campaign_that_is_not_there_is_told_where_a_namespace_was_named(cluster):
     cluster.campaigns = []
     view = ClusterView("small", "bench")
-    assert view.seen() is None and "no campaign 'small' is applied in bench" in view.trouble
+    assert view.seen() is None and missing(view.trouble, ["'small'", "bench"]) == []
     silent = ClusterView("small", None)
     assert silent.seen() is None and silent.trouble == ""
 
@@ -198,16 +200,17 @@ def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, c
     write(tmp_path, MadePlan(shards, campaign="small"))
     status_verb("small", root=str(tmp_path))
     printed = capsys.readouterr().out
-    assert "small plan 1: 1 of 2 shards committed, 1 of 2 cases answered" in printed
-    assert "Add  ##########..........  1 of 2" in printed
+    head = next(line for line in printed.splitlines() if line.startswith("small plan"))
+    assert numbers(head)[:5] == ["1", "1", "2", "1", "2"]
+    assert re.search(r"Add  ##########\.\.\.\.\.\.\.\.\.\.  1\b.*\b2\b", printed)
     assert "\ncluster" not in printed and "\ncontroller" not in printed
 
 
 def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp_path, capsys):
     status_verb("small", root=str(tmp_path))
     printed = capsys.readouterr().out
-    assert "small: no plan is written yet" in printed
-    assert "applied in namespace bench" in printed and "none leads" in printed
+    assert "small plan" not in printed  # there is none yet
+    assert missing(printed, ["small", "bench", "opmeter-controller"]) == []
 
 
 def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_path, capsys):
@@ -227,10 +230,10 @@ def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_p
         "site.measure_concurrency": "4",
     }
     status_verb("small", root=str(tmp_path))
-    assert "about 60 s left" in capsys.readouterr().out
+    assert "60 s" in capsys.readouterr().out
     cluster.campaigns[0]["data"]["site.measure_concurrency"] = "8"
     status_verb("small", root=str(tmp_path))
-    assert "about 30 s left" in capsys.readouterr().out
+    assert "30 s" in capsys.readouterr().out
 
 
 def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_path, monkeypatch):
@@ -269,13 +272,14 @@ def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
     store.put(keys.source("small", "0" * 64), write_table(records))
     merge_plans(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
     status_verb("small", root=str(tmp_path))
-    assert "database    file://" in capsys.readouterr().out and not loaded
+    assert "file://" in capsys.readouterr().out and not loaded
     commit_shard(store, made, plan, shards[1])
     status_verb("small", root=str(tmp_path))
     assert "coverage" not in capsys.readouterr().out and not loaded  # committed, not yet merged
     merge_plans(store, [("small", 1)], guard=CREATE, author="test")
     status_verb("small", root=str(tmp_path), watch=True)  # ends by itself
-    assert "coverage    2 of 2 cases" in capsys.readouterr().out and len(loaded) == 1
+    assert re.search(r"^coverage\D+2\D+2\b", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(loaded) == 1
 
 
 def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, monkeypatch):
@@ -303,9 +307,9 @@ def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, mon
 
 
 def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
-    with pytest.raises(BadInput, match="name it"):
+    with pytest.raises(BadInput, match="--watch"):
         status_verb(root=str(tmp_path), watch=True)
-    with pytest.raises(BadInput, match="no campaign 'small'"):
+    with pytest.raises(BadInput, match="'small'"):
         status_verb("small", root=str(tmp_path), watch=True)
 
 
@@ -395,7 +399,7 @@ def with_kueue(cluster, monkeypatch):
 
 def test_a_doctor_misses_the_queue_that_a_site_names(with_kueue):
     (check,) = found_of(with_kueue, "queue", "other")
-    assert not check.ok and "LocalQueue other" in check.found and "kueue_queue" in check.fix
+    assert not check.ok and "other" in check.found and "kueue_queue" in check.fix
     assert found_of(with_kueue, "queue")[0].ok
 
 
@@ -409,7 +413,7 @@ def test_a_doctor_tells_a_queue_that_is_held(with_kueue, policy):
 def test_a_doctor_names_what_workers_ask_for_and_the_queue_does_not_cover(with_kueue):
     """ephemeral-storage, which no ClusterQueue covers by default: no worker was ever admitted."""
     (check,) = found_of(with_kueue, "quota")
-    assert not check.ok and "ephemeral-storage (" in check.found and "memory" in check.found
+    assert not check.ok and "ephemeral-storage" in check.found and "memory" in check.found
     assert "cpu" not in check.found and "coveredResources" in check.fix
     with_kueue.kueue.covers += ("memory", "ephemeral-storage")
     assert found_of(with_kueue, "quota")[0].ok
@@ -427,7 +431,7 @@ def test_a_doctor_without_rights_to_a_cluster_queue_does_not_call_it_missing(wit
 def test_a_doctor_without_a_campaign_says_what_it_did_not_look_at(cluster):
     cluster.campaigns = []
     found = checks()
-    assert found["pod"].skipped and "not looked at" in found["pod"].found
+    assert found["pod"].skipped
     assert found["site"].found == "cpu"
 
 
@@ -435,12 +439,13 @@ def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
     cluster.campaigns = []
     found = checks()
     assert found["rights"].ok and not found["rights"].skipped
-    assert found["controller"].skipped and "may not ask" in found["controller"].found
+    assert found["controller"].skipped
     assert found["plugin"].skipped  # a cpu site asks for no devices
     cluster.keeps_quiet = False
     found = checks()
     assert found["rights"].ok and not found["controller"].ok
-    assert "opmeter-controller may not: patch configmaps" in found["controller"].found
+    assert found["controller"].found.endswith("patch configmaps")
+    assert "opmeter-controller" in found["controller"].found
 
 
 def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
@@ -464,4 +469,4 @@ def test_a_job_that_is_refused_quotes_the_server(cluster):
 
 def test_a_campaign_that_cannot_be_read_is_told_by_its_key(cluster):
     cluster.campaigns[0]["data"]["imag"] = "x"
-    assert "unknown key 'imag'" in checks()["campaigns"].found
+    assert "'imag'" in checks()["campaigns"].found

@@ -36,6 +36,7 @@ from tests.unit.collector.database.campaign_maker import (
     plan_of,
     write_campaign,
 )
+from tests.unit.jobs.printed import missing, numbers
 
 FAST, SLOW, MUL = add_record(1), add_record(2), add_record(3, kernel="Mul")
 MADE = MadePlan(
@@ -44,6 +45,9 @@ MADE = MadePlan(
         MadeShard("open", [MUL, add_record(4)], is_committed=False),
     ]
 )
+
+
+FULL = "#" * 20
 
 
 class Counting(MemoryStore):
@@ -79,6 +83,12 @@ def looked(store, made=MADE):
     return status
 
 
+def bar(line):
+    """Return the kernel type, the bar and the numbers of a line."""
+    name, drawn, rest = line.split(maxsplit=2)
+    return name, drawn, numbers(rest)
+
+
 def written(made=MADE):
     store = Counting()
     write_campaign(store, made)
@@ -91,12 +101,14 @@ def test_kernel_types_are_counted_over_committed_shards_and_parts_of_open_ones()
     store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
     store.create(keys.progress("made", "open", "a-1"), b'{"done": 1, "cases": 2, "case": "Add x"}')
     status = looked(store)
-    assert list(kernel_lines(status)) == [
-        "  Add  #############.......  2 of 3, 1 not measured",
-        "  Mul  ####################  1 of 1",
+    assert list(map(bar, kernel_lines(status))) == [
+        ("Add", "#############.......", ["2", "3", "1"]),
+        ("Mul", "####################", ["1", "1"]),
     ]
-    assert list(shard_lines(status)) == ["  shard open: 1 of 2 cases, measuring Add x"]
-    assert head_line(status).startswith("made plan 1: 1 of 2 shards committed, 3 of 4 cases")
+    (open_shard,) = shard_lines(status)
+    assert missing(open_shard, ["open", "Add x"]) == [] and numbers(open_shard) == ["1", "2"]
+    assert head_line(status).startswith("made ")
+    assert numbers(head_line(status))[:5] == ["1", "1", "2", "3", "4"]
 
 
 def test_cases_that_are_measured_a_second_time_are_told_apart():
@@ -106,37 +118,37 @@ def test_cases_that_are_measured_a_second_time_are_told_apart():
     failed = Counter([AnswerKind("Add", Outcome.FAILED, "no")])
     again = replace(once_more, done=1, answers=failed)
     status = PlanStatus(replace(status.plan, forecast=forecast), (first, again))
-    assert ", 2 of 2 cases answered, 1 of 2 a second time" in head_line(status)
-    assert list(kernel_lines(status)) == ["  Add  ####################  2 of 2, 1 not measured"]
+    assert numbers(head_line(status))[3:7] == ["2", "2", "1", "2"]
+    assert list(map(bar, kernel_lines(status))) == [("Add", FULL, ["2", "2", "1"])]
     assert len(list(failure_lines(status))) == 1
 
 
 def test_a_failure_is_told_with_its_reason_before_anything_is_merged():
     status = looked(written())
-    assert list(failure_lines(status)) == [
-        'failed      Add: 1 case: it said "no", and nothing else'
-    ]
+    (line,) = failure_lines(status)
+    assert line.split()[0] == Outcome.FAILED and "Add" in line and numbers(line) == ["1"]
+    assert line.endswith('it said "no", and nothing else')
 
 
 def test_a_reason_is_told_whole():
     reason = "the rule that " + "it broke " * 100 + "at last"
     made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(reason=reason)}])])
     (line,) = failure_lines(looked(written(made), made))
-    assert line.endswith(f": {reason}")
+    assert line.endswith(reason)
 
 
 def test_only_the_last_try_of_a_case_counts():
     sessions = [{FAST.case_id: Tried()}, answered([FAST], 5.0)]
     made = MadePlan([MadeShard("done", [FAST], sessions)])
     status = looked(written(made), made)
-    assert list(kernel_lines(status)) == ["  Add  ####################  1 of 1"]
+    assert list(map(bar, kernel_lines(status))) == [("Add", FULL, ["1", "1"])]
     assert list(failure_lines(status)) == []
 
 
 def test_a_kernel_that_ran_instead_is_not_counted_twice():
     made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(4.0, ran="AddV2")}])])
     (line,) = kernel_lines(looked(written(made), made))
-    assert line == "  Add  ####################  1 of 1, 1 not measured"
+    assert bar(line) == ("Add", FULL, ["1", "1", "1"])
 
 
 def test_what_is_committed_is_read_once_however_often_one_looks():
@@ -234,14 +246,13 @@ def test_time_left_follows_the_pace_so_far_and_the_devices_at_work():
     assert status.remaining_s() == 2.0 * 150.0
     assert status.remaining_s(devices=2) == 2.0 * 100.0  # no less than the longest shard
     assert status_of(half, fresh).pace == 1.0
-    assert "about 5 min left" in head_line(status)
+    assert "5 min" in head_line(status)
 
 
 def test_hours_are_of_npus_where_npus_measure():
     status = status_of(shard("a", committed=True, wall_s=7200.0, predicted_s=3600.0))
-    assert hours_line(status) == (
-        "hours       2.00 NPU-hours used by committed shards; 1.00 planned"
-    )
+    assert "NPU-hours" in hours_line(status)
+    assert numbers(hours_line(status)) == ["2.00", "1.00"]
     assert "device-hours" in hours_line(replace(status, plan=replace(status.plan, backend="cpu")))
 
 
@@ -250,17 +261,14 @@ def test_a_share_says_of_what_it_is():
     assert list(share_lines(status)) == []  # its sources tell no time
     told = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
     [line] = share_lines(replace(status, plan=replace(status.plan, forecast=told)))
-    assert line == (
-        "share       compute 100.0 % of device time: 75.0 % of it measurable, 10.0 % of unknown "
-        "inputs (N/A)"
-    )
+    assert numbers(line) == ["100.0", "75.0", "10.0"]
 
 
 def test_efficiency_is_told_once_something_is_committed():
     assert list(efficiency_lines(status_of(shard("a", committed=False)))) == []
     used = replace(shard("a", committed=True), usage=Usage(50e6, 25e6, 100.0, 10.0))
     (line,) = efficiency_lines(status_of(used))
-    assert "busy 50.0 %, useful 25.0 % of 100 s" in line
+    assert numbers(line) == ["50.0", "25.0", "100", "10", "1.0"]
 
 
 def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
@@ -271,7 +279,7 @@ def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
     )
     found = list(kernel_lines(status_of(one), most=2))
     assert [line.split()[0] for line in found] == ["B", "C", "..."]
-    assert found[2] == "  ... and 1 more kernel type"
+    assert numbers(found[2]) == ["1"]
 
 
 def test_durations_are_told_as_people_do():
