@@ -60,9 +60,9 @@ def survive(play):
     raise AssertionError(f"it does not end: {play.cluster.reasons()}")
 
 
-# Every second call of a cluster: what is left after one is what is left before the next.
+# Not every call: the simulation (tests/attack) kills controllers at random calls a thousand times.
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("of", "step"), [("cluster", 2), ("store", 5)])
+@pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 13)])
 def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
     for number in itertools.count(1, step):
         play = Play(cases=6)
@@ -80,7 +80,7 @@ def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("of", "step"), [("cluster", 2), ("store", 11)])
+@pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 29)])
 def test_whoever_is_killed_between_two_plans_is_followed_by_another(of, step, when):
     for number in itertools.count(1, step):
         play = Play(cases=6)
@@ -102,7 +102,7 @@ def test_whoever_is_killed_between_two_plans_is_followed_by_another(of, step, wh
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(when):
-    for number in itertools.count(1, 3):
+    for number in itertools.count(1, 7):
         play = Play(cases=6)
         play.rounds(2)
         bad = rot(play)
@@ -119,7 +119,7 @@ def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(whe
 
 
 def test_a_controller_killed_while_it_serves_a_wish_leaves_one_round():
-    for number in itertools.count(1):
+    for number in itertools.count(1, 3):
         play = Play(cases=4).play()
         play.annotate(again="monday")
         seen = kill_once(play.store, "after", play.store.calls + number)
