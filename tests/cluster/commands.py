@@ -1,4 +1,8 @@
-"""`opmeter` as a process of this machine, which a test may end at any moment."""
+"""`opmeter` as a process of this machine, which a test may end at any moment.
+
+It is started as users start it, not by a fork of a server (tests/forkserver.py): a controller's
+memory is measured.
+"""
 
 import os
 import signal
@@ -8,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import forkserver
 from tests.cluster.testbed.images import PROJECT
 
 _STOP_S = 60.0
@@ -23,21 +28,22 @@ class Opmeter:
 
     def __call__(self, *words: str, code: int = 0, limit_s: float = 300.0) -> str:
         """Run it to its end; AssertionError for another exit code than `code`."""
-        done = subprocess.run(
-            self._command(words),
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
+        with forkserver.real_starts():
+            done = subprocess.run(
+                self._command(words),
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
         assert done.returncode == code, f"{' '.join(words)}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
     def start(self, *words: str) -> "Process":
         """Start it, and go on."""
         log = self.folder / f"{len(self._started):02}-{words[0]}.log"
-        with log.open("wb") as out:
+        with log.open("wb") as out, forkserver.real_starts():
             process = subprocess.Popen(
                 self._command(words),
                 env=self._environment,

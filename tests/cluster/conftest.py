@@ -19,9 +19,12 @@ from tests.cluster import saboteur, scale
 from tests.cluster.cluster import Cluster, users_cluster
 from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
+from tests.cluster.gangs import as_gang
 from tests.cluster.namespace import Namespace
+from tests.cluster.queues import SETTINGS, Queue
 from tests.cluster.shipped import apply_base, remove_from_cluster
 from tests.cluster.testbed.images import build_image
+from tests.cluster.testbed.kueue import build_kueue, install_kueue, remove_kueue
 from tests.cluster.testbed.settings import (
     NoCluster,
     Settings,
@@ -33,7 +36,7 @@ from tests.servers.faults import FaultProxy
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The hour of drills is for who names it: pytest tests/cluster/long"""
+    """The hours of drills are for those who name them: pytest tests/cluster/long"""
     is_named = any("long" in Path(argument).parts for argument in config.args)
     return True if collection_path.name == "long" and not is_named else None
 
@@ -62,6 +65,14 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
     """A namespace of the test's own, whose pods must be `restricted`."""
+    made = cluster.make_namespace()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def foreign(cluster: Cluster) -> Iterator[Namespace]:
+    """A namespace of other people, whose pods the controller may not list."""
     made = cluster.make_namespace()
     yield made
     made.remove()
@@ -126,6 +137,36 @@ def drill(
 
 
 @pytest.fixture
+def gang(drill: Drill) -> Drill:
+    """A drill whose campaign is one gang over both nodes."""
+    as_gang(drill)
+    return drill
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster) -> Iterator[None]:
+    """A Kueue that manages namespaces of a label, jobs without a queue's name too, and wants pods
+    to be ready in 40 s."""
+    own = cluster.own
+    try:
+        built = build_kueue(own.settings.cache)
+    except NoCluster as error:
+        pytest.skip(str(error))
+    own.load(built.image)
+    install_kueue(built, cluster.kubectl, SETTINGS)
+    yield
+    remove_kueue(built, cluster.kubectl)
+
+
+@pytest.fixture
+def queue(kueue: None, drill: Drill) -> Iterator[Queue]:
+    made = Queue(drill)
+    yield made
+    drill.opmeter.end()
+    made.remove()
+
+
+@pytest.fixture
 def fleet(testbed: Testbed, namespace: Namespace, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace with the accounts of the manifests, and 2,048 simulated NPUs."""
     apply_base(namespace, tmp_path / "base")
@@ -143,7 +184,7 @@ def _skip_late() -> None:
     still have its time."""
     until = os.environ.get("OPMETER_DRILLS_UNTIL")
     if until and time.time() > float(until):
-        pytest.skip("OPMETER_DRILLS_UNTIL is past: pytest tests/cluster runs every drill")
+        pytest.skip("OPMETER_DRILLS_UNTIL is past: without it pytest tests/cluster runs this drill")
 
 
 def _preload(testbed: Testbed) -> None:

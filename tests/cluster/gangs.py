@@ -28,3 +28,15 @@ def as_gang(drill: Drill) -> None:
     """Torch in five processes wants more memory than a worker of one."""
     drill.text = TEXT
     drill.site = drill.site.replace("memory: 1536Mi", "memory: 3Gi") + "ranks_per_pod: 2\n"
+
+
+def wait_for_both(gang: Drill) -> None:
+    gang.wait("both pods run", lambda: len(gang.workers()) == 2)
+
+
+def check_gang(gang: Drill) -> None:
+    """All is measured well, by one Job: whatever was lost of it was replaced within that Job."""
+    gang.finish()
+    assert set(gang.outcomes().values()) == {"ok"}
+    (wave,) = gang.waves()
+    assert wave["pods"] == 2

@@ -51,14 +51,9 @@ class Namespace:
             self("create", "--validate=strict", "-f", "-", text=json.dumps(manifest))
 
     def refusal(self, manifest: Manifest) -> str:
-        """What the API server says against an object, asked strictly and without creating it;
-        empty where it would take it."""
-        try:
-            words = ("create", "--validate=strict", "--dry-run=server", "-f", "-")
-            self(*words, text=json.dumps(manifest))
-        except RuntimeError as error:
-            return str(error)
-        return ""
+        """What the API server says against an object, strictly and without creating it; empty where
+        it would take it."""
+        return self.kubectl.objects.refusal(manifest, self.name)
 
     def run(self, pod: Manifest, limit_s: float = _POD_LIMIT_S) -> Ended:
         """Create a pod, wait for its end, and read its log."""

@@ -46,6 +46,25 @@ def apply_overlay(namespace: Namespace, folder: Path, **overlay: Any) -> None:
     namespace.kubectl("apply", "-k", folder)
 
 
+def refusals(
+    namespace: Namespace, folder: Path, overlays: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Name of an overlay -> why the API server does not take all of it, strictly and without a
+    change; empty where it takes everything. An overlay is what `write_overlay` takes by keyword."""
+    found, rendered = {}, {}
+    for number, (name, overlay) in enumerate(overlays.items()):
+        write_overlay(namespace, folder / str(number), **overlay)
+        try:
+            rendered[name] = namespace.kubectl("kustomize", folder / str(number))
+        except RuntimeError as error:
+            found[name] = str(error)
+    if _refusal(namespace, *rendered.values()):  # of all at once: one process of kubectl
+        each = {name: _refusal(namespace, text) for name, text in rendered.items()}
+        found |= {name: why for name, why in each.items() if why}
+        assert found, "each is taken, and all of them at once are not"
+    return found
+
+
 def apply_base(namespace: Namespace, folder: Path) -> None:
     """Accounts, permissions and network as shipped, `restricted`, and no controller of its own."""
     apply_overlay(
@@ -79,6 +98,18 @@ def write_kubeconfig(namespace: Namespace, account: str, path: Path) -> Path:
     }
     path.write_text(json.dumps(config))
     return path
+
+
+def _refusal(namespace: Namespace, *rendered: str) -> str:
+    """Why the API server does not take all of what kustomize has printed; empty where it does."""
+    text = "\n---\n".join(rendered)
+    strictly = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    try:
+        said = namespace.kubectl("apply", *strictly, "-f", "-", text=text)
+    except RuntimeError as error:
+        return str(error)
+    taken, wanted = said.count("serverside-applied (server dry run)"), text.count("\nkind: ")
+    return "" if taken == wanted else f"{taken} of {wanted} objects are taken: {said}"
 
 
 def _seen_from(folder: Path, name: str) -> str:

@@ -1,81 +1,15 @@
-"""The ten minutes of docs/kubernetes.md, step by step: the demo overlay, on a volume."""
+"""The controller as the manifests run it: in the cluster, from its image, with a bucket. The demo
+overlay, on a volume: long/test_long_campaign_manifests.py."""
 
-import base64
-import io
-import shutil
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from collector.counting import counted
-from tests.cluster.drill import GOOD, TORCH, Drill
+from tests.cluster.drill import GOOD, Drill
 from tests.cluster.faults import Faults
-from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
-
-_CLAIM = "opmeter-store"
-_CONTROLLER = "deploy/opmeter-controller"
-
-
-def make_volume(namespace: Namespace, folder: Path) -> None:
-    """The volume that the overlay's claim finds, as a storage class would make it."""
-    folder.mkdir(mode=0o770)
-    subprocess.run(["chown", "1000:1000", folder], check=True)
-    namespace.kubectl.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {
-                "name": f"{namespace.name}-store",
-                "labels": {"opmeter-test": namespace.name},
-            },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": "",
-                "capacity": {"storage": "10Gi"},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "hostPath": {"path": str(folder), "type": "Directory"},
-                "claimRef": {"namespace": namespace.name, "name": _CLAIM},
-            },
-        }
-    )
-
-
-def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk(
-    drill: Drill, tmp_path: Path
-):
-    namespace, image = drill.namespace, drill.cluster.controller_image
-    volume = drill.cluster.own.settings.run / f"store-of-{namespace.name}"
-    make_volume(namespace, volume)
-    drill.name, drill.root, drill.seen_at = "quickstart", "file:///store", f"file://{volume}"
-    torch = f'[{{"op": "add", "path": "/data/site_packages", "value": "{TORCH}"}}]'
-    apply_overlay(
-        namespace,
-        tmp_path / "demo",
-        resources=["overlays/cpu-demo"],
-        images={"opmeter/controller": image, "opmeter/collector-cpu": image},
-        patches=[{"target": {"kind": "ConfigMap"}, "patch": torch}],
-    )
-    namespace("rollout", "status", "deployment/opmeter-controller", "--timeout=120s")
-    drill.finish(2400)
-    outcomes = drill.outcomes()
-    assert set(outcomes) == drill.planned_here("quickstart")
-    assert set(outcomes.values()) <= {"ok", "unsupported", "oom", "crashed"}
-    in_pod = ("exec", _CONTROLLER, "--", "opmeter")
-    count = len(drill.plan().shards)
-    committed = f"{count} of {counted(count, 'shard')} committed"
-    assert committed in namespace(*in_pod, "status", "quickstart")
-    assert "no problems" in namespace(*in_pod, "db", "verify", "--root", "file:///store")
-    namespace(*in_pod, "pull", "csv", "--root", "file:///store")
-    packed = namespace("exec", _CONTROLLER, "--", "sh", "-c", "tar -cf - csv | base64")
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as archive:
-        names = archive.getnames()
-    assert any(name.endswith("/MatMulV3.csv") for name in names), names
-    shutil.rmtree(volume)
 
 
 def test_a_controller_in_the_cluster_and_a_bucket_survive_a_kill_of_its_container(

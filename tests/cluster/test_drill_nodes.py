@@ -1,4 +1,5 @@
-"""Drills: what happens to nodes. Each ends with a complete, verified database."""
+"""A drill: a node that is lost, by the cluster's own judgement. It ends with a complete, verified
+database. Nodes that are drained or bad: long/test_long_drill_nodes.py."""
 
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 def test_the_shards_of_a_lost_node_are_measured_in_a_successor_wave(drill: Drill, faults: Faults):
     drill.launch()
     drill.wait_committed(1)
+    assert drill.namespace.find("podgroups") == [], "a wave of single workers is no gang"
     pod = drill.catch_worker()
     node, index = pod["spec"]["nodeName"], index_of(pod)
     with faults.kubelet_stopped(node):
@@ -30,28 +32,3 @@ def test_the_shards_of_a_lost_node_are_measured_in_a_successor_wave(drill: Drill
 
 def index_of(pod: dict) -> int:
     return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
-
-
-def test_a_node_is_drained_without_a_loss(drill: Drill, faults: Faults):
-    drill.launch()
-    drill.wait_committed(1)
-    node = drill.catch_worker()["spec"]["nodeName"]
-    with faults.drained(node):
-        drill.finish()
-    assert set(drill.outcomes().values()) <= GOOD
-    assert "NodeQuarantined" not in drill.reasons()
-    assert len(drill.waves()) == 1
-
-
-def test_a_node_on_which_every_shard_fails_is_left_alone(drill: Drill):
-    drill.text = drill.text.replace("devices: 2", "devices: 4")
-    drill.text = drill.text.replace("Slice]", "Slice, ConcatD, SwiGlu]")  # enough to be judged by
-    bad = {"node_without_torch": "node2", "environment": {"OPMETER_HOLD_S": "2"}}
-    # Those elsewhere take their time, so that more than one shard meets the bad node.
-    drill.launch_with_orders(lambda plan: {**bad, "delay_s": 15})
-    drill.wait("its quarantine", lambda: "NodeQuarantined" in drill.reasons())
-    drill.order(**bad)
-    drill.finish()
-    *_, last = drill.waves()
-    assert last["avoid"] == ["node2"]
-    assert set(drill.outcomes().values()) <= GOOD

@@ -11,7 +11,8 @@ from tests.cluster.pods import pod
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 _LOOK_AROUND = """
-import importlib.util, json, os, pwd
+import importlib.util, json, os, pwd, subprocess
+help = subprocess.run(["opmeter", "--help"], capture_output=True, text=True, check=True).stdout
 def writable(path):
     try:
         open(os.path.join(path, "try"), "w").close()
@@ -23,6 +24,7 @@ print(json.dumps({
     "writable": [p for p in ("/", "/opt/opmeter", "/tmp", "/work") if writable(p)],
     "torch": importlib.util.find_spec("torch") is not None,
     "cwd": os.getcwd(),
+    "help": help.split()[:2],
 }))
 """
 
@@ -48,7 +50,7 @@ def test_the_labels_say_what_the_image_is_and_what_it_stands_on(config):
     assert {"source", "revision", "version", "base.digest"} <= set(labels)
 
 
-def test_a_restricted_pod_is_user_1000_without_torch_and_writes_below_work_only(
+def test_a_restricted_pod_is_user_1000_without_torch_writes_below_work_only_and_has_the_command(
     cluster: Cluster, namespace: Namespace
 ):
     command = ["python3", "-c", _LOOK_AROUND]
@@ -61,10 +63,5 @@ def test_a_restricted_pod_is_user_1000_without_torch_and_writes_below_work_only(
         "writable": ["/work"],
         "torch": False,
         "cwd": "/work",
+        "help": ["Usage:", "opmeter"],
     }
-
-
-def test_the_command_starts_with_a_read_only_root(cluster: Cluster, namespace: Namespace):
-    ended = namespace.run(pod("help", cluster.controller_image, ["opmeter", "--help"]))
-    assert ended.exit_code == 0, ended.log
-    assert "Usage: opmeter" in ended.log

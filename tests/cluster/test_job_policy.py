@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_j
 from jobs.objects.site import Site
 from jobs.objects.site_profile import load_site
 from jobs.objects.waves import Wave
+from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay, remove_from_cluster, write_kubeconfig
 from tests.cluster.testbed.kubectl import Kubectl
@@ -79,11 +81,24 @@ def listing(**lists: str) -> str:
     return json.dumps(patch)
 
 
-@pytest.fixture
-def policed(namespace: Namespace, tmp_path: Path) -> Iterator[Namespace]:
+@contextmanager
+def changed_lists(namespace: Namespace, **lists: str) -> Iterator[None]:
+    """The owner has written other lists meanwhile."""
+    change = ("patch", "validatingadmissionpolicy", "opmeter-jobs", "--type=json", "-p")
+    namespace.kubectl(*change, listing(**lists))
+    try:
+        yield
+    finally:
+        namespace.kubectl(*change, listing(**_LISTS))
+
+
+@pytest.fixture(scope="module")
+def policed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
+    """A namespace whose Jobs the policy judges, by _LISTS; tests leave it as it is."""
+    namespace = cluster.make_namespace()
     apply_overlay(
         namespace,
-        tmp_path / "overlay",
+        tmp_path_factory.mktemp("policed") / "overlay",
         resources=["base"],
         components=["components/job-policy", "components/restricted"],
         patches=[
@@ -98,12 +113,13 @@ def policed(namespace: Namespace, tmp_path: Path) -> Iterator[Namespace]:
     for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
         namespace.kubectl("delete", kind, "opmeter-jobs")
     remove_from_cluster(namespace)
+    namespace.remove()
 
 
-@pytest.fixture
-def controller(policed: Namespace, tmp_path: Path) -> Namespace:
+@pytest.fixture(scope="module")
+def controller(policed: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """The namespace as the controller sees it, once the policy holds."""
-    found = as_account(policed, "opmeter-controller", tmp_path)
+    found = as_account(policed, "opmeter-controller", tmp_path_factory.mktemp("controller"))
     (bad, *_) = jobs_of(deployment_of(policed, image="elsewhere/x:1"))
     (good, *_) = jobs_of(deployment_of(policed))
     policed.wait("the policy holds", lambda: _DENIED in found.refusal(bad), 60)
@@ -154,14 +170,13 @@ def test_what_the_owner_lists_is_allowed(controller: Namespace, policed: Namespa
     (job, *_) = jobs_of(deployment_of(policed), replace(_DRIVERS, network="host"))
     volumes = job["spec"]["template"]["spec"]["volumes"]
     paths = [volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume]
-    wider = listing(hostPaths=repr(paths), hostNetwork="true")
-    kind = "validatingadmissionpolicy"
-    policed.kubectl("patch", kind, "opmeter-jobs", "--type=json", "-p", wider)
-    policed.wait("the list is read", lambda: controller.refusal(job) == "", 60)
-    written = copy.deepcopy(job)
-    for mount in written["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
-        mount.pop("readOnly", None)
-    assert "paths of the host are mounted read-only" in controller.refusal(written)
+    with changed_lists(policed, hostPaths=repr(paths), hostNetwork="true"):
+        policed.wait("the list is read", lambda: controller.refusal(job) == "", 60)
+        written = copy.deepcopy(job)
+        for mount in written["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]:
+            mount.pop("readOnly", None)
+        assert "paths of the host are mounted read-only" in controller.refusal(written)
+    policed.wait("the old list is read", lambda: _DENIED in controller.refusal(job), 60)
 
 
 def _changed(job: Manifest, **pod: object) -> Manifest:

@@ -1,4 +1,4 @@
-"""The drills in full length, for a machine with an hour to spare: pytest tests/cluster/long"""
+"""Drills of many kills, and of a node that stays away: pytest tests/cluster/long"""
 
 import random
 import time
@@ -10,7 +10,6 @@ from jobs.kube.leader_election import LEASE
 from tests.cluster.drill import GOOD, Drill
 from tests.cluster.faults import Faults
 from tests.cluster.gangs import as_gang
-from tests.cluster.test_drill_store import outage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
@@ -38,10 +37,6 @@ def test_a_controller_is_killed_at_twenty_random_moments(drill: Drill):
     drill.controller()
     drill.finish()
     assert set(drill.outcomes().values()) <= GOOD
-
-
-def test_two_minutes_without_a_store_are_waited_for(drill: Drill, faults: Faults):
-    outage(drill, faults, 120.0)
 
 
 def test_a_gang_that_lost_a_node_for_good_waits_for_room_and_is_made_anew(

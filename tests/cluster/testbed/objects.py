@@ -1,5 +1,5 @@
-"""Reads of a cluster's objects, by one connection that is kept: what a test waits for it looks for
-a thousand times, and each process of kubectl takes a twentieth of a second of a core."""
+"""Reads of a cluster's objects, and what it says against others, by one connection that is kept: a
+test looks a thousand times, and each process of kubectl takes a twentieth of a second of a core."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +9,10 @@ from typing import Any
 from kubernetes import config
 
 from jobs.kube.connection import Connection
-from jobs.kube.errors import ClusterError
+from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.kube.request_budget import Budget
 from jobs.kube.requests import Query, Requests
+from jobs.objects.deployment import Manifest
 
 # The plural of a kind -> where the API server has it.
 _APIS = {
@@ -42,6 +43,19 @@ class Objects:
         query = {"labelSelector": selector} if selector else {}
         items: list[Any] = self._ask(_path(kind, namespace), query)["items"]
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+    def refusal(self, manifest: Manifest, namespace: str) -> str:
+        """What the API server says against an object, strictly and without creating it; empty where
+        it would take it."""
+        path = _path(f"{manifest['kind'].lower()}s", namespace)
+        strictly = {"dryRun": "All", "fieldValidation": "Strict"}
+        try:
+            self._requests.json("POST", path, manifest, query=strictly)
+        except ClusterAway as error:
+            raise RuntimeError(f"{path}: {error}") from error
+        except ClusterError as error:
+            return str(error)
+        return ""
 
     @cached_property
     def _requests(self) -> Requests:

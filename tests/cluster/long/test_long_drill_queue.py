@@ -1,10 +1,8 @@
-"""A drill: who waits for whom, where devices are free one by one. Queues: see test_kueue.py."""
-
-from collections.abc import Iterator
+"""A drill: who waits for whom, where devices are free one by one. Queues: see
+test_long_kueue.py."""
 
 import pytest
 
-from tests.cluster.cluster import Cluster
 from tests.cluster.drill import GOOD, WORKERS, Drill
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod
@@ -12,14 +10,6 @@ from tests.cluster.pods import pod
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 _NPU = "huawei.com/Ascend910"
-
-
-@pytest.fixture
-def foreign(cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace of other people, whose pods the controller may not list."""
-    made = cluster.make_namespace()
-    yield made
-    made.remove()
 
 
 def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(
