@@ -15,6 +15,7 @@ the nearest ancestor that takes orphans (PR_SET_CHILD_SUBREAPER), which is the o
 it. A started process that starts others has a server of its own, forked before anything else.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -24,6 +25,7 @@ import itertools
 import json
 import os
 import runpy
+import signal
 import socket
 import struct
 import subprocess
@@ -32,7 +34,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MSPROF = str(_ROOT / "tests/npu/fakecann/tools/profiler/bin/msprof")
@@ -53,7 +55,6 @@ _PROGRAMS = {
 }
 _IMPORTED = (
     "boto3",
-    "kubernetes.client",
     "pyarrow.parquet",
     "rich.table",
     "scipy.stats",
@@ -369,10 +370,40 @@ def _main(connection: socket.socket) -> None:
         _become(request, descriptors)
         starts_others = _PROGRAMS[request["program"]]
         server = _companion(request["environment"]) if starts_others else None
-    if os.sep in request["program"]:
-        runpy.run_path(request["program"], run_name="__main__")
-    else:
-        runpy.run_module(request["program"], run_name="__main__", alter_sys=True)
+    _finish(_run(request["program"]))
+
+
+def _run(program: str) -> int:
+    """Run a module or script as the main program; return its exit status."""
+    try:
+        if os.sep in program:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+def _finish(status: int) -> NoReturn:
+    """End like an interpreter, without taking apart every object: that would copy all memory that
+    is shared with the server."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(status)
 
 
 if __name__ == "__main__":

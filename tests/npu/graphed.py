@@ -54,10 +54,19 @@ def kernels_of_graphs() -> list[str]:
 
 def graphs_of(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Graphed]]:
     """The graphs of every such row of these kernels, made by one process."""
-    rows = [f"{k}:{i}" for k in kernels for i in range(len(rows_of_graphs(k)))]
+    return graphs_in(answers(fake, graph_rows(kernels)))
+
+
+def graph_rows(kernels: Iterable[str]) -> list[str]:
+    """Every row of these kernels that a graph launches, as `answers` takes them."""
+    return [f"{k}:{i}" for k in kernels for i in range(len(rows_of_graphs(k)))]
+
+
+def graphs_in(results: Iterable[dict[str, Any]]) -> dict[str, list[Graphed]]:
+    """The graphs in these answers, by kernel."""
     found: dict[str, list[Graphed]] = {}
-    for row, answer in zip(rows, answers(fake, rows), strict=True):
-        kernel, _, number = row.partition(":")
+    for answer in results:
+        kernel, _, number = answer["row"].partition(":")
         case = rows_of_graphs(kernel)[int(number)].case
         ops = tuple(answer.get("ops", ()))
         found.setdefault(kernel, []).append(Graphed(case, answer["error"], ops))

@@ -10,7 +10,9 @@ from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
+from tests.fixtures.row_checks import failing
 from tests.npu.fakecann.build import FakeCann
+from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.converted import kernels_of
 from tests.npu.golden import golden_path, golden_text, is_own, no_own_call, own_launches
@@ -22,7 +24,6 @@ from tests.npu.slots_of_calls import missing
 pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
 KERNELS = kernels_with_rows()
-EACH = pytest.mark.parametrize("kernel", KERNELS)
 
 
 @pytest.fixture(scope="module")
@@ -31,72 +32,97 @@ def replayed(fake: FakeCann) -> dict[str, list[Replayed]]:
     return replay(fake, KERNELS)
 
 
+@pytest.fixture
+def rows(replayed: dict[str, list[Replayed]]) -> list[Replayed]:
+    assert set(replayed) == set(KERNELS)
+    return [row for of_kernel in replayed.values() for row in of_kernel]
+
+
+def described(row: Replayed) -> str:
+    return row.case.describe()
+
+
+def own_launch(row: Replayed) -> Recorded:
+    """The one launch of the row's own kernel."""
+    assert not no_own_call(row.case.kernel_type, [row])
+    own = own_launches(row.case.kernel_type, row)
+    assert len(own) == 1, [call.text for call in row.calls]
+    return own[0]
+
+
 def is_of_wheel(op: OpSpec) -> bool:
     """Whether torch_npu itself holds the kernel; vLLM-Ascend's are registered by the tests."""
     return op.library != "vllm-ascend" and not op.call.startswith("vllm_ascend.")
 
 
-@EACH
-def test_every_row_is_accepted_and_has_its_outputs(replayed, kernel):
-    assert [row.error for row in replayed[kernel]] == [""] * len(replayed[kernel])
+def test_every_row_is_accepted_and_has_its_outputs(rows):
+    assert [f"{described(row)}: {row.error}" for row in rows if row.error] == []
 
 
-@EACH
-def test_calls_are_those_of_the_golden_file(replayed, kernel):
-    path = golden_path(kernel)
-    again = f"record again, and read the difference: python -m tests.npu.record {kernel}"
-    assert path.exists(), again
-    assert golden_text(kernel, replayed[kernel]) == path.read_text(), again
+def test_calls_are_those_of_the_golden_file(replayed):
+    def check(kernel):
+        path = golden_path(kernel)
+        again = f"record again, and read the difference: python -m tests.npu.record {kernel}"
+        assert path.exists(), again
+        assert golden_text(kernel, replayed[kernel]) == path.read_text(), again
+
+    assert failing(KERNELS, check) == []
 
 
-@EACH
-def test_every_launch_is_the_same(replayed, kernel):
-    for row in replayed[kernel]:
+def test_every_launch_is_the_same(rows):
+    def check(row):
         first, second = ([call.text for call in launch] for launch in row.launches)
         assert first == second
 
+    assert failing(rows, check, described) == []
 
-@EACH
-def test_one_call_is_the_kernels_own(replayed, kernel):
-    assert not no_own_call(kernel, replayed[kernel])
-    for row in replayed[kernel]:
-        own = own_launches(kernel, row)
-        assert len(own) == 1, [call.text for call in row.calls]
+
+def test_one_call_is_the_kernels_own(rows):
+    def check(row):
+        own = own_launch(row)
         launched = [one for call in row.calls for one in kernels_of(call)]
-        beside = {one.name for one in launched if one.text != own[0].text}
-        assert beside <= COMPANIONS.get(kernel, frozenset())
+        others = {one.name for one in launched if one.text != own.text}
+        assert others <= COMPANIONS.get(row.case.kernel_type, frozenset())
+
+    assert failing(rows, check, described) == []
 
 
-@EACH
-def test_slots_of_the_row_are_in_the_call(replayed, kernel):
-    ways = PASSED_OTHERWISE.get(kernel, {})
-    needed: set[str] = set()
-    assert not no_own_call(kernel, replayed[kernel])
-    for row in replayed[kernel]:
-        (own,) = own_launches(kernel, row)
-        absent, used = missing(row.case, own, ways)
+def test_slots_of_the_row_are_in_the_call(rows):
+    needed: dict[str, set[str]] = {kernel: set() for kernel in KERNELS}
+
+    def check(row):
+        kernel, own = row.case.kernel_type, own_launch(row)
+        absent, used = missing(row.case, own, PASSED_OTHERWISE.get(kernel, {}))
+        needed[kernel] |= used
         assert absent == [], f"{own.text}: the call, or tests/npu/passed_otherwise.py, lacks them"
-        needed |= used
-    assert needed == set(ways), "what is declared otherwise is so in no row"
+
+    assert failing(rows, check, described) == []
+    ways = {kernel: set(PASSED_OTHERWISE.get(kernel, {})) for kernel in KERNELS}
+    assert needed == ways, "what is declared as passed otherwise is so in no row"
 
 
-@EACH
-def test_the_row_is_what_a_profile_of_the_call_would_show(replayed, kernel):
-    found = {}
-    for number, row in enumerate(replayed[kernel]):
-        (own,) = own_launches(kernel, row)
-        found[number] = identity_of(row.case, cells_of(own), find(kernel).placed(row.case))
-    different = {number for number, identity in found.items() if identity.differences}
-    assert different == set(DIFFERENT.get(kernel, {})), found
-    untold = any(identity.untold and not identity.differences for identity in found.values())
-    assert untold == (kernel in UNTOLD), found
+def test_the_row_is_what_a_profile_of_the_call_would_show(replayed):
+    def check(kernel):
+        found = {}
+        for number, row in enumerate(replayed[kernel]):
+            placed = find(kernel).placed(row.case)
+            found[number] = identity_of(row.case, cells_of(own_launch(row)), placed)
+        different = {number for number, identity in found.items() if identity.differences}
+        assert different == set(DIFFERENT.get(kernel, {})), found
+        untold = any(identity.untold and not identity.differences for identity in found.values())
+        assert untold == (kernel in UNTOLD), found
+
+    assert failing(KERNELS, check) == []
 
 
-@EACH
-def test_kernels_of_the_wheel_are_no_custom_ones(replayed, kernel):
-    op = find(kernel)
-    kinds = {call.kind for row in replayed[kernel] for call in row.calls if is_own(kernel, call)}
-    assert kinds <= ({"ACLNN", "ACLOP", "ATB"} if is_of_wheel(op) else {"CUSTOM"})
+def test_kernels_of_the_wheel_are_no_custom_ones(rows):
+    def check(row):
+        kernel = row.case.kernel_type
+        kinds = {call.kind for call in row.calls if is_own(kernel, call)}
+        wheel = is_of_wheel(find(kernel))
+        assert kinds <= ({"ACLNN", "ACLOP", "ATB"} if wheel else {"CUSTOM"})
+
+    assert failing(rows, check, described) == []
 
 
 def test_every_kernel_of_the_wheel_is_replayed(replayed):

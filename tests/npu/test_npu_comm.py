@@ -21,7 +21,8 @@ from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import parse_call, read_calls
 from tests.npu.fakecann.faults import Fault, for_ranks
 from tests.npu.fakecann.truth import truth_us
-from tests.unit.collector.comm.test_comm_gang import nobody_is_left
+from tests.unit.collector.comm.test_comm_gang import wait_for_their_end
+from tests.unit.collector.naming import names, naming
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
@@ -31,10 +32,31 @@ FIRST_MESSAGE = "HCCL HcclAllReduce(f32[256]:ND, 0, ranks=2)"
 RANKS, CALLS = 2, 8  # one that is looked at, two pilots, and the fewest that are timed
 
 
+OTHERS = [f"to={other}, from={other}, ranks=2" for other in (0, 1)]
+# How often two ranks make each call of HCCL for one case of an operation.
+CALLS_OF = {
+    "all_reduce": {"HCCL HcclAllReduce(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
+    "all_gather": {"HCCL HcclAllGather(bf16[512]:ND, ranks=2)": RANKS * CALLS},
+    "reduce_scatter": {"HCCL HcclReduceScatter(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
+    "all_to_all": {"HCCL HcclAlltoAll(bf16[256]:ND, ranks=2)": RANKS * CALLS},  # to each rank
+    "all_to_allv": {"HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND}, ranks=2)": RANKS * CALLS},
+    "broadcast": {"HCCL HcclBroadcast(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
+    "send_recv": {
+        f"HCCL HcclBatchSendRecv({{bf16[512]:ND, bf16[512]:ND}}, {other})": CALLS
+        for other in OTHERS
+    },
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["event", "kernel"])  # the latter in windows of the stock profiler
+@pytest.mark.parametrize(
+    ("mode", "operations"),
+    # The latter in windows of the stock profiler, each of which costs a second and more.
+    [("event", OPERATIONS), ("kernel", ("all_reduce", "send_recv"))],
+    ids=["event", "kernel"],
+)
 def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_no_row(
-    fake: FakeCann, tmp_path: Path, mode: str
+    fake: FakeCann, tmp_path: Path, mode: str, operations: tuple[str, ...]
 ):
     log = tmp_path / "log"
     words = "comm --do-run --backend npu --num-devices 2 --bytes-grid 1024 --rounds 1 --budget-s 0"
@@ -42,6 +64,7 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
         [
             *(sys.executable, "-m", "jobs.cli", *words.split()),
             *("--bench-mode", mode, "--output-dir", str(tmp_path / "out")),
+            *("--ops", *operations),
         ],
         cwd=ROOT,
         env=environment(fake, log=log, devices=RANKS),
@@ -50,24 +73,14 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
         timeout=300,
     )
     assert done.returncode == 1, done.stderr
-    every = f"{', '.join(OPERATIONS)} of 1024 bytes of bfloat16 over 2 ranks of tier 2 (7 cases)"
-    assert f"wrong: {every}: the result of rank 0, 1 is wrong" in done.stdout
+    (wrong,) = (line for line in done.stdout.splitlines() if names(line, "rank 0, 1"))
+    assert names(wrong, *operations, 1024, "bfloat16", "2 ranks")
     assert not (tmp_path / "out").exists()
     calls = Counter(call.text for call in read_calls(log) if call.kind == "HCCL")
-    for_and_back = "HCCL HcclBatchSendRecv({bf16[512]:ND, bf16[512]:ND}, "
-    assert calls == {FIRST_MESSAGE: RANKS} | {
-        f"{for_and_back}to={other}, from={other}, ranks=2)": CALLS for other in (0, 1)
-    } | dict.fromkeys(
-        (
-            "HCCL HcclAllReduce(bf16[512]:ND, 0, ranks=2)",
-            "HCCL HcclAllGather(bf16[512]:ND, ranks=2)",  # of a rank's input
-            "HCCL HcclReduceScatter(bf16[512]:ND, 0, ranks=2)",  # of a rank's share
-            "HCCL HcclAlltoAll(bf16[256]:ND, ranks=2)",  # to each rank
-            "HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND}, ranks=2)",
-            "HCCL HcclBroadcast(bf16[512]:ND, 0, ranks=2)",
-        ),
-        RANKS * CALLS,
-    )
+    expected = Counter({FIRST_MESSAGE: RANKS})
+    for operation in operations:
+        expected.update(CALLS_OF[operation])
+    assert calls == expected
 
 
 WINDOW = """
@@ -113,7 +126,7 @@ def failure(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> str:
     """Why it ended; none of its ranks is left."""
     with pytest.raises(GangFailed) as error:
         bench(folder, fake, environment_)
-    assert nobody_is_left(folder)
+    wait_for_their_end(folder)
     return str(error.value)
 
 
@@ -127,8 +140,8 @@ def with_python(folder: Path, fake: FakeCann, text: str) -> dict[str, str]:
 @pytest.mark.slow
 def test_a_first_message_that_does_not_come_through_blames_no_case(fake: FakeCann, tmp_path: Path):
     hangs = for_ranks(tmp_path / "faults", Fault("hang", call="HcclAllReduce(", nth=1, device=1))
-    said = failure(tmp_path / "bench", fake, hangs)
-    assert "wait for each other, or for another node, in: a first message over hccl" in said
+    reason = failure(tmp_path / "bench", fake, hangs)
+    assert names(reason, "first message", "hccl") and "all_reduce" not in reason
     assert not have_met(tmp_path / "bench")
 
 
@@ -137,8 +150,8 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_its_case(fake: FakeCann,
     dies = for_ranks(
         tmp_path / "faults", Fault("crash", call="HcclAllReduce(bf16", nth=3, device=1)
     )
-    said = failure(tmp_path / "bench", fake, dies)
-    assert "rank 1 killed by SIGSEGV" in said and "in: all_reduce of 1024 bytes" in said
+    reason = failure(tmp_path / "bench", fake, dies)
+    assert names(reason, "rank 1", "SIGSEGV", "all_reduce", 1024)
     assert have_met(tmp_path / "bench")
 
 
@@ -156,9 +169,8 @@ if os.environ.get("RANK") == "1":
 def test_a_rank_that_never_calls_is_told_from_one_that_waits_for_its_npu(
     fake: FakeCann, tmp_path: Path
 ):
-    said = failure(tmp_path / "bench", fake, with_python(tmp_path / "site", fake, NEVER_CALLS))
-    assert "; rank 1 keeps the others waiting, in: all_reduce of 1024 bytes" in said
-    assert "in never" in said
+    reason = failure(tmp_path / "bench", fake, with_python(tmp_path / "site", fake, NEVER_CALLS))
+    assert names(reason, "rank 1", "all_reduce", 1024, "in never")
 
 
 COMES_LATE = """
@@ -193,6 +205,6 @@ def test_ranks_are_not_started_on_an_npu_that_is_broken(
         if name in ("PATH", "FAKE_NPU_COUNT"):
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("FAKE_NPU_ALARM", "1")
-    with pytest.raises(HostFault, match="health of NPU 1 Alarm"):
+    with pytest.raises(HostFault, match=naming("NPU 1", "Alarm")):
         bench(tmp_path / "bench", fake, {})
     assert not rank_states(tmp_path / "bench")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from collector.host.stack import installed_torch
 from collector.replay.disturbance import concurrency_test
 from jobs.cli.app import app
 from tests.npu.fakecann.build import environment
+from tests.unit.collector.naming import names
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -19,9 +21,17 @@ _ROOT = Path(__file__).parents[2]
 
 def doctor(env, folder, *arguments):
     env = env | {"PYTHONPATH": os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))}
-    program = "import sys; from jobs.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "doctor", "--root", str(folder / "data"), *arguments],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "jobs.cli",
+            "doctor",
+            "--root",
+            str(folder / "data"),
+            *arguments,
+        ],
         cwd=folder,
         env=env,
         capture_output=True,
@@ -32,32 +42,42 @@ def doctor(env, folder, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+def line_of(said, state, check):
+    """The line of a check, which is in this state."""
+    (line,) = (line for line in said.splitlines() if line.split()[:2] == [state, check])
+    return line
+
+
 def test_an_npu_host_hears_of_its_devices_driver_cann_and_profiler(fake, tmp_path):
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {"ASCEND_TOOLKIT_HOME": str(tmp_path)}
     _, said = doctor(env, tmp_path)
-    assert "ok    npu        2 x 910B3, 64 GB each, 20 cube cores" in said
-    assert "ok    driver     24.1.rc2, firmware 7.3.0.1.231 (Ascend910B3)" in said
-    assert "ok    cann       8.5.0" in said
-    assert f"ok    msprof     {fake.tools / 'msprof'}" in said
-    assert "ASCEND_CUSTOM_OPP_PATH is not set; export ASCEND_CUSTOM_OPP_PATH=" in said
+    assert names(line_of(said, "ok", "npu"), 2, "910B3", "64 GB", 20)
+    assert names(line_of(said, "ok", "driver"), "24.1.rc2", "7.3.0.1.231", "Ascend910B3")
+    assert names(line_of(said, "ok", "cann"), "8.5.0")
+    assert str(fake.tools / "msprof") in line_of(said, "ok", "msprof")
+    assert "export ASCEND_CUSTOM_OPP_PATH=" in said
     assert "npu: ATLAS_800_A2_313T_64G/vllm_ascend/vllm0_torch2.13.0_cann8.5.0" in said
 
 
-def test_a_host_without_cann_hears_how_to_have_it(fake, tmp_path):
-    _, said = doctor(environment(fake), tmp_path)
-    assert "FAIL  cann       no version file of CANN's is found" in said
-    assert "fix: source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said
+@pytest.fixture(scope="module")
+def without_cann(fake, tmp_path_factory):
+    """The exit code and the lines of doctor on a host without CANN."""
+    return doctor(environment(fake), tmp_path_factory.mktemp("without_cann"))
 
 
-def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(fake, tmp_path):
-    from collector.host.stack import installed_torch
+def test_a_host_without_cann_hears_how_to_have_it(without_cann):
+    _, said = without_cann
+    assert line_of(said, "FAIL", "cann")
+    assert "source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said
 
-    code, said = doctor(environment(fake), tmp_path)
+
+def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(without_cann):
+    code, said = without_cann
     if "+cu" not in (installed_torch() or ""):
         pytest.skip("this torch is no CUDA build: pip install torch==2.13.0 from PyPI provides one")
     assert code == 1
-    assert "FAIL  torch_npu" in said and "install the CPU build of torch" in said
+    assert line_of(said, "FAIL", "torch_npu") and "CPU build" in said
 
 
 def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkeypatch):
@@ -79,7 +99,7 @@ def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkey
     monkeypatch.setattr("jobs.doctor.concurrency.concurrency_test", noted)
     done = CliRunner().invoke(app, ["doctor", "--together", "npu"])
     assert done.exit_code == 0, done.output
-    assert "ok    together   2 devices at once: " in done.output and "+0.0%" in done.output
+    assert names(line_of(done.output, "ok", "together"), 2, "+0.0%")
     assert len(compared) >= 8
     # On this device a launch takes what its call says, whoever else is at work.
     assert {case.slowdown for case in compared} == {0.0}

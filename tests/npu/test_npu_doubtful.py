@@ -22,7 +22,7 @@ from tests.unit.collector.replay.replay_cases import add_record
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
-_CASES, _OF_SHARD = 18, 3
+_CASES, _OF_SHARD = 12, 3
 _LAUNCH_NS = 4 * 10**9  # by the profile: so that sessions last a minute, by forecast
 _CAMPAIGN = """\
 campaign: slowed
@@ -55,10 +55,9 @@ def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(f
         "TMPDIR": str(tmp_path),
     }
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))
-    program = "import sys; from jobs.cli import main; sys.exit(main())"
     command = ["run", "campaign.yaml", "--root", str(tmp_path / "data")]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *command],
+        [sys.executable, "-P", "-m", "jobs.cli", *command],
         cwd=tmp_path,
         env=env,
         capture_output=True,
@@ -67,7 +66,7 @@ def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(f
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "plan 2, for what doubtful sessions measured by plan 1" in done.stdout + done.stderr
+    assert "plan 2" in done.stdout + done.stderr
     store = open_store(str(tmp_path / "data"))
     _, second = read_plans(store, "slowed")
     assert len(struck(faults)) == 1 and second.forecast.doubtful == _OF_SHARD

@@ -1,63 +1,30 @@
-"""The fake CANN itself: how it is built, what of the stock torch_npu runs on it, and how a launch
-may end a process."""
+"""The stock torch_npu runs on the fake CANN, which records its calls; all else of the fake is in
+tests/attack/long."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from collector.profiles.op_summary import read_op_summary
-from tests.npu.fakecann import build as building
-from tests.npu.fakecann import wheel
-from tests.npu.fakecann.build import FakeCann, build_fake_cann, environment
+from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import read_calls
-from tests.npu.fakecann.faults import Fault, write_faults
-from tests.npu.fakecann.kernels import kernel_of
-from tests.npu.fakecann.truth import truth_us
-from tests.npu.fakecann.wheel import NoFakeCann
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import torch, torch_npu
+import os, torch, torch_npu
+import torch_npu.npu.utils
+from collector.replay.npu import is_fake_runtime
 torch_npu.npu.config.allow_internal_format = True
 torch.npu.set_device(0)
-bf16 = torch.bfloat16
-x = torch.empty(4, 8, dtype=bf16, device="npu:0")
-"""
-
-
-def run(env: dict[str, str], program: str, *before: str) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, "-c", PROGRAM + program]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-
-
-def texts(log: Path) -> list[str]:
-    return [call.text for call in read_calls(log)]
-
-
-def test_without_the_stubs_torch_npu_cannot_be_imported(fake: FakeCann):
-    env = environment(fake) | {"LD_LIBRARY_PATH": ""}
-    done = run(env, "")
-    assert done.returncode == 1
-    assert "ImportError: libhccl.so: cannot open shared object file" in done.stderr
-
-
-WHAT_IS_SEEN = """
-from collector.replay.npu import is_fake_runtime
-import torch_npu.npu.utils
 print(is_fake_runtime(), torch.npu.device_count(), torch.npu.get_device_name(0))
 host = torch.arange(32.0).reshape(4, 8)
-print(bool((host.npu().cpu() == host).all()))
-"""
-ARGUMENTS = """
+print(bool((host.npu().cpu() == host).all()), flush=True)
+
+bf16 = torch.bfloat16
+x = torch.empty(4, 8, dtype=bf16, device="npu:0")
 weight = torch.empty(32, 64, dtype=bf16, device="npu:0")
 torch.mm(torch.empty(16, 64, dtype=bf16, device="npu:0"), weight.t())
 torch.mm(torch.empty(16, 32, dtype=bf16, device="npu:0"), torch_npu.npu_format_cast(weight, 29))
@@ -67,189 +34,34 @@ x.clamp(-1.5, 2.5)
 x.sum((0, -1), keepdim=True)
 torch.cat((x, x), 1)
 torch_npu.npu_rms_norm(x, torch.empty(8, dtype=bf16, device="npu:0"), 3e-5)
-"""
-ATB_AND_REGISTERED = """
-from tests.npu.fakecann.custom import record
-key, cache = (torch.empty(*s, dtype=bf16, device="npu:0") for s in ((5, 3, 16), (11, 8, 3, 16)))
-slots = torch.empty(5, dtype=torch.int32, device="npu:0")
-torch_npu._npu_reshape_and_cache(key, key, cache, cache, slots)
-record(torch, "my_kernel", x[:, 1:3], None, [x, x], [1, 2], 0.5, "NZ", True)
-torch.neg(x)
-"""
-COLLECTIVES = """
-import os, torch.distributed as dist
-dist.init_process_group("hccl", init_method="file://" + os.environ["MEETING"], rank=0, world_size=1)
-dist.all_reduce(x)
-dist.broadcast(x, 0)
-"""
-NEXT = """
 torch.npu.synchronize()
-print("launches", sum(1 for line in open(__import__("os").environ["FAKE_CANN_LOG"])), flush=True)
+os._exit(0)
 """
+CALLS = [
+    "ACLNN aclnnMm(bf16[16,64]:ND, bf16[64,32]:ND/1,64, bf16[16,32]:ND, 0)",
+    "ACLOP Identity(bf16[32,64]:ND -> bf16[32,64]:FRACTAL_NZ<4,2,16,16>)",
+    "ACLNN aclnnMatmulWeightNz(bf16[16,32]:ND, bf16[32,64]:FRACTAL_NZ<4,2,16,16>, "
+    "bf16[16,64]:ND, 0)",
+    "ACLNN aclnnMuls(bf16[4,2]:ND/8,1+2<32>, i64=2, bf16[4,2]:ND)",
+    "ACLNN aclnnAdd(bf16[4,8]:ND, bf16[4,8]:ND, f64=0.5, bf16[4,8]:ND)",
+    "ACLNN aclnnClamp(bf16[4,8]:ND, f64=-1.5, f64=2.5, bf16[4,8]:ND)",
+    "ACLNN aclnnReduceSum(bf16[4,8]:ND, ints(0,-1), 1, 27, bf16[1,1]:ND)",
+    "ACLNN aclnnCat({bf16[4,8]:ND, bf16[4,8]:ND}, 1, bf16[4,16]:ND)",
+    "ACLNN aclnnRmsNorm(bf16[4,8]:ND, bf16[8]:ND, bf16[4,8]:ND, f32[4,1]:ND; 3e-05)",
+]
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a program said, and the calls that each of its parts made."""
-
-    said: list[str]
-    arguments: list[str]
-    atb_and_registered: list[str]
-    collectives: list[str]
-
-
-@pytest.fixture(scope="module")
-def written(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """One program on the second and third of three devices."""
-    folder = tmp_path_factory.mktemp("written")
-    log = folder / "log"
-    env = environment(fake, log=log, devices=3)
-    env |= {"ASCEND_RT_VISIBLE_DEVICES": "2,1", "MEETING": str(folder / "meeting")}
-    parts = (WHAT_IS_SEEN, ARGUMENTS, ATB_AND_REGISTERED, COLLECTIVES)
-    program = "".join(part + NEXT for part in parts) + "os._exit(0)\n"
-    done = run(env, program)
+def test_a_program_sees_the_devices_and_its_calls_are_recorded(fake: FakeCann, tmp_path: Path):
+    """On the second and third of three devices."""
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env=environment(fake, log=log, devices=3) | {"ASCEND_RT_VISIBLE_DEVICES": "2,1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
-    ends = [int(line.split()[1]) for line in done.stdout.splitlines() if "launches" in line]
-    calls = texts(log)
-    return Written(done.stdout.split(), *(calls[a:b] for a, b in pairwise(ends)))
-
-
-def test_a_program_knows_the_runtime_for_a_fake_and_sees_its_devices(written: Written):
-    said = written.said[: written.said.index("launches")]
-    assert said[-4:] == ["True", "2", "Ascend910_9391", "True"]
-
-
-def test_arguments_of_every_kind_are_written_down_exactly(written: Written):
-    assert written.arguments == [
-        "ACLNN aclnnMm(bf16[16,64]:ND, bf16[64,32]:ND/1,64, bf16[16,32]:ND, 0)",
-        "ACLOP Identity(bf16[32,64]:ND -> bf16[32,64]:FRACTAL_NZ<4,2,16,16>)",
-        "ACLNN aclnnMatmulWeightNz(bf16[16,32]:ND, bf16[32,64]:FRACTAL_NZ<4,2,16,16>, "
-        "bf16[16,64]:ND, 0)",
-        "ACLNN aclnnMuls(bf16[4,2]:ND/8,1+2<32>, i64=2, bf16[4,2]:ND)",
-        "ACLNN aclnnAdd(bf16[4,8]:ND, bf16[4,8]:ND, f64=0.5, bf16[4,8]:ND)",
-        "ACLNN aclnnClamp(bf16[4,8]:ND, f64=-1.5, f64=2.5, bf16[4,8]:ND)",
-        "ACLNN aclnnReduceSum(bf16[4,8]:ND, ints(0,-1), 1, 27, bf16[1,1]:ND)",
-        "ACLNN aclnnCat({bf16[4,8]:ND, bf16[4,8]:ND}, 1, bf16[4,16]:ND)",
-        "ACLNN aclnnRmsNorm(bf16[4,8]:ND, bf16[8]:ND, bf16[4,8]:ND, f32[4,1]:ND; 3e-05)",
-    ]
-
-
-def test_atb_and_registered_kernels_are_written_down_in_order(written: Written):
-    assert written.atb_and_registered == [
-        "ATB ReshapeAndCacheParam(bf16[5,3,16]:ND, bf16[5,3,16]:ND, bf16[11,8,3,16]:ND, "
-        "bf16[11,8,3,16]:ND, i32[5]:ND -> bf16[11,8,3,16]:ND, bf16[11,8,3,16]:ND)",
-        "CUSTOM my_kernel(bf16[4,2]:ND/8,1+1<32>, 0, {bf16[4,8]:ND, bf16[4,8]:ND}, ints(1,2), "
-        'f64=0.5, "NZ", 1)',
-        "ACLNN aclnnNeg(bf16[4,8]:ND, bf16[4,8]:ND)",
-    ]
-
-
-def test_collectives_are_written_down(written: Written):
-    assert written.collectives == [
-        "HCCL HcclAllReduce(bf16[32]:ND, 0, ranks=1)",
-        "HCCL HcclBroadcast(bf16[32]:ND, 0, ranks=1)",
-    ]
-
-
-def test_a_launch_may_crash_at_its_third_time_and_only_once(crashed_and_whole):
-    one, _ = crashed_and_whole
-    launches = list(read_op_summary(_summary(one)))
-    assert [x.op_type for x in launches] == ["Abs", "Neg", "Abs", "Neg", "Abs"]
-
-
-def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(crashed_and_whole):
-    _, two = crashed_and_whole
-    (log,) = two.glob("PROF_*/device_0/data/launches.txt")
-    calls = read_calls(log)
-    launches = list(read_op_summary(_summary(two)))
-    assert len(launches) == 20
-    assert [x.duration_us for x in launches] == [truth_us(c, kernel_of(c)) for c in calls]
-    assert [x.cells["Input Shapes"] for x in launches] == [f'"{n + 1},8"' for n in range(20)]
-
-
-@pytest.fixture(scope="module")
-def crashed_and_whole(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory):
-    """The folders of two runs under msprof, in the first of which the third Neg crashes."""
-    folder = tmp_path_factory.mktemp("crashed")
-    faults = write_faults(folder / "faults.json", Fault("crash", kernel="Neg", nth=3, times=1))
-    env = environment(fake, faults=faults)
-    crashing = "\nfor n in range(5): torch.abs(x), torch.neg(x)\ntorch.npu.synchronize()\n"
-    whole = "\nfor n in range(20): torch.neg(torch.empty(n + 1, 8, device='npu:0'))\n"
-    one, two = folder / "one", folder / "two"
-    assert run(env, crashing, "msprof", f"--output={one}").returncode == 139
-    assert run(env, whole, "msprof", f"--output={two}").returncode == 0
-    return one, two
-
-
-def test_a_launch_may_hang_and_what_ran_before_is_exported_later(fake: FakeCann, tmp_path: Path):
-    program = "\ntorch.abs(x)\ntorch.neg(x)\ntorch.npu.synchronize()\n"
-    faults = write_faults(tmp_path / "faults.json", Fault("hang", call="aclnnNeg(bf16[4,8]"))
-    command = ["msprof", f"--output={tmp_path}", sys.executable, "-c", PROGRAM + program]
-    env = environment(fake, faults=faults)
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=env, start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    try:
-        _wait_for_a_launch(tmp_path)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    (folder,) = tmp_path.glob("PROF_*")
-    assert subprocess.run(["msprof", "--export=on", f"--output={folder}"], env=env).returncode == 0
-    assert [launch.op_type for launch in read_op_summary(_summary(tmp_path))] == ["Abs"]
-
-
-@pytest.mark.slow
-def test_two_processes_may_build_at_once(fake: FakeCann, tmp_path: Path):
-    (tmp_path / fake.site.name).symlink_to(fake.site)
-    program = (
-        "from tests.npu.fakecann.build import build_fake_cann; print(build_fake_cann().libraries)"
-    )
-    env = dict(os.environ, OPMETER_CACHE=str(tmp_path))
-    command = [sys.executable, "-c", program]
-    both = [
-        subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = {process.communicate(timeout=120)[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
-    (libraries,) = map(Path, said)
-    assert (libraries / "libascendcl.so").exists()
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        [fake.site.name, libraries.parent.name]
-    )
-
-
-def test_what_is_built_once_comes_from_the_cache(fake: FakeCann, monkeypatch):
-    monkeypatch.setattr(building, "_compile", None)
-    assert build_fake_cann() == fake
-
-
-def test_a_machine_without_a_compiler_hears_what_to_install(monkeypatch):
-    monkeypatch.setattr(building.shutil, "which", lambda name: None)
-    with pytest.raises(NoFakeCann, match="gcc, g\\+\\+, nm, readelf not found; apt-get install"):
-        build_fake_cann()
-
-
-def test_a_machine_without_the_wheel_hears_the_command(monkeypatch, tmp_path):
-    monkeypatch.setenv("OPMETER_CACHE", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(NoFakeCann, match="pip install --no-deps --target .* torch_npu==2.13.0"):
-        wheel.site()
-    assert list(tmp_path.iterdir()) == []
-
-
-def _wait_for_a_launch(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if any(log.stat().st_size for log in folder.glob("PROF_*/device_0/data/launches.txt")):
-            return
-        time.sleep(0.05)
-    raise TimeoutError("nothing was launched")
-
-
-def _summary(folder: Path) -> Path:
-    (path,) = folder.glob("PROF_*/mindstudio_profiler_output/op_summary_*.csv")
-    return path
+    assert done.stdout.split()[-4:] == ["True", "2", "Ascend910_9391", "True"]
+    assert [call.text for call in read_calls(log)][-len(CALLS) :] == CALLS

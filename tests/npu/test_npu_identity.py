@@ -13,7 +13,8 @@ from collector.measuring.retries import is_answered
 from collector.record import CaseRecord
 from collector.replay.results import SessionResult
 from tests.npu.fakecann.faults import Fault
-from tests.npu.test_npu_sessions import Bench, Recorded, about, bench_in, session
+from tests.npu.test_npu_sessions import Recorded, about, bench_in, session
+from tests.unit.collector.naming import names
 from tests.unit.collector.replay.replay_cases import case_record
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -41,28 +42,45 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(spec, folder / "session_1", report, result)
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    return bench_in(tmp_path, monkeypatch)
+def again(folder: Path, ran: Recorded, *faults: Fault) -> SessionResult:
+    """What the session gives, had CANN done this between its calls and their kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        bench = bench_in(folder, patch)
+        bench.faults(*faults)
+        return bench.export_again(ran)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory, ran: Recorded) -> SessionResult:
+    """Each of six kernels is given something else, as CANN does on an NPU."""
+    ways = {
+        "Sort": "sort_in_float",
+        "IndexPutV2": "sorted_put",
+        "ScatterElementsV2": "turned_scatter",
+        "MatMulV2": "mul_for_k1",
+        "ConcatD": "wide_concat",
+        "Abs": "transposes",
+    }
+    faults = [Fault("between", to=way, kernel=kernel) for kernel, way in ways.items()]
+    return again(tmp_path_factory.mktemp("changed"), ran, *faults)
 
 
 def test_what_the_profiler_told_is_proved_and_what_it_did_not_is_not(ran):
-    told = {m.kernel_type: m for m in ran.result.measurements}
-    assert {m.outcome for m in told.values()} == {Outcome.OK}, ran.result.measurements
-    proofs = {kernel: m.identity for kernel, m in told.items()}
+    found = {m.kernel_type: m for m in ran.result.measurements}
+    assert {m.outcome for m in found.values()} == {Outcome.OK}, ran.result.measurements
+    proofs = {kernel: m.identity for kernel, m in found.items()}
     assert proofs.pop("AsStrided") is Proof.UNVERIFIED
     assert set(proofs.values()) == {Proof.PROVED} and len(proofs) == 6
 
 
-def test_without_shapes_the_type_alone_is_known(bench, ran):
-    bench.faults(Fault("hide_shapes", kernel="Abs"))
-    (abs_,) = about(ABS, bench.export_again(ran))
+def test_without_shapes_the_type_alone_is_known(ran, tmp_path):
+    (abs_,) = about(ABS, again(tmp_path, ran, Fault("hide_shapes", kernel="Abs")))
     assert (abs_.outcome, abs_.identity) == (Outcome.OK, Proof.UNVERIFIED)
 
 
-def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(bench, ran):
-    asked, filed = told(bench, ran, "sort_in_float", SORT)
-    assert asked.reason.startswith("input 1: 16,64 FLOAT ND came, 16,64 DT_BF16 ND was asked for")
+def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(ran, changed):
+    requested, filed = what_ran(changed, SORT)
+    assert names(requested.reason, "input 1", "16,64 FLOAT ND", "16,64 DT_BF16 ND")
     assert filed.case_id == with_cells(SORT, filed).case_id
     assert dict(filed.recorded)["Input Data Types"] == "FLOAT"
     assert [(c.kernel_type, c.count) for c in filed.companions] == [
@@ -70,14 +88,14 @@ def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(bench, ran):
     ]
 
 
-def test_indices_that_cann_narrows_are_those_of_the_kernel(bench, ran):
-    _, filed = told(bench, ran, "sorted_put", PUT)
+def test_indices_that_cann_narrows_are_those_of_the_kernel(changed):
+    _, filed = what_ran(changed, PUT)
     assert dict(filed.recorded)["Input Data Types"].endswith(";INT32")
 
 
-def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(bench, ran):
-    asked, filed = told(bench, ran, "turned_scatter", SCATTER)
-    assert asked.reason.startswith("input 1: 6,20 FLOAT ND came, 20,6 FLOAT ND was asked for")
+def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(changed):
+    requested, filed = what_ran(changed, SCATTER)
+    assert names(requested.reason, "input 1", "6,20 FLOAT ND", "20,6 FLOAT ND")
     assert dict(filed.recorded)["Input Shapes"] == '"6,20;6,5;6,5"'
     assert dict(filed.recorded)["Input Data Types"] == "FLOAT;INT32;FLOAT"
     casts, transposes = filed.companions  # in order of their names
@@ -85,44 +103,39 @@ def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(bench
     assert transposes.count == 4 * casts.count
 
 
-def test_a_product_over_one_element_is_a_number_of_mul(bench, ran):
-    asked, filed = told(bench, ran, "mul_for_k1", OUTER)
-    assert asked.reason == "Mul ran instead of MatMulV2"
+def test_a_product_over_one_element_is_a_number_of_mul(changed):
+    requested, filed = what_ran(changed, OUTER)
+    assert names(requested.reason, "Mul", "MatMulV2")
     assert (filed.kernel_type, filed.identity) == ("Mul", Proof.PROVED)
 
 
-def test_several_launches_a_call_are_told_once_and_not_tried_again(bench, ran):
-    bench.faults(Fault("between", to="wide_concat"))
-    (asked,) = about(WIDE, bench.export_again(ran))
-    assert asked.outcome is Outcome.SUBSTITUTED and asked.timing is None
-    assert asked.reason == "2 launches of ConcatD a call, which asks for one"
-    assert is_answered([asked.outcome])
+def test_several_launches_a_call_are_told_once_and_not_tried_again(changed):
+    (requested,) = about(WIDE, changed)
+    assert requested.outcome is Outcome.SUBSTITUTED and requested.timing is None
+    assert names(requested.reason, 2, "ConcatD")
+    assert is_answered([requested.outcome])
 
 
-def test_a_transposed_or_halved_input_is_no_number_of_the_case(bench, ran):
-    asked, filed = told(bench, ran, "transposes", ABS)
-    assert asked.reason == "input 1: 64,12 FLOAT ND came, 12,64 FLOAT ND was asked for"
+def test_a_transposed_or_halved_input_is_no_number_of_the_case(ran, changed, tmp_path):
+    requested, filed = what_ran(changed, ABS)
+    assert names(requested.reason, "input 1", "64,12 FLOAT ND", "12,64 FLOAT ND")
     assert filed.case_id != ABS.case_id
-    bench.faults(Fault("between", to="splits", kernel="Abs"))
-    (asked,) = about(ABS, again(bench, ran, "halved"))
-    assert asked.reason == "2 launches of Abs a call, which asks for one"
+    (requested,) = about(ABS, again(tmp_path, ran, Fault("between", to="splits", kernel="Abs")))
+    assert names(requested.reason, 2, "Abs")
 
 
-def told(bench: Bench, ran: Recorded, what: str, record: CaseRecord):
-    """The case's own answer, and the number of what ran, if CANN does this with its kernel."""
-    bench.faults(Fault("between", to=what, kernel=record.kernel_type))
-    asked, filed = about(record, bench.export_again(ran))
-    assert (asked.outcome, asked.timing) == (Outcome.SUBSTITUTED, None)
-    assert asked.recorded == filed.recorded != ()
+def test_a_case_whose_kernel_ran_as_requested_keeps_its_number(ran, changed):
+    (before,), (after,) = about(STRIDED, ran.result), about(STRIDED, changed)
+    assert (after.outcome, after.timing.mean_us) == (Outcome.OK, before.timing.mean_us)
+
+
+def what_ran(result: SessionResult, record: CaseRecord):
+    """The case's own answer, and the number of what ran in its place."""
+    requested, filed = about(record, result)
+    assert (requested.outcome, requested.timing) == (Outcome.SUBSTITUTED, None)
+    assert requested.recorded == filed.recorded != ()
     assert filed.outcome is Outcome.OK and filed.asked == record.case_id
-    return asked, filed
-
-
-def again(bench: Bench, ran: Recorded, folder: str) -> SessionResult:
-    """A second export beside the first one's."""
-    bench.folder = bench.folder / folder
-    bench.folder.mkdir()
-    return bench.export_again(ran)
+    return requested, filed
 
 
 def with_cells(record: CaseRecord, filed) -> CaseRecord:

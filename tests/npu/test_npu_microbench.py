@@ -77,7 +77,7 @@ def test_numbers_of_a_fake_npu_come_into_no_tree_unasked(machine, tmp_path):
     write(tmp_path / "tree", "Add", row("8,64;8,64", "8,64"))
     before = (tmp_path / "tree" / "Add.csv").read_bytes()
     # One that says so is not begun; one that passes for real is found out by what answers.
-    for stack, said in ((FAKE, "the runtime here is fake"), (STACK, "a fake runtime answered")):
-        with pytest.raises(OpmeterError, match=said):
+    for stack in (FAKE, STACK):
+        with pytest.raises(OpmeterError, match="fake"):
             measure(tmp_path / "tree", stack)
         assert (tmp_path / "tree" / "Add.csv").read_bytes() == before

@@ -43,7 +43,7 @@ def test_a_kernel_without_rows_is_named_and_is_no_success(recorded, monkeypatch,
     assert record.main(["NoSuchKernel"]) == 1
     said = capsys.readouterr()
     assert "tests/fixtures/ops/NoSuchKernel.csv" in said.err
-    assert said.out.startswith("0 kernels recorded")
+    assert said.out.startswith("0 ")
     assert not list(tmp_path.iterdir())
 
 

@@ -21,6 +21,7 @@ from statistics import median
 import pytest
 
 from collector.errors import BadInput
+from collector.host.stack import installed_torch
 from collector.measurement import Measurement, Outcome, Proof
 from collector.measuring.answers import SessionAnswers
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
@@ -45,6 +46,7 @@ from collector.vocabulary import INPUT_SHAPES
 from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.wheel import NoFakeCann
+from tests.unit.collector.naming import names, naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE, by_kernel, case_record
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -177,7 +179,7 @@ def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(recorded):
     (floor_us,) = {m.profiler_floor_us for m in result.measurements[: len(GOOD)]}
     assert 0 < min(marks) <= floor_us <= median(marks)
     refused = result.measurements[len(GOOD) + 1]
-    assert refused.reason.startswith("(3, 7, 1, 1, 1) is the shape of a mark")
+    assert "(3, 7, 1, 1, 1)" in refused.reason
     assert _durations(result) == pytest.approx(_recorded_durations(result))
     assert result.unread == ""
 
@@ -190,8 +192,11 @@ def test_a_weight_in_fractal_nz_is_laid_out_so_before_its_launches(recorded):
 
 
 def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
+    """Though msprof fails, once it has written what it recorded."""
     measure = MeasureSettings(repeat_count=4, cache="cold")
-    _, result = bench.run(session(add(8), unary("Abs"), measure=measure))
+    bench.faults(Fault("status", count=139))
+    report, result = bench.run(session(add(8), unary("Abs"), measure=measure))
+    assert (report.ending, report.reason) == (Ending.COMPLETE, "")
     assert outcomes(result) == [Outcome.OK] * 2
     assert _durations(result) == _recorded_durations(result)
     for m in result.measurements:
@@ -208,25 +213,28 @@ def in_context(record: CaseRecord, *before: CaseRecord) -> CaseRecord:
 
 @pytest.fixture(scope="module")
 def in_contexts(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Two cases and eight more, behind launches of their own type and tensors, too."""
+    """Two cases and eight more, behind launches of their own type and tensors, too; msprof ends
+    without an export."""
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     two = (in_context(add(8), add(8), unknown, unary("Abs")), in_context(unary("Abs"), add(8)))
     eight = (in_context(add(rows), unary("Abs"), add(rows)) for rows in range(11, 19))
     measure = MeasureSettings(repeat_count=4, cache="context")
-    return ran_whole(tmp_path_factory.mktemp("contexts"), session(*two, *eight, measure=measure))
+    spec = session(*two, *eight, measure=measure)
+    return ran_whole(tmp_path_factory.mktemp("contexts"), spec, Fault("no_export", times=1))
 
 
 def test_what_ran_before_a_case_is_told_from_it_by_its_order(recorded, in_contexts):
-    """With no mark between any two kernels."""
-    result = in_contexts.result
+    """With no mark between any two kernels, and of an export that is made later."""
+    report, result = in_contexts.report, in_contexts.result
+    assert (report.ending, report.reason) == (Ending.COMPLETE, "")
     assert outcomes(result) == [Outcome.OK] * 10
     alone = _durations(recorded.result)
     found = _durations(result)
     assert found == pytest.approx({case: alone[case] for case in found})
-    for m, before in zip(result.measurements, ("2 launches, ", "1 launches, "), strict=False):
+    for m, before in zip(result.measurements, (2, 1), strict=False):
         assert (m.cache, m.n_observed, m.companions) == ("context", 4, ())
-        assert m.identity is Proof.PROVED and m.context.startswith(before)
-    assert result.measurements[0].context.endswith("; without NoSuchKernel")
+        assert m.identity is Proof.PROVED and names(m.context, before)
+    assert names(result.measurements[0].context, "NoSuchKernel")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -270,38 +278,46 @@ def test_without_its_marks_no_case_is_believed(bench, recorded):
     assert outcomes(result)[: len(GOOD)] == [Outcome.PROFILER_LOST] * len(GOOD)
 
 
-def test_a_twin_that_ran_is_filed_under_its_own_name(bench, recorded):
-    bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="AddAiCore"))
-    result = bench.export_again(recorded)
-    asked, ran = about(add(8), result)
-    assert (asked.outcome, asked.reason) == (
-        Outcome.SUBSTITUTED,
-        "AddAiCore ran instead of Add",
-    )
-    assert asked.timing is None
-    assert (ran.outcome, ran.kernel_type, ran.asked) == (Outcome.OK, "AddAiCore", asked.case_id)
+@pytest.fixture(scope="module")
+def substituted(tmp_path_factory: pytest.TempPathFactory, recorded: Recorded) -> SessionResult:
+    """What was recorded, had other kernels run in place of three: a twin, another operator, and
+    one of unknown tensors."""
+    unknown = "aclnnAdd(f32[10,64]"
+    with pytest.MonkeyPatch.context() as patch:
+        bench = bench_in(tmp_path_factory.mktemp("substituted"), patch)
+        bench.faults(
+            Fault("rename", call="aclnnAdd(f32[8,64]", to="AddAiCore"),
+            Fault("rename", call="aclnnAdd(f32[9,64]", to="TensorMove"),
+            Fault("rename", call=unknown, to="TensorMove"),
+            Fault("hide_shapes", call=unknown),
+        )
+        return bench.export_again(recorded)
+
+
+def test_a_twin_that_ran_is_filed_under_its_own_name(substituted):
+    requested, ran = about(add(8), substituted)
+    assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "AddAiCore", "Add")
+    assert requested.timing is None
+    assert (ran.outcome, ran.kernel_type, ran.asked) == (Outcome.OK, "AddAiCore", requested.case_id)
     assert ran.case_id == replace(add(8), kernel_type="AddAiCore").case_id
-    assert ran.measurement_id != asked.measurement_id
-    others = [m for m in result.measurements[: len(GOOD) + 1] if m not in (asked, ran)]
-    assert {(m.outcome, m.is_filed) for m in others} == {(Outcome.OK, False)}
+    assert ran.measurement_id != requested.measurement_id
 
 
-def test_another_operator_that_ran_is_a_number_of_its_own(bench, recorded):
-    bench.faults(Fault("rename", call="aclnnAdd(f32[8,64]", to="TensorMove"))
-    asked, ran = about(add(8), bench.export_again(recorded))
-    assert (asked.outcome, asked.reason) == (
-        Outcome.SUBSTITUTED,
-        "TensorMove ran instead of Add",
-    )
+def test_another_operator_that_ran_is_a_number_of_its_own(substituted):
+    requested, ran = about(add(9), substituted)
+    assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "TensorMove", "Add")
     assert (ran.outcome, ran.kernel_type, ran.identity) == (Outcome.OK, "TensorMove", "proved")
 
 
-def test_another_operator_of_unknown_tensors_is_no_measurement(bench, recorded):
-    call = "aclnnAdd(f32[8,64]"
-    bench.faults(Fault("rename", call=call, to="TensorMove"), Fault("hide_shapes", call=call))
-    (asked,) = about(add(8), bench.export_again(recorded))
-    assert asked.outcome is Outcome.SUBSTITUTED
-    assert asked.reason == "TensorMove ran instead of Add, which is not measured for it"
+def test_another_operator_of_unknown_tensors_is_no_measurement(substituted):
+    (requested,) = about(add(10), substituted)
+    assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "TensorMove", "Add")
+
+
+def test_what_ran_instead_of_some_cases_changes_no_other(substituted):
+    others = [record for record in GOOD if record not in (add(8), add(9), add(10))]
+    found = [(m.outcome, m.is_filed) for record in others for m in about(record, substituted)]
+    assert found == [(Outcome.OK, False)] * len(others)
 
 
 def test_slices_and_newer_headers_are_joined_as_msprof_wrote_them(bench, recorded):
@@ -314,16 +330,6 @@ def test_slices_and_newer_headers_are_joined_as_msprof_wrote_them(bench, recorde
     rows = sum(len(path.read_text().splitlines()) - 1 for path in slices)
     assert len(slices) == 4
     assert len(result.summary.read_text().splitlines()) == 1 + rows
-
-
-@pytest.mark.parametrize(
-    "fault", [Fault("status", count=139), Fault("no_export", times=1)], ids=["139", "no export"]
-)
-def test_good_data_count_however_msprof_ends(bench, fault):
-    bench.faults(fault)
-    report, result = bench.run(session(add(8), unary("Abs")))
-    assert (report.ending, report.reason) == (Ending.COMPLETE, "")
-    assert outcomes(result) == [Outcome.OK] * 2
 
 
 LACKING = ("NeedsOpp", "NeedsVllm", "NoAttribute", "NoTorchOp")
@@ -348,7 +354,7 @@ def test_a_session_of_which_nothing_can_be_read_answers_nothing(unread):
     report, result = unread.report, unread.result
     assert report.ending is Ending.COMPLETE
     assert outcomes(result) == [Outcome.UNSUPPORTED] * 5
-    assert result.unread == "msprof wrote no op_summary" and result.began
+    assert "op_summary" in result.unread and result.began
     assert about(add(8), result) == []
 
 
@@ -363,10 +369,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def test_a_crash_keeps_the_cases_before_it(crashed):
     report, result = crashed.report, crashed.result
     assert (report.ending, report.offender) == (Ending.CRASHED, 2)
-    assert report.reason in (
-        "killed by SIGSEGV while launching",
-        "ended under msprof while launching",
-    )
+    assert "SIGSEGV" in report.reason or "msprof" in report.reason
     assert outcomes(result) == [Outcome.OK, Outcome.OK, Outcome.CRASHED]
     assert about(add(10), result) == []
 
@@ -383,9 +386,7 @@ def test_a_hang_is_ended_with_msprof_and_blamed(bench):
     spec = session(add(8), unary("Abs"), add(9), limit_s=5.0)
     report, result = bench.run(spec)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
-    assert report.reason == (
-        "not done after 5 s, its limit by forecast (limits.case_s is 60 s), while launching"
-    )
+    assert names(report.reason, "5 s", "limits.case_s", "60 s")
     assert outcomes(result) == [Outcome.OK, Outcome.HUNG]
     assert _processes_of(bench.folder) == []
 
@@ -421,29 +422,29 @@ def test_killing_the_supervisor_leaves_neither_session_nor_msprof(bench):
 def test_what_lacks_is_told_before_any_case(bench, monkeypatch):
     report, result = bench.run(session(add(8), device=1))
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
-    assert report.reason == "npu device 1 is wanted, torch sees 1"
+    assert names(report.reason, "npu", "device 1", "torch")
     assert result.measurements == () and not result.began
     report, _ = bench.run(session(add(8), stack=Stack("ATLAS_800_A2_313T_64G", "2.9.0")))
-    assert report.reason.startswith("npu device 0 is 'Ascend910_93")
+    assert names(report.reason, "npu", "device 0") and "'Ascend910_93" in report.reason
     monkeypatch.delenv("LD_PRELOAD")
-    if torch_is_a_cuda_build():
+    if "+cu" in (installed_torch() or ""):
         report, _ = bench.run(session(add(8)))
-        assert "is a CUDA build, and torch_npu beside one ends the process" in report.reason
+        assert names(report.reason, "CUDA", "torch_npu")
 
 
 def test_msprof_that_will_not_start_is_told(bench, monkeypatch):
     bench.faults(Fault("refuse", count=3))
     report, result = bench.run(session(add(8)))
-    assert report.reason == "exited with 3 outside of every case" and not result.began
+    assert names(report.reason, 3) and not result.began
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(BadInput, match=r"msprof is neither on PATH.*source .*/set_env\.sh"):
+    with pytest.raises(BadInput, match=r"msprof.*PATH.*source .*/set_env\.sh"):
         bench.run(session(add(8)))
 
 
 def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
     usage = shutil.disk_usage(bench.folder)._replace(free=100 << 10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(NoSpace, match="0 MiB are free, and a session of 11 launches wants 1 MiB"):
+    with pytest.raises(NoSpace, match=naming("0 MiB", 11, "1 MiB")):
         bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
 
 
@@ -451,9 +452,9 @@ def test_operators_whose_needs_are_not_met_are_unsupported(unread):
     found = by_kernel(unread.result.measurements)
     assert {found[name].outcome for name in LACKING} == {Outcome.UNSUPPORTED}
     assert "export ASCEND_CUSTOM_OPP_PATH=" in found["NeedsOpp"].reason
-    assert "No module named 'vllm_ascend'" in found["NeedsVllm"].reason
-    assert found["NoAttribute"].reason.startswith("torch_npu.npu_no_such_thing is not there (")
-    assert "install vllm-ascend" in found["NoTorchOp"].reason
+    assert names(found["NeedsVllm"].reason, "'vllm_ascend'")
+    assert names(found["NoAttribute"].reason, "torch_npu.npu_no_such_thing")
+    assert names(found["NoTorchOp"].reason, "vllm-ascend")
 
 
 @pytest.fixture(scope="module")
@@ -534,9 +535,3 @@ def _once(condition: Callable[[SessionProgress], bool], act: Callable[[], None])
             act()
 
     return tick
-
-
-def torch_is_a_cuda_build() -> bool:
-    import torch
-
-    return torch.version.cuda is not None

@@ -1,6 +1,7 @@
 """The whole command on a small campaign: what it prints, how it ends, what a second one does."""
 
 import csv
+import os
 import re
 import shutil
 import signal
@@ -152,8 +153,10 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int,
     locks = {"OPMETER_LOCKS": str(folder / "locks")}
     holder = first.start("--single-writer", **locks)
     wait_for(lambda: any("drill" in lock.read_text() for lock in folder.glob("locks/*")))
+    os.kill(holder.pid, signal.SIGSTOP)  # it holds the lock until the other has ended
     other = second.start(**locks)
     output = other.communicate(timeout=120)[0].decode()
+    os.kill(holder.pid, signal.SIGCONT)
     holder.communicate(timeout=300)
     assert holder.returncode == 0
     return first, holder.pid, other.returncode, output

@@ -13,9 +13,13 @@ ROOT = Path(__file__).parents[3]
 SAYERS = {"Announce", "Suspension", "announce", "say"}
 
 
-def section(page, title):
+def table_of(page, names, column):
+    """Return what a column has in backquotes, of the page's table that has most of these names."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    cells = [[row.split("|")[column + 1] for row in table.splitlines()[2:]] for table in tables]
+    found = [re.findall("`(.+?)`", " ".join(of_table)) for of_table in cells]
+    return sorted(max(found, key=lambda one: len(names & set(one))))
 
 
 def reasons_said(source):
@@ -37,9 +41,10 @@ def all_reasons():
 
 
 @pytest.mark.fast
-def test_an_events_reason_is_a_row_of_what_it_says():
-    rows = re.findall(r"^\| `(\w+)` \|", section("kubernetes.md", "What it says"), re.M)
-    assert sorted(rows) == sorted(all_reasons())
+def test_the_page_has_a_row_for_each_reason_of_an_event():
+    reasons = all_reasons()
+    assert len(reasons) > 20
+    assert table_of("kubernetes.md", reasons, 0) == sorted(reasons)
 
 
 @pytest.mark.fast
@@ -55,9 +60,7 @@ def test_what_is_no_warning_is_said_somewhere():
 
 
 @pytest.mark.fast
-def test_a_name_that_db_quality_counts_by_is_in_the_table_of_gates():
-    text = section("quality.md", "What a number passes before it shows").split("\n### ", 1)[0]
-    second = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| ")]
-    named = {name for cell in second for name in re.findall("`(.+?)`", cell)}
-    told = {gate for _, gate in (*gate_names._REFUSALS, *gate_names._WARNINGS)}
-    assert named == told | {*gate_names._OUTCOMES.values(), gate_names.ENVELOPE}
+def test_the_page_has_each_gate_by_which_db_quality_counts():
+    gates = {gate for _, gate in (*gate_names._REFUSALS, *gate_names._WARNINGS)}
+    gates |= {*gate_names._OUTCOMES.values(), gate_names.ENVELOPE}
+    assert set(table_of("quality.md", gates, 1)) == gates

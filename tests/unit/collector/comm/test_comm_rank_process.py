@@ -16,7 +16,7 @@ print("ran with", *sys.argv[1:])
 
 
 @pytest.fixture
-def started(tmp_path):
+def started(tmp_path, real_starts):
     """Runs a program beside a torch that says whether a device of it was opened."""
     torch = tmp_path / "torch"
     torch.mkdir()

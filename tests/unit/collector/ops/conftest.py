@@ -3,6 +3,7 @@
 import pytest
 
 from collector.case import case_from_cells, logical_shape
+from collector.errors import CaseRejected
 from collector.ops.registry import find
 from collector.vocabulary import BASE_CELLS, dtype_of
 
@@ -64,6 +65,16 @@ def is_named(tensor, slot, dtype):
     scalar = () if slot.shape == (1,) else lying  # which rows write as one element, too
     shapes = (slot.shape or (), lying, of_channels, scalar)
     return tensor.dtype == dtype and (slot.format == "FRACTAL_Z" or tuple(tensor.shape) in shapes)
+
+
+def assert_rejected(case, backend, words):
+    """Assert that a backend rejects a case, that the error names the case, and that the rule has
+    all of these words: `gamma & row`."""
+    with pytest.raises(CaseRejected) as rejection:
+        find(case.kernel_type).check(case, backend)
+    assert case.describe() in str(rejection.value)
+    rule = str(rejection.value).replace(case.describe(), "")
+    assert [word for word in words.split(" & ") if word not in rule] == [], rule
 
 
 def gradients(torch, function, inputs, upstream):

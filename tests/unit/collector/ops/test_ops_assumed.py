@@ -69,5 +69,5 @@ def test_what_is_chosen_by_its_numbers_says_which_they_are():
 @pytest.mark.fast
 def test_a_user_reads_it():
     shown = CliRunner().invoke(app, ["ops", "GatherV2"]).output
-    assert "assumes      rows all over the table, each as likely" in shown
+    assert find("GatherV2").assumes.split(",")[0] in shown
     assert "assumes" not in CliRunner().invoke(app, ["ops", "Neg"]).output

@@ -6,6 +6,7 @@ import pytest
 
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_of
+from tests.fixtures.row_checks import failing
 from tests.npu.releases.wheels import definitions_of
 
 pytestmark = pytest.mark.fast
@@ -62,30 +63,39 @@ def with_dtypes(record, column, inputs):
     return replace(record, cells=cells)
 
 
-@pytest.mark.parametrize(("release", "kernel"), TOLD)
-def test_rows_are_of_dtypes_that_the_definition_has(release, kernel):
-    definition = definitions(release)[kernel]
-    for record in rows_of(kernel):
+def test_rows_are_of_dtypes_that_the_definition_has():
+    def check(release_kernel_and_row):
+        release, kernel, record = release_kernel_and_row
+        definition = definitions(release)[kernel]
         found = spelled(record, definition)
         assert any(agrees(found, column) for column in columns(definition)), found
 
-
-@pytest.mark.parametrize(("release", "kernel"), TOLD)
-def test_a_combination_of_the_definition_is_taken_by_some_row(release, kernel):
-    definition, op = definitions(release)[kernel], find(kernel)
-    inputs = len(definition["input"])
-    for column in columns(definition):
-        changed = [with_dtypes(record, column, inputs) for record in rows_of(kernel)]
-        reasons = [op.complaint(record.case, "npu") for record in changed]
-        assert "" in reasons, (column, reasons)
+    rows = [(release, kernel, row) for release, kernel in TOLD for row in rows_of(kernel)]
+    assert failing(rows, check, lambda row: f"{row[0]} {row[2].case.describe()}") == []
 
 
-@pytest.mark.parametrize(("release", "kernel"), TOLD)
-def test_slots_bear_the_definition_s_names_and_may_be_left_out_where_they_may(release, kernel):
-    definition, op = definitions(release)[kernel], find(kernel)
-    assert len(op.slots) == len(definition["input"])
-    required = {i for i, (_, _, told) in enumerate(definition["input"]) if told == "required"}
-    assert not required & op.optional
+def test_a_combination_of_the_definition_is_taken_by_some_row():
+    refused = []
+    for release, kernel in TOLD:
+        definition, op = definitions(release)[kernel], find(kernel)
+        for column in columns(definition):
+            inputs = len(definition["input"])
+            changed = [with_dtypes(record, column, inputs) for record in rows_of(kernel)]
+            reasons = [op.complaint(record.case, "npu") for record in changed]
+            if "" not in reasons:
+                refused.append(f"{release} {kernel} {column}: {reasons}")
+    assert refused == []
+
+
+def test_slots_are_as_many_and_as_optional_as_the_definition_has():
+    def check(release_and_kernel):
+        release, kernel = release_and_kernel
+        definition, op = definitions(release)[kernel], find(kernel)
+        assert len(op.slots) == len(definition["input"])
+        required = {i for i, (_, _, told) in enumerate(definition["input"]) if told == "required"}
+        assert required & op.optional == set()
+
+    assert failing(TOLD, check, " ".join) == []
 
 
 def test_the_release_in_use_defines_five_of_ours():

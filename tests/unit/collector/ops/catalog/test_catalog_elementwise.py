@@ -155,7 +155,7 @@ def test_of_a_mask_as_much_holds_as_its_row_says(case_of, build, told, share):
 
 def test_a_mask_that_holds_more_than_all_is_refused(case_of, build):
     case = case_of("MaskedFill", "5,8;5,8;", "FLOAT;BOOL;FLOAT", "5,8", "FLOAT")
-    with pytest.raises(CaseRejected, match="whole percents"):
+    with pytest.raises(CaseRejected, match="Runtime mask_density"):
         build(replace(case, attributes=(("Runtime mask_density", "101"),)))
 
 

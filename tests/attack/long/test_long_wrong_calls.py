@@ -14,7 +14,7 @@ from tests.npu.fakecann.build import FakeCann, environment
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BY_SCHEMA = {
     "unknown keyword",
     "missing argument",
