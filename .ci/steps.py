@@ -1,0 +1,77 @@
+"""The steps of CI: what each costs, against its budget.
+
+    python3 .ci/steps.py run FILE STEP COMMAND...   run a step; append its cost to FILE
+    python3 .ci/steps.py report FILE                print the table; exit 1 above twice a budget
+
+A budget is in CPU-seconds of the step and all that it started and waited for, on a machine on
+which a Python loop of ten million additions takes one second (`.ci/budgets.csv`). The last line of
+the report adds up what the test runners counted.
+"""
+
+import csv
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_BUDGETS = Path(__file__).with_name("budgets.csv")
+_COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command of this module; return its exit status."""
+    match arguments:
+        case ["run", file, step, *command]:
+            return _run(Path(file), step, command)
+        case ["report", file]:
+            return _report(Path(file))
+    sys.exit(__doc__)
+
+
+def _run(file: Path, step: str, command: list[str]) -> int:
+    print(f"\n== {step}", flush=True)
+    began, counts = time.monotonic(), ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            text = line.decode(errors="replace")
+            if _COUNT.search(text) and re.search(r" in \d+[.:]\d+", text):
+                counts = " ".join("".join(found) for found in _COUNT.findall(text))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_s, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
+    with file.open("a") as rows:
+        csv.writer(rows).writerow([step, f"{wall_s:.0f}", f"{cpu_s:.0f}", counts])
+    return process.returncode
+
+
+def _report(file: Path) -> int:
+    with _BUDGETS.open() as rows:
+        budgets = {step: int(seconds) for step, seconds in csv.reader(rows)}
+    with file.open() as rows:
+        steps = list(csv.reader(rows))
+    print(f"\n{'step':<36} {'wall s':>8} {'CPU s':>8} {'budget':>8}")
+    for step, wall_s, cpu_s, _ in steps:
+        print(f"{step:<36} {wall_s:>8} {cpu_s:>8} {budgets.get(step, '-'):>8}")
+    wall, cpu = (sum(int(row[column]) for row in steps) for column in (1, 2))
+    print(f"{'sum':<36} {wall:>8} {cpu:>8}")
+    over = {step: int(cpu_s) / budgets[step] for step, _, cpu_s, _ in steps if step in budgets}
+    for step, share in over.items():
+        if share > 1:
+            print(f"{step}: {share:.2f} of its budget of {budgets[step]} CPU-seconds")
+    unknown = [step for step, *_ in steps if step not in budgets]
+    if unknown:
+        print(f"{_BUDGETS.name}: no budget for {', '.join(unknown)}")
+    counted = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for *_, counts in steps:
+        for number, outcome in re.findall(r"(\d+)(\w+)", counts):
+            counted["failed" if outcome == "error" else outcome] += int(number)
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counted))
+    return int(bool(unknown) or any(share > 2 for share in over.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
