@@ -69,10 +69,7 @@ def main() -> None:
         for number in range(options.jobs):
             copies.put(_copy(root, Path(scratch, str(number), "project")))
         folders = {_tests(mutant.path) for mutant in todo}
-        if options.limit:
-            limits = dict.fromkeys(folders, options.limit)
-        else:
-            limits = _limits(copies, folders, options.jobs)
+        limits = _limits(copies, folders, options.jobs)
 
         def tried(mutant: Mutant) -> None:
             copy = copies.get()
@@ -99,9 +96,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--from", dest="source", help="try the faults of an earlier file")
     parser.add_argument("--only", choices=("killed", "survived"), help="of these, only such")
     parser.add_argument("--root", default=".", help="checkout whose product and tests are used")
-    parser.add_argument(
-        "--limit", type=float, help="seconds that tests may take; skips the run without a fault"
-    )
     parser.add_argument("--list", action="store_true", help="print the faults, run nothing")
     return parser.parse_args()
 
