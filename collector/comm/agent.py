@@ -3,14 +3,16 @@
 Of itself torchrun outlives its parent, and its ranks then hold their devices.
 """
 
+import os
 import sys
 
 from collector.host import imports
 from collector.host.ending import end_at_once
-from collector.host.parent import die_with_parent
+from collector.host.parent import STARTED_BY, die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    os.environ[STARTED_BY] = str(os.getpid())  # a rank that begins after our end ends at once
     with imports.for_good():
         from torch.distributed.run import main as torchrun
     torchrun(sys.argv[2:])

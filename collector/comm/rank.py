@@ -35,7 +35,7 @@ from collector.comm.rank_files import (
 from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.errors import BadInput
 from collector.host.memory import available_memory_bytes
-from collector.host.parent import die_with_parent
+from collector.host.parent import die_with_starter
 from collector.replay.process import this_process
 from collector.stack import COLLECTIVE_LIBRARIES
 
@@ -96,7 +96,7 @@ class Membership:
 def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Plan, Membership]]:
     """The plan of a folder and this rank's place among the others, which have the same one. They
     leave together."""
-    die_with_parent(os.getppid())
+    die_with_starter()
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     stacks = (folder / stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)

@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+STARTED_BY = "OPMETER_STARTED_BY"  # environment: the id of the process with which this one ends
+
 _PR_SET_PDEATHSIG = 1
 _ORPHANED = 1
 
@@ -21,6 +23,12 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(_ORPHANED)
+
+
+def die_with_starter() -> None:
+    """The same for a rank, whose parent has named itself in the environment: where it died before
+    this rank began, the parent that the kernel reports is another process."""
+    die_with_parent(int(os.environ.get(STARTED_BY, os.getppid())))
 
 
 def obey_parent(pipe: int, on_line: Callable[[str], None]) -> None:

@@ -8,7 +8,6 @@ try over torchrun's store, and put their answers there.
 import datetime
 import faulthandler
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from collector.comm.moe.region import Point
 from collector.comm.rank import RankJournal
 from collector.comm.rank_files import PLAN, RESULTS, stacks_name
 from collector.errors import BadInput, HostFault
-from collector.host.parent import die_with_parent
+from collector.host.parent import die_with_starter
 from collector.replay.process import this_process
 
 _WAIT_S = (
@@ -36,7 +35,7 @@ Ask = Callable[[Point, int], Answer]
 
 
 def main(folder: Path) -> None:
-    die_with_parent(os.getppid())
+    die_with_starter()
     plan = ProbePlan.from_json((folder / PLAN).read_text())
     store, rank, world = next(rendezvous("env://"))
     stacks = (folder / stacks_name(rank)).open("w")

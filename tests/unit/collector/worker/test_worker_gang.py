@@ -5,6 +5,7 @@ import json
 import threading
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from collector.collective import Collective
@@ -28,6 +29,7 @@ from collector.worker.gang_bench import bench_of, calls_a_round, start_of
 from collector.worker.gang_certificates import GangSession, certificates
 from collector.worker.gang_instrument import GangInstrument
 from tests.unit.collector.naming import names
+from tests.waiting import wait_for
 
 STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
 GRID = Grid((2, 2))
@@ -223,6 +225,12 @@ def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
     return measure_records(tmp_path, [case.record() for case in cases], stop)
 
 
+def processes_in(folder) -> list[int]:
+    """The processes whose command names a folder."""
+    found = psutil.process_iter(["pid", "cmdline"])
+    return [one.pid for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
+
+
 def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
     settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
     heard: list[tuple[int, str]] = []
@@ -282,3 +290,4 @@ class TestRanks:
         stop.set()
         found, _ = measure(tmp_path, [asked()], stop)
         assert found.reason and not found.measurements
+        wait_for(lambda: not processes_in(tmp_path))  # also of ranks that had not begun yet
