@@ -51,6 +51,8 @@ def real_profiles() -> Path:
 
 def pytest_configure(config: pytest.Config) -> None:
     forkserver.install()
+    if config.option.markexpr == "fast":
+        config.option.markexpr = "fast and not thorough"
     # xdist would begin with the files of most tests, and end with one process in a long drill.
     if getattr(config.option, "dist", "") == "loadfile":
         config.option.loadscopereorder = False

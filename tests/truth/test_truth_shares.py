@@ -66,6 +66,7 @@ def test_whatever_is_refused_of_a_real_profile_and_takes_long_is_named_in_the_do
     assert named == refused
 
 
+@pytest.mark.thorough
 def test_without_profiles_it_says_how_to_name_some(monkeypatch, capsys):
     monkeypatch.delenv("OPMETER_TEST_PROFILES", raising=False)
     assert main([]) == 0

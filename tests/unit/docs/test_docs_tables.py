@@ -54,6 +54,7 @@ def test_reasons_are_found_wherever_they_are_said():
     assert list(reasons_said('announce(cluster, object, memory, "Three", words)')) == ["Three"]
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 def test_what_is_no_warning_is_said_somewhere():
     assert performer._NEWS - all_reasons() == set()

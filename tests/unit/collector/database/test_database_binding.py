@@ -232,6 +232,7 @@ def test_a_part_may_not_count_twice_nor_have_records_of_another_session(store):
     refused(store, MANIFEST)
 
 
+@pytest.mark.thorough
 def test_a_commit_that_points_at_another_campaign_or_shard_is_refused(store):
     write_campaign(store, replace(PLAN, campaign="other"))
     own = commit_from_json(store.get(COMMITTED))
@@ -340,6 +341,7 @@ def test_a_measurement_that_is_there_twice_is_refused(store):
     refused(store, PART, "twice")
 
 
+@pytest.mark.thorough
 def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(store):
     """And give the same rows, so that a merge that knows them adds nothing."""
     ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
@@ -367,6 +369,7 @@ short_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_character
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@pytest.mark.thorough
 @given(
     counters=st.lists(st.tuples(short_texts, finite | st.integers(-(10**15), 10**15)), max_size=4),
     companions=st.lists(st.builds(Companion, short_texts, st.integers(0, 99), finite), max_size=2),

@@ -55,6 +55,7 @@ class LosingStore(MemoryStore):
         super().create(key, data)
 
 
+@pytest.mark.thorough
 def test_a_merge_that_loses_a_number_waits_twice_as_long_each_time(monkeypatch):
     monkeypatch.setattr(surroundings, "uniform", lambda low, high: high)
     store, pauses = LosingStore(), []

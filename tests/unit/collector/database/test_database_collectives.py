@@ -101,6 +101,7 @@ def test_what_was_measured_otherwise_does_not_show_in_its_place(tmp_path: Path) 
     assert (other["ranks"], other["concurrent"]) == ("2", "1")
 
 
+@pytest.mark.thorough
 def test_a_measured_setting_shows_before_one_that_failed(tmp_path: Path) -> None:
     store = MemoryStore()
     alternating = replace(ALONE, mode="alternating")
@@ -112,6 +113,7 @@ def test_a_measured_setting_shows_before_one_that_failed(tmp_path: Path) -> None
     assert (other["Duration(us)"], other["mode"]) == ("", "alternating")
 
 
+@pytest.mark.thorough
 def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> None:
     store = MemoryStore()
     larger = replace(ALONE, collective=replace(ALONE.collective, message_bytes=8192))
@@ -125,6 +127,7 @@ def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> No
     assert (other["Duration(us)"], other["version"]) == ("16.00", STACK.version)
 
 
+@pytest.mark.thorough
 def test_a_newer_version_of_one_group_does_not_blank_what_all_took(tmp_path: Path) -> None:
     store = MemoryStore()
     newer = replace(STACK, vllm="0.20.0")
@@ -139,6 +142,7 @@ def test_a_newer_version_of_one_group_does_not_blank_what_all_took(tmp_path: Pat
     assert (row["concurrent_us"], row["concurrent_version"]) == ("8.00", "")
 
 
+@pytest.mark.thorough
 def test_the_order_of_merging_does_not_show() -> None:
     plans = [
         made([(ALONE, Tried(16.0, counters=FACTS))]),
@@ -156,6 +160,7 @@ def test_the_order_of_merging_does_not_show() -> None:
     assert len(contents) == 1
 
 
+@pytest.mark.thorough
 def test_a_collective_of_several_sessions_shows_their_middle_and_how_well_it_is_known(
     tmp_path: Path,
 ) -> None:

@@ -142,6 +142,7 @@ def test_an_average_beside_microbenchmark_counters_stays_what_it_is():
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), _TEXT), max_size=5))
 @settings(max_examples=100)
 def test_odd_cells_come_back_from_the_bytes(rows):

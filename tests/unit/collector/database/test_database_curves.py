@@ -92,6 +92,7 @@ def device(us: float) -> float:
     return us
 
 
+@pytest.mark.thorough
 def test_what_a_host_was_timed_for_is_kept_and_not_shown():
     state = state_of(plan(1, hosted), plan(2, hosted))
     assert shown(state) == []
@@ -101,6 +102,7 @@ def test_what_a_host_was_timed_for_is_kept_and_not_shown():
         assert (answer.outcome, answer.is_good) == (Outcome.IMPLAUSIBLE, False)
 
 
+@pytest.mark.thorough
 def test_the_quality_of_a_version_counts_cases_by_the_gate_that_holds_them_back():
     state = state_of(plan(1, hosted), plan(2, hosted))
     quality = quality_of(shown_version(state, NPU.version_path))
@@ -115,6 +117,7 @@ def test_kernels_that_show_their_work_are_shown():
     assert len(shown(state_of(plan(1, device), plan(2, device)))) == 2 * _HALF
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("timed", "count"), [(hosted, 0), (device, 2 * _HALF)])
 def test_a_case_that_two_sessions_measured_is_on_its_curve_twice(timed, count):
     once = [plan(number, timed) for number in (1, 2)]
@@ -127,6 +130,7 @@ def test_a_launch_that_costs_a_device_60_us_is_shown():
     assert len(shown(later)) == 2 * _HALF
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("times", [1e3, 1e-3])
 def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
     state = state_of(*(plan(number, lambda us: us * times) for number in (1, 2)))
@@ -142,6 +146,7 @@ def test_a_device_that_nobody_described_may_be_a_thousand_times_slower():
     assert len(shown(state_of(*slow), UNKNOWN)) == 2 * _HALF
 
 
+@pytest.mark.thorough
 def test_a_curve_that_is_held_back_tells_nothing_of_variance():
     both = state_of(plan(1, hosted), plan(2, hosted))
     assert intervals_of(both)[NPU.version_path].of == {}
@@ -154,6 +159,7 @@ def test_on_a_cpu_the_host_is_the_device():
     assert len(shown(state_of(*both), CPU)) == 2 * _HALF
 
 
+@pytest.mark.thorough
 def test_states_of_the_caches_are_curves_of_their_own():
     """A case whose warm curve is held back shows from its cold one."""
     warm = [plan(number, hosted) for number in (1, 2)]
@@ -164,6 +170,7 @@ def test_states_of_the_caches_are_curves_of_their_own():
     assert shown(state, cache="warm") == []
 
 
+@pytest.mark.thorough
 def test_no_order_of_merging_decides_and_every_version_verifies():
     trees = []
     for order in ((1, 2), (2, 1)):

@@ -91,6 +91,7 @@ def store() -> MemoryStore:
     return made
 
 
+@pytest.mark.thorough
 def test_what_an_older_edition_showed_is_no_problem(store: MemoryStore) -> None:
     assert [read_commit(store, n).view_edition for n in (1, 2, 3)] == [1, 1, EDITION]
     assert find_problems(store) == [] and of_other_editions(store) == 2
@@ -113,6 +114,7 @@ def test_other_bytes_of_this_edition_do_not_follow_from_the_state() -> None:
     assert of_other_editions(store) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_damaged_csv_is_found_whoever_showed_it(store: MemoryStore, number: int) -> None:
     key = keys.snapshot(read_commit(store, number).snapshot) + CSV
@@ -132,6 +134,7 @@ def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> Non
     assert problem.key == keys.commit(1) and names(problem.text, "0" * 64)
 
 
+@pytest.mark.thorough
 def test_a_new_edition_makes_no_version_and_the_next_merge_shows_all_of_it_anew() -> None:
     store = MemoryStore()
     publish(store, 1)
@@ -144,6 +147,7 @@ def test_a_new_edition_makes_no_version_and_the_next_merge_shows_all_of_it_anew(
     assert shown == render(load_state(store, head))[CSV].data
 
 
+@pytest.mark.thorough
 def test_the_verbs_tell_of_other_editions_in_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

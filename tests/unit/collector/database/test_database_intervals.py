@@ -123,6 +123,7 @@ def test_a_row_without_a_duration_has_no_interval() -> None:
     assert not any(row.get(name) for name in (*STACK_INTERVAL, *SESSION_INTERVAL, STACK_VARIANCE))
 
 
+@pytest.mark.thorough
 def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> None:
     alone = measured(1, sigma=0.01)
     once = state_of(alone)
@@ -139,6 +140,7 @@ def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> Non
     assert differences(once, once).intervals == ()
 
 
+@pytest.mark.thorough
 def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None:
     elsewhere = [replace(measured(n, sigma=0.005), stack=OTHER) for n in (2, 3)]
     alone, beside = state_of(measured(1, sigma=0.01)), state_of(measured(1, sigma=0.01), *elsewhere)
@@ -147,6 +149,7 @@ def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None
     assert {row[STACK_VARIANCE] for row in rows(beside, OTHER.version_path)} == {"this case"}
 
 
+@pytest.mark.thorough
 def test_a_stack_of_another_kind_is_no_prior_though_its_kind_has_the_same_figures() -> None:
     def of(device: str, *numbers: int) -> list[MadePlan]:
         stack = replace(OTHER, device=device)
@@ -159,6 +162,7 @@ def test_a_stack_of_another_kind_is_no_prior_though_its_kind_has_the_same_figure
     assert reaches(state_of(*npu, *of("ATLAS_800_A2", 2, 3)), path)[-1] < alone[0]
 
 
+@pytest.mark.thorough
 def test_intervals_are_the_same_whatever_was_merged_first() -> None:
     plans = [measured(n, sigma=0.05, count=30 - 5 * n) for n in (1, 2, 3)]
     stores = [MemoryStore(), MemoryStore()]
@@ -172,6 +176,7 @@ def test_intervals_are_the_same_whatever_was_merged_first() -> None:
     assert first.content_hash == second.content_hash
 
 
+@pytest.mark.thorough
 def test_a_diff_says_how_many_cases_are_known_better(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_diff_says_how_many_cases_are_known_better(
     assert names(told[-2], PATH, 0, 30)
 
 
+@pytest.mark.thorough
 def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +213,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert names(several[-1], "10 band", "20 this case")
 
 
+@pytest.mark.thorough
 def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:
     """What another measured once more may be what lay far apart, as under `update: precision`."""
     once, twice = measured(1, sigma=0.005), measured(1, sigma=0.005, count=12, seed=1)

@@ -99,6 +99,7 @@ def test_a_commit_names_its_parent_by_number_and_hash() -> None:
     assert json.loads(store.get(keys.HEAD)) == hint_of(store, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hint", [1, 3, None])
 def test_a_hole_is_not_filled_and_what_lies_behind_it_is_read(hint: int | None) -> None:
     """HEAD.json may lag behind the hole, know the newest commit, or be gone."""
@@ -263,6 +264,7 @@ def test_a_hint_that_is_nonsense_says_nothing_and_is_written_anew(hint: bytes) -
     assert store.get(keys.HEAD) == wanted
 
 
+@pytest.mark.thorough
 def test_a_hint_with_a_bit_turned_over_accuses_no_commit() -> None:
     store = database(2)
     wanted = store.get(keys.HEAD)
@@ -295,6 +297,7 @@ def test_a_listing_that_lags_hides_no_commit(unseen: int) -> None:
     assert publish(store, 4).head == read_commit(store, 4)
 
 
+@pytest.mark.thorough
 def test_the_end_of_the_log_takes_five_requests() -> None:
     class Counting(WrappedStore):
         calls = 0
@@ -308,6 +311,7 @@ def test_the_end_of_the_log_takes_five_requests() -> None:
     assert store.calls == 5  # the hint, a listing, the newest, none behind it, its parent
 
 
+@pytest.mark.thorough
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 200))
 def test_any_bytes_are_a_commit_or_one_line_that_names_the_key(
     noise: bytes, at: int, length: int
@@ -355,6 +359,7 @@ def test_a_damaged_leftover_of_a_killed_merge_is_written_anew() -> None:
     assert find_problems(store) == []
 
 
+@pytest.mark.thorough
 def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
     store = database(1)
     rotten = keys.snapshot(read_commit(store, 1).snapshot) + f"{PATH}/Add.csv"

@@ -89,6 +89,7 @@ def test_a_merge_of_what_is_known_makes_no_commit() -> None:
     assert len(list(store.list(keys.MEASUREMENTS))) == 1
 
 
+@pytest.mark.thorough
 def test_a_later_merge_writes_only_new_measurements_and_copies_unchanged_files() -> None:
     store = CountingStore(MemoryStore())
     publish(store, made())
@@ -123,6 +124,7 @@ def test_nothing_is_published_while_nothing_is_committed() -> None:
     assert result.commit is None and find_head(store) is None
 
 
+@pytest.mark.thorough
 def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
     store = MemoryStore()
     publish(store, made())
@@ -193,6 +195,7 @@ def test_a_commit_whose_reply_was_lost_is_known_as_ours() -> None:
     assert len(list(store.list(keys.COMMITS))) == 1
 
 
+@pytest.mark.thorough
 def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     plain = MemoryStore()
@@ -257,6 +260,7 @@ def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
     assert result.commit.counts["measurements"] == 8
 
 
+@pytest.mark.thorough
 def test_the_hint_of_the_head_is_never_trusted() -> None:
     store = MemoryStore()
     for number in (1, 2, 3):
@@ -283,6 +287,7 @@ def shown(store: Store) -> dict[str, tuple[str, str]]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "cold",
     [
@@ -323,6 +328,7 @@ def test_each_case_shows_warm_where_it_is_good_and_else_cold() -> None:
     assert all(answer.is_good for answer in known.values())
 
 
+@pytest.mark.thorough
 def test_a_stack_that_could_not_show_is_refused_though_it_shall_supersede() -> None:
     store = MemoryStore()
     publish(store, made(1))
@@ -365,6 +371,7 @@ def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others()
     assert publish(store, empty, unmeasured).commit is None
 
 
+@pytest.mark.thorough
 def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
     """A plan of other inputs may have shards of an older one, committed by then."""
     shard = MadeShard("shard-1", RECORDS, [answered(RECORDS, 10.0)])
@@ -385,6 +392,7 @@ def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
     assert len(contents) == 1
 
 
+@pytest.mark.thorough
 def test_a_plan_whose_shards_all_came_with_a_later_one_makes_no_version() -> None:
     """Its name alone would be new, and a merge that brings nothing stops."""
     older = made()

@@ -208,6 +208,7 @@ def test_a_value_that_no_loader_takes_is_refused(value: str) -> None:
     assert message.startswith("op_mapping.yaml: ") and names(message, "tag")
 
 
+@pytest.mark.thorough
 def test_a_file_without_bottom_is_refused() -> None:
     message = refused("a: " + "[" * 5000)
     assert message.startswith("op_mapping.yaml: ") and names(message, "nested")
@@ -231,6 +232,7 @@ def test_a_value_that_holds_itself_ends() -> None:
     check_op_mapping(mapped("kernel_type: Add", "more: &more [*more]"), path="op_mapping.yaml")
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(at=st.integers(0, len(RICH)), length=st.integers(0, 40), put=st.text(max_size=5))
 def test_a_damaged_file_is_accepted_or_refused_in_one_line(at: int, length: int, put: str) -> None:

@@ -67,6 +67,7 @@ def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us
     assert "4096,4096" in shown and str(mean_us) not in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["aicore_time(us)", "aiv_time(us)"])
 @pytest.mark.parametrize(
     ("worked_us", "accepted", "outcome"),
@@ -91,6 +92,7 @@ def test_cores_that_worked_longer_than_the_launches_took(name, worked_us, accept
         assert row["reason"] == ""
 
 
+@pytest.mark.thorough
 def test_it_displaces_nothing_good_whatever_its_rank():
     good, bad = plan_of(Tried(9e5)), plan_of(Tried(0.001), number=2)
     orders = []
@@ -130,6 +132,7 @@ def test_the_device_decides():
     assert outcomes[1][PRODUCT.case_id] == Outcome.OK
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from(["0.001", "1.9", "5000.0", "9e5", "7e7", "nan", "-1.0", ""])))
 @settings(max_examples=30, deadline=None)
 def test_what_a_floor_is_at_most_changes_no_verdict(means):

@@ -62,6 +62,7 @@ def random_plan(chance: random.Random, number: int) -> MadePlan:
     return MadePlan([shard], campaign, number, number - 1, stack=stack)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
     chance = random.Random(seed)
@@ -89,6 +90,7 @@ def test_an_empty_database_answers_nothing() -> None:
     assert HeldShards(store, "made").at(None) == frozenset()
 
 
+@pytest.mark.thorough
 def test_each_file_of_measurements_is_read_once_however_often_somebody_asks() -> None:
     store = CountingStore(MemoryStore())
     shards = [MadeShard(f"s{n}", [r], [answered([r], 5.0)]) for n, r in enumerate(RECORDS)]

@@ -143,6 +143,7 @@ def test_files_and_rows_are_in_a_fixed_order() -> None:
     assert shapes == sorted(shapes) and len(shapes) == 3
 
 
+@pytest.mark.thorough
 def test_the_content_hash_follows_every_part_of_the_content() -> None:
     made = plan(1, [ONE, TWO], answered([ONE], 5.0))
     others = [

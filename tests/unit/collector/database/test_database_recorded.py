@@ -55,6 +55,7 @@ def _plan(number: int, stack: Stack, node: str, cases: range) -> MadePlan:
     return MadePlan([shard], number=number, head_commit=number - 1, stack=stack, node=node)
 
 
+@pytest.mark.thorough
 def test_what_an_edition_shows_stays_as_it_is() -> None:
     store = MemoryStore()
     cpu = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))

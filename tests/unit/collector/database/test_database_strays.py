@@ -72,6 +72,7 @@ STRAYS = [
 ]
 
 
+@pytest.mark.thorough
 def test_strays_are_listed_and_harm_nothing(store: MemoryStore) -> None:
     assert find_strays(store) == []
     for key in STRAYS:

@@ -54,6 +54,7 @@ def test_a_byte_order_mark_is_read_and_not_written(tmp_path):
 _ODD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
 
 
+@pytest.mark.thorough
 @given(st.lists(_ODD, min_size=1, max_size=4))
 @settings(max_examples=60)
 def test_odd_cells_come_back(tmp_path_factory, texts):

@@ -254,6 +254,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
     fault = FAULTS[name]
@@ -270,6 +271,7 @@ def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
     assert fault.stops <= set(state.measurements["case"].to_pylist())  # kept, and not shown
 
 
+@pytest.mark.thorough
 def test_the_clean_twin_shows_every_number(tmp_path):
     _, shown, refused = published(Planted(), tmp_path)
     assert shown.keys() == EVERY and refused == []

@@ -127,6 +127,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(
     name=st.sampled_from(["number", "flag", "inner", "many", "pair", "by_name", "maybe"]),
     value=_JSON,

@@ -128,12 +128,14 @@ def test_sizes_follow_from_shape_and_dtype():
 shapes = st.none() | st.lists(st.integers(0, 6000), min_size=1, max_size=5).map(tuple)
 
 
+@pytest.mark.thorough
 @given(shapes)
 @settings(max_examples=100)
 def test_a_shape_survives_its_text(shape):
     assert parse_shape(shape_text(shape)) == shape
 
 
+@pytest.mark.thorough
 @given(st.lists(shapes, min_size=1, max_size=8))
 @settings(max_examples=100)
 def test_every_slot_keeps_its_position(slots):

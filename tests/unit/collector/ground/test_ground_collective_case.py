@@ -40,6 +40,7 @@ def asked(draw: st.DrawFn) -> CollectiveCase:
     )
 
 
+@pytest.mark.thorough
 @given(asked())
 def test_a_collective_is_the_same_after_a_table(case: CollectiveCase) -> None:
     (read,) = read_table(write_table([case.record()]))
@@ -47,6 +48,7 @@ def test_a_collective_is_the_same_after_a_table(case: CollectiveCase) -> None:
     assert collective_case_of(read.case) == case
 
 
+@pytest.mark.thorough
 @given(asked(), asked())
 def test_what_differs_is_another_case(one: CollectiveCase, other: CollectiveCase) -> None:
     assert (one == other) == (one.record().case_id == other.record().case_id)

@@ -36,6 +36,7 @@ def test_names_of_files_and_of_other_folders_are_refused(name):
         Stack(name, "2.9.0")
 
 
+@pytest.mark.thorough
 @given(st.from_regex(r"[A-Za-z0-9_.-]{1,20}(\.json|\.parquet)?", fullmatch=True))
 def test_no_version_is_a_child_of_a_file_of_its_snapshot(name):
     try:

@@ -77,12 +77,14 @@ records = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(records, max_size=5))
 @settings(max_examples=60)
 def test_a_table_of_cases(rows):
     assert read_table(write_table(rows)) == rows
 
 
+@pytest.mark.thorough
 @given(st.lists(records, max_size=5), numbers)
 @settings(max_examples=60)
 def test_a_shard(rows, predicted_s):
@@ -121,6 +123,7 @@ print(len(data), *tracemalloc.get_traced_memory())
 """
 
 
+@pytest.mark.thorough
 def test_a_record_of_a_plan_is_held_in_about_a_kilobyte():
     """A controller plans hundreds of thousands of cases in half a gigabyte."""
     told = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
@@ -202,6 +205,7 @@ measurements = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(measurements)
 @settings(max_examples=100)
 def test_a_measurement_as_a_row(measurement):

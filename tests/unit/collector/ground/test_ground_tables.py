@@ -59,6 +59,7 @@ def record(cell: str, extra: str, name: str) -> CaseRecord:
 records = st.lists(st.builds(record, texts, texts, texts), max_size=4)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(texts, texts, texts), max_size=5), st.sampled_from(["\n", "\r\n"]))
 @example([("a\rb", "\r", LONG), ("", "", "")], "\n")
 @many
@@ -70,6 +71,7 @@ def test_any_table(rows, line_end):
     assert all(first < later for (first, _), (later, _) in zip(read, read[1:], strict=False))
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")))))
 @many
 def test_what_holds_no_carriage_return_has_the_bytes_it_always_had(rows):
@@ -78,6 +80,7 @@ def test_what_holds_no_carriage_return_has_the_bytes_it_always_had(rows):
     assert table_bytes(["a"], rows) == out.getvalue().encode()
 
 
+@pytest.mark.thorough
 @given(records)
 @example([record("a\rb", LONG, "\r\n")])
 @many
@@ -109,6 +112,7 @@ def measurement(text: str, warning: str) -> Measurement:
     return Measurement("case", "Add", Outcome.FAILED, text, provenance, warnings=(warning,))
 
 
+@pytest.mark.thorough
 @given(st.lists(st.builds(measurement, texts, any_texts), max_size=3))
 @example([measurement("a\rb", "\r"), measurement(LONG, LONG)])
 @many
@@ -144,6 +148,7 @@ tree_rows = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(tree_rows, min_size=1, max_size=4))
 @example([{**dict.fromkeys(BASE_CELLS, "a\rb"), INPUT_CELLS[0]: "1", OUTPUT_CELLS[0]: LONG_SHAPE}])
 @many
@@ -243,6 +248,7 @@ def test_what_no_table_can_hold_is_refused_when_it_is_written(text):
         table_bytes(["a", "b"], [["1\r\n2", "3"], ["4", text]])
 
 
+@pytest.mark.thorough
 def test_no_row_is_written_that_nobody_could_read():
     with pytest.raises(BadInput, match=naming(LONGEST_ROW)):
         table_bytes(["a"], [["x" * LONGEST_ROW]])

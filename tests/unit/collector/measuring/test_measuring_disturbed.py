@@ -118,6 +118,7 @@ def test_on_a_quiet_machine_nothing_is_measured_twice():
     assert (clean, tries) == (1.0, len(LAUNCHES_S))
 
 
+@pytest.mark.thorough
 def test_beside_a_burner_all_cases_have_an_undisturbed_number_in_little_more_time():
     phases = [campaign(Machine(now_s, 2.0, 4.0)) for now_s in (0.0, 0.7, 1.5, 2.2, 3.1)]
     assert all(clean >= 0.95 for _, clean, _ in phases)

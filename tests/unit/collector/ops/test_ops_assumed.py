@@ -66,6 +66,7 @@ def test_what_is_chosen_by_its_numbers_says_which_they_are():
     assert not told & COMPUTED_WITH
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 def test_a_user_reads_it():
     shown = CliRunner().invoke(app, ["ops", "GatherV2"]).output

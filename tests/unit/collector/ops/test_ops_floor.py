@@ -100,6 +100,7 @@ def test_any_details_of_a_cpu_give_a_floor(threads, flags):
     assert LEAST_US <= floor_us(case, Stack("CPU_x", "2", details=details)) < 1.0
 
 
+@pytest.mark.thorough
 def test_every_operator_has_a_floor():
     def check(case):
         assert [us for stack in STACKS if not LEAST_US <= (us := floor_us(case, stack)) < 1e6] == []

@@ -115,6 +115,7 @@ def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
     assert "lengths" in refusal(pages, find, "npu").why
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 @given(data=st.data())
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_every_operator_lies_in_a_family_and_in_one_only():
     assert len(set(modules())) == len(modules())
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 def test_no_operator_is_imported():
     """What two operators share is in a file whose name starts with `_`, or in `parts`."""

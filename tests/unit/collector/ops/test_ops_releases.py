@@ -38,6 +38,7 @@ pytestmark = pytest.mark.fast
 TORCH_NPU = [r.replace("==", "-") for r in RELEASES if r.startswith("torch_npu")]
 
 
+@pytest.mark.thorough
 def test_the_matrix_is_that_of_the_wheels():
     held = (files("collector") / "data" / "releases.csv").read_bytes()
     assert held == releases_table(), "python -m tests.npu.releases.matrix writes it anew"
@@ -113,6 +114,7 @@ def test_nothing_is_refused_that_is_taken_or_not_known(kernel, release):
     assert refused_on(kernel, release) == ""
 
 
+@pytest.mark.thorough
 def test_the_command_shows_the_matrix_and_a_kernel_s_row():
     said = CliRunner().invoke(app, ["ops", "--releases"]).output
     lines = said.splitlines()
@@ -169,6 +171,7 @@ def test_one_overload_that_fits_is_enough_and_an_untold_one_takes_all():
     assert misfit(two, [parse_schema("x(...) -> Any")]) == ""
 
 
+@pytest.mark.thorough
 @given(st.text("npu_x(),*?=-> Tensor'\"[]!.", max_size=60))
 def test_any_text_is_a_schema_or_refused(text):
     try:

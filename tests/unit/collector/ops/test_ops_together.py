@@ -38,6 +38,7 @@ def variants(case, draw):
     return np.array(rows)
 
 
+@pytest.mark.thorough
 def test_every_operator_says_the_same_of_many_cases_as_of_each():
     draw = np.random.default_rng(1)
 
@@ -52,6 +53,7 @@ def test_every_operator_says_the_same_of_many_cases_as_of_each():
     assert failing(cases, check, Case.describe) == []
 
 
+@pytest.mark.thorough
 def test_most_operators_are_asked_once_for_cases_of_one_kind():
     """Twice as many rows, three times, ...: nothing is asked that tells them apart."""
     once = set()

@@ -97,6 +97,7 @@ def test_a_database_of_another_tool_in_a_folder_is_left_alone(tmp_path):
         read_profile([tmp_path / "analysis.db"])
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(

@@ -152,6 +152,7 @@ def alike(sessions, *, play=0):
     return device_factors(session_factors(told, NPU), NPU)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sessions", [[1] * 64, [1] * 60 + [4], [2] * 48, [4] * 32])
 def test_devices_that_are_alike_are_not_told_apart(sessions):
     found = [one for play in range(6) for one in alike(sessions, play=play)]

@@ -36,6 +36,7 @@ def test_a_fine_clock_and_few_repeats_show_no_step():
     assert clock_step_us([]) == 0.0
 
 
+@pytest.mark.thorough
 @given(st.floats(0.5, 50.0), st.integers(0, 1000))
 def test_the_interval_holds_what_a_coarse_clock_hides(mean_us, number):
     durations_us = counted(mean_us, 0.001, 0.02, number=number)

@@ -185,16 +185,19 @@ _ROW = st.tuples(
 ).map(" -> ".join)
 
 
+@pytest.mark.thorough
 @given(_ROW)
 def test_every_call_is_itself(row):
     assert compared(row, row).is_proved
 
 
+@pytest.mark.thorough
 @given(_ROW, _ROW)
 def test_no_side_matters_which_is_asked(one, other):
     assert bool(compared(one, other).differences) == bool(compared(other, one).differences)
 
 
+@pytest.mark.thorough
 @given(_ROW, _ROW)
 def test_two_calls_of_other_work_are_never_one(one, other):
     if work(one) != work(other):

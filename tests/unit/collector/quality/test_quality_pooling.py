@@ -112,6 +112,7 @@ def test_a_session_counts_once_however_often_it_measured_a_case() -> None:
     assert found.mean_us == pytest.approx([200**0.5] * 3) and found.sessions.tolist() == [2] * 3
 
 
+@pytest.mark.thorough
 @given(st.lists(st.floats(0.1, 1e6), min_size=2, max_size=9))
 def test_a_pooled_mean_lies_among_its_sessions(mean_us: list[float]) -> None:
     found = of_one_case(mean_us)
@@ -119,6 +120,7 @@ def test_a_pooled_mean_lies_among_its_sessions(mean_us: list[float]) -> None:
     assert found.variance[0] > 0 and np.isfinite(found.variance[0])
 
 
+@pytest.mark.thorough
 @given(st.lists(st.floats(20, 40), min_size=2, max_size=9), st.randoms(use_true_random=False))
 def test_the_order_of_sessions_decides_nothing(mean_us: list[float], random) -> None:
     found = of_one_case(mean_us)

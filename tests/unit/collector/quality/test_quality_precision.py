@@ -31,6 +31,7 @@ def off(times):
     return abs(sum(times) / len(times) / 100 - 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("share", "most"), [(0.001, 6), (0.01, 30), (0.03, 110), (0.1, 1000)])
 def test_it_takes_the_repeats_that_the_noise_makes_necessary(share, most):
     taken = [used(noise(number, share), 0.01) for number in range(60)]
@@ -40,6 +41,7 @@ def test_it_takes_the_repeats_that_the_noise_makes_necessary(share, most):
     assert sum(off(times) > 0.01 for times in taken) <= 6  # 3 by the interval's own 5 %
 
 
+@pytest.mark.thorough
 def test_neighbours_that_are_alike_take_more():
     alone = [used(noise(number, 0.03), 0.01) for number in range(40)]
     alike = [used(noise(number, 0.03, 0.5), 0.01) for number in range(40)]

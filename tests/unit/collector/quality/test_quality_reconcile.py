@@ -76,6 +76,7 @@ def test_a_faultless_recording_gives_every_case_its_last_launches(recording):
         assert case.companions == ()
 
 
+@pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=200)
 def test_a_lost_or_doubled_row_loses_exactly_its_case(recording, data):
@@ -95,6 +96,7 @@ def test_a_lost_or_doubled_row_loses_exactly_its_case(recording, data):
             assert after[expected.ordinal] == before[expected.ordinal]
 
 
+@pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=100)
 def test_a_foreign_kernel_is_a_companion_and_moves_nothing(recording, data):
@@ -111,6 +113,7 @@ def test_a_foreign_kernel_is_a_companion_and_moves_nothing(recording, data):
         assert after[ordinal].companions == wanted
 
 
+@pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=100)
 def test_a_sentinel_recorded_again_elsewhere_costs_only_its_own_case(recording, data):
@@ -407,6 +410,7 @@ def contexts(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
     return rows, expectations
 
 
+@pytest.mark.thorough
 @given(contexts(), st.data())
 @settings(max_examples=200)
 def test_what_runs_before_a_case_is_neither_counted_nor_a_companion(recording, data):

@@ -49,6 +49,7 @@ def test_one_repeat_has_no_width():
     assert timing.spread == 0.0
 
 
+@pytest.mark.thorough
 @given(durations)
 @settings(max_examples=100)
 def test_the_numbers_are_in_order(values):
@@ -108,6 +109,7 @@ def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
     assert names(long, "1e+09 us", "6e+07 us") and gate_of(Outcome.IMPLAUSIBLE, long) == "limit"
 
 
+@pytest.mark.thorough
 @given(st.lists(st.floats(1e-3, 6e10), min_size=1, max_size=200))
 def test_what_is_made_of_durations_is_a_timing(durations):
     summarise(durations)  # the constructor of a timing refuses what is none
@@ -140,6 +142,7 @@ def test_the_interval_of_repeats_that_are_like_their_neighbours_holds(repeats, c
     assert sum(t.ci_low_us <= 100 <= t.ci_high_us for t in timings) / tries >= least
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeats", [10, 20, 30, 100])
 def test_repeats_that_know_nothing_of_each_other_keep_their_interval(repeats):
     random, wider = Random(12), []

@@ -256,6 +256,7 @@ def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) 
     return float(np.mean(held))
 
 
+@pytest.mark.thorough
 def test_two_devices_tell_of_one_difference_however_many_cases_both_have_measured():
     prior = replace(PRIOR, ratio=0.22, tail_degrees=3.0, device_spread=0.015)
     halves = [range(100), range(100, 200), range(100, 200), range(100)]
@@ -268,6 +269,7 @@ def test_two_devices_tell_of_one_difference_however_many_cases_both_have_measure
         assert fit(evidence_of(means, repeat_spread=0.01), prior).device_degrees < 2
 
 
+@pytest.mark.thorough
 def test_two_sessions_tell_of_one_difference_however_many_cases_both_have_measured():
     both = [range(200), range(100)]
     plays = [

@@ -68,6 +68,7 @@ def test_the_recording_reconciles(tmp_path):
     assert [launch.duration_us for launch in found[2].repeats] == [9.803, 8.618, 8.58]
 
 
+@pytest.mark.thorough
 def test_whatever_is_lost_costs_at_most_its_own_case(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")
@@ -81,6 +82,7 @@ def test_whatever_is_lost_costs_at_most_its_own_case(tmp_path):
     assert lost == 2 * 3 + 6 * (2 + 9 + 4)  # sentinels; ticks and operators of six launches
 
 
+@pytest.mark.thorough
 def test_whatever_comes_twice_costs_at_most_its_own_case(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")
@@ -97,6 +99,7 @@ def test_whatever_comes_twice_costs_at_most_its_own_case(tmp_path):
             assert after[owner].lost
 
 
+@pytest.mark.thorough
 def test_a_foreign_kernel_anywhere_moves_no_number(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")

@@ -69,6 +69,7 @@ def test_the_step_is_rebuilt_by_hand():
 _TIMES = st.floats(0.01, 1e6)
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.integers(1, 99), _TIMES, st.none() | _TIMES), max_size=9),
     st.lists(st.tuples(st.integers(1, 99), _TIMES, st.none() | _TIMES), max_size=1),

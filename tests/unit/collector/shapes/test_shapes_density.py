@@ -18,6 +18,7 @@ pytestmark = pytest.mark.fast
 STANDARD = find_standard("density-v1")
 
 
+@pytest.mark.thorough
 @given(
     st.sampled_from(sorted(STANDARD.axes)),
     st.lists(st.integers(1, 200_000), max_size=6),

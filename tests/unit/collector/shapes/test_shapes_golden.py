@@ -493,6 +493,7 @@ MIXTURE = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("release", bundled_releases())
 @pytest.mark.parametrize("model", bundled_names())
 def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, release):
@@ -522,6 +523,7 @@ _KEYS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_case_of_a_config_is_one_that_its_operator_takes(name):
     *sizes, more = CONFIGS[name]

@@ -172,6 +172,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path):
             find_decoder(str(tmp_path / word))
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(st.sampled_from([*CONFIG, "kv_lora_rank"]), st.none() | st.integers()))
 def test_any_sizes_make_a_decoder_or_are_refused(changes):
     try:
@@ -341,6 +342,7 @@ def test_requests_that_no_row_could_tell_of_are_refused():
         passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=4),
     st.integers(1, 5000),

@@ -66,6 +66,7 @@ _LAUNCHES = st.lists(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(_LAUNCHES, min_size=2, max_size=3))
 @settings(max_examples=40, deadline=None)
 def test_one_after_the_other_is_as_together(tmp_path_factory, runs):

@@ -153,6 +153,7 @@ def test_two_stores_over_one_folder_see_each_other(tmp_path):
     assert FileStore(str(tmp_path)).get("k") == b"1"
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     st.lists(

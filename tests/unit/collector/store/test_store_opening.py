@@ -63,6 +63,7 @@ def test_home_is_understood(tmp_path, monkeypatch):
     assert open_store("~/data").url == f"file://{tmp_path}/data"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -148,6 +148,7 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "place", "data"),
     [
@@ -349,6 +350,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_campaign(binary)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(st.one_of(st.text(max_size=80), st.text("abc:-[]{},&*!|>'\"#?\n \t1", max_size=80)))
 def test_any_text_is_a_campaign_or_bad_input(text: str) -> None:

@@ -53,6 +53,7 @@ def compare(*words):
     return CliRunner().invoke(app, ["compare", *map(str, words), "--root", "data"])
 
 
+@pytest.mark.thorough
 def test_a_profile_is_held_against_what_was_measured_apart(profile):
     told = json.loads(compare(profile, "--json").stdout)
     records = completed_records(read_profile([profile]).records)
@@ -74,6 +75,7 @@ def test_a_profile_is_held_against_what_was_measured_apart(profile):
     assert whole["host_us"] == 1000 and whole["waiting_us"] == 5000
 
 
+@pytest.mark.thorough
 def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
     said = compare(profile).stdout
     for part in (
@@ -92,6 +94,7 @@ def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
     assert re.search(" ms missing +MatMul", said)
 
 
+@pytest.mark.thorough
 def test_a_profile_without_steps_is_compared_by_case_alone(profile):
     (file,) = find_profiles([profile])
     (file.parent / FILE).unlink()
@@ -99,6 +102,7 @@ def test_a_profile_without_steps_is_compared_by_case_alone(profile):
     assert FILE in said and "M6" not in said
 
 
+@pytest.mark.thorough
 def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile, tmp_path):
     records = completed_records(read_profile([profile]).records)
     known = [record for record in records if record.kernel_type == "Cast"]
@@ -137,6 +141,7 @@ def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile
     assert f"{behind_us[one['case_id']]:.4g}" in numbers(furthest)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "data"),
     [

@@ -30,6 +30,7 @@ def coverage(*words):
     return CliRunner().invoke(app, ["coverage", *words, "--root", "data"])
 
 
+@pytest.mark.thorough
 def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
     said = coverage("campaign.yaml").stdout
     lines = said.splitlines()
@@ -39,6 +40,7 @@ def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
     assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
 
 
+@pytest.mark.thorough
 def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(folder):
     start = 1764246877083
     rows = [Told(duration="25.0", start=f"{start}000.000"), collective(f"{start}400.000", "75.0")]
@@ -76,6 +78,7 @@ def test_a_database_of_a_real_runs_cases_covers_it_but_for_what_it_lacks(
     )
 
 
+@pytest.mark.thorough
 def test_the_options_of_a_model_are_those_of_a_source(folder):
     of_campaign = json.loads(coverage("campaign.yaml", "--json").stdout)
     words = ("--concurrency", "1", "--concurrency", "4", *SERVING)
@@ -86,6 +89,7 @@ def test_the_options_of_a_model_are_those_of_a_source(folder):
     assert [one["launches"] for one in norms] == [7 * 4]  # of seven decodes, four each
 
 
+@pytest.mark.thorough
 def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
     standings = {}
     for requests in ("2", "9"):
@@ -97,6 +101,7 @@ def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
     assert standings == {"2": {"between"}, "9": {"outside"}}
 
 
+@pytest.mark.thorough
 def test_what_is_missing_is_a_source_that_plans_just_that(folder):
     said = coverage("campaign.yaml", "--missing", "gaps/v1")
     assert missing(said.stderr, ["2 cases", "tree: gaps/v1"]) == []
@@ -107,6 +112,7 @@ def test_what_is_missing_is_a_source_that_plans_just_that(folder):
     assert {record.case_id for record in gaps.records} == lacking
 
 
+@pytest.mark.thorough
 def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     (not_looked_up,) = re.findall("^messages .*", coverage(*words).stdout, flags=re.MULTILINE)
@@ -118,6 +124,7 @@ def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
     assert not list((folder / "gaps").rglob("hcom*"))
 
 
+@pytest.mark.thorough
 def test_a_deployment_is_described_as_a_campaign_does(folder):
     words = ("--model", "qwen3-32b", "--phase", "decode", "--graph-sizes", "8", "--json")
     told = json.loads(coverage(*words, "--concurrency", "5", "--max-batched-tokens", "64").stdout)
@@ -125,6 +132,7 @@ def test_a_deployment_is_described_as_a_campaign_does(folder):
     assert rows == {"8,51200"}  # no prefill, and five requests in a graph of eight
 
 
+@pytest.mark.thorough
 def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
     words = ("--model", "glm-4.5", "--layout", "tp=8,ep=8,experts=apart", "--concurrency", "4")
     words += ("--input", "64", "--output", "9", "--json")
@@ -140,6 +148,7 @@ def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
     assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt beside three answers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "data"),
     [

@@ -97,6 +97,7 @@ FORK = [f"warning: {keys.commit(2)}: ", "sha256"]
 ENDLESS = [f"warning: {keys.commit(3)}: "]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("harm", "warning"),
     [
@@ -131,6 +132,7 @@ def repoint(store: Store, number: int) -> None:
     store.put(key, store.get(key).replace(b'"author": "test"', b'"author": "tess"'))
 
 
+@pytest.mark.thorough
 def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +148,7 @@ def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
     assert "raw" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_strays_are_listed_and_break_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +174,7 @@ def test_strays_are_listed_and_break_nothing(
     assert verify_verb(root=str(tmp_path), version=1) == 1
 
 
+@pytest.mark.thorough
 def test_what_is_broken_is_no_stray_besides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +189,7 @@ def test_what_is_broken_is_no_stray_besides(
     assert re.search(r"\b[1-9]\d* problems?$", told[-1])
 
 
+@pytest.mark.thorough
 def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

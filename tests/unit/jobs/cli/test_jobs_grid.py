@@ -37,17 +37,20 @@ def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
     assert len((tree / "MatMulV2.csv").read_text().splitlines()) == 12
 
 
+@pytest.mark.thorough
 def test_a_dry_run_writes_nothing(tree):
     said = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
     assert said.stdout.splitlines()[-1].startswith("925 rows ")
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
+@pytest.mark.thorough
 def test_the_tree_may_be_called_as_the_first_design_did(tree):
     said = CliRunner().invoke(app, ["grid", "--data-dir", str(tree), "--rows", "10", "--dry-run"])
     assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
+@pytest.mark.thorough
 def test_a_tree_that_has_all_of_it_is_done(tree):
     assert grid(tree, "--rows", "10").exit_code == 0
     again = grid(tree, "--rows", "10")
@@ -62,6 +65,7 @@ def test_a_tree_of_which_no_kernel_has_a_case_ends_with_1(tree):
     assert grid(tree).exit_code == 1
 
 
+@pytest.mark.thorough
 def test_what_is_no_case_says_why(tree):
     (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
     said = grid(tree, "--rows", "10")
@@ -85,6 +89,7 @@ def test_a_tree_must_be_named():
     assert isinstance(CliRunner().invoke(app, ["grid"]).exception, BadInput)
 
 
+@pytest.mark.thorough
 def test_a_standard_fills_what_stands_too_far_apart_once(tree):
     row = _ROW.splitlines()[1].replace('"""4,8;16,8""",', '"""%d,256;512,256""",')
     row = row.replace('"""4,16"""', '"""%d,512"""')

@@ -183,6 +183,7 @@ def test_a_log_cannot_steer_a_terminal(store, pods, tmp_path, capsys):
     assert all(c.isprintable() or c in "\n\t" for c in shown)
 
 
+@pytest.mark.thorough
 def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
     store, pods, tmp_path, capsys, monkeypatch
 ):

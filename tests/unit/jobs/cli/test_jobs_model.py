@@ -34,12 +34,14 @@ def test_a_pass_is_shown_as_lines_of_cells():
     assert ("hcom_allReduce_", "64", ["163840", "16"]) in sent  # times, bytes and ranks
 
 
+@pytest.mark.thorough
 def test_the_requests_that_fill_a_graph_are_not_sampled():
     said = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout
     found = {row[1]: row[3] for row in (line.split("\t") for line in said.splitlines())}
     assert found["SwiGlu"] == "16,51200" and found["Sort"] == "13,151936"
 
 
+@pytest.mark.thorough
 def test_a_host_that_only_decodes_shows_its_own_kernel():
     words = ("deepseek-v3", "--layout", "tp=8,dp=2,ep=16,quantisation=w8a8", "--tokens", "8")
     both, alone = (model("show", *words, *more).stdout for more in ((), ("--decodes-alone",)))

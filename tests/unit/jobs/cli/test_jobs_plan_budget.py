@@ -27,6 +27,7 @@ def plan(*words):
     return CliRunner().invoke(app, ["plan", *words, "--root", "data"])
 
 
+@pytest.mark.thorough
 def test_a_budget_tells_what_is_worth_measuring_first(folder):
     none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
     assert none.exit_code == 0 and not (folder / "none").exists()
@@ -45,6 +46,7 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
     assert {record.kernel_type for record in gaps.records} == {"Sort"}
 
 
+@pytest.mark.thorough
 def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
     words = ("--model", "config.json", "--concurrency", "1", "--concurrency", "4", *SERVING)
     of_options, of_campaign = plan(*words, "--budget", "20h"), plan("campaign.yaml", "--budget=20")
@@ -53,6 +55,7 @@ def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
     assert not (folder / "data" / "campaigns" / "small" / "plans" / "1.json").exists()
 
 
+@pytest.mark.thorough
 def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     known = CliRunner().invoke(app, ["plan", *words, "--budget", "1", "--root", "nowhere"])
@@ -63,6 +66,7 @@ def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
     assert shares[0] == "0.0%" and shares[-1] == "100.0%"
 
 
+@pytest.mark.thorough
 def test_a_gpu_runs_references_and_takes_other_time(folder):
     words = ("--model", "config.json", *SERVING, "--budget", "1", "--device")
     said = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
@@ -70,6 +74,7 @@ def test_a_gpu_runs_references_and_takes_other_time(folder):
     assert gpu.startswith("measuring") and npu.startswith("measuring") and gpu != npu
 
 
+@pytest.mark.thorough
 def test_a_budgets_curve_is_drawn(folder):
     plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
     picture = ElementTree.parse(folder / "curve.svg").getroot()
@@ -82,6 +87,7 @@ def test_a_budgets_curve_is_drawn(folder):
     assert any("budget" in text for text in texts) and "device-hours" in texts
 
 
+@pytest.mark.thorough
 def test_a_curve_is_a_png_where_its_file_is_called_so(folder):
     image = pytest.importorskip("PIL.Image", reason="pip install '.[png]'")
     plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
@@ -91,6 +97,7 @@ def test_a_curve_is_a_png_where_its_file_is_called_so(folder):
     assert {(255, 255, 255), (0x25, 0x63, 0xEB), (0, 0, 0)} <= colours  # page, curve, texts
 
 
+@pytest.mark.thorough
 def test_without_pillow_a_png_is_refused_with_what_brings_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     said = plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
@@ -98,6 +105,7 @@ def test_without_pillow_a_png_is_refused_with_what_brings_it(folder, monkeypatch
     assert plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg").exit_code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "data"),
     [
@@ -125,6 +133,7 @@ def test_what_cannot_be_meant_is_refused(folder, words, data):
     assert isinstance(error, BadInput) and missing(str(error), data) == []
 
 
+@pytest.mark.thorough
 def test_a_picture_that_is_there_is_kept(folder):
     (folder / "curve.svg").write_text(json.dumps("mine"))
     error = plan("campaign.yaml", "--budget", "1", "--curve", "curve.svg").exception

@@ -60,12 +60,14 @@ def run(limit_s, takes_s):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.thorough
 def test_a_driver_that_hangs_is_given_up_after_the_limit():
     done = run(limit_s=0.1, takes_s=50)
     assert done.returncode == 1 and not done.stdout
     assert "0.1 s" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_answer_in_time_is_given():
     done = run(limit_s=50, takes_s=0.0)
     assert done.returncode == 0 and json.loads(done.stdout)["device"] == "D"

@@ -32,6 +32,7 @@ def test_a_verb_lies_in_the_module_of_its_name(name):
     assert name.replace("-", "_") in MODULES, f"the verb {name} is wanted in a file of its name"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [*COMMANDS, ("db",)], ids=" ".join)
 def test_every_verb_explains_itself(command):
     answer = CliRunner().invoke(app, [*command, "--help"])

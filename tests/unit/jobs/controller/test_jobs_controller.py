@@ -26,6 +26,7 @@ from tests.unit.jobs.controller.played_campaign import (
 pytestmark = pytest.mark.fast
 
 
+@pytest.mark.thorough
 def test_a_campaign_is_planned_measured_merged_and_said_to_be():
     play = Play(cases=24).play()
     play.check_complete()
@@ -35,6 +36,7 @@ def test_a_campaign_is_planned_measured_merged_and_said_to_be():
     assert play.cluster.most <= 4
 
 
+@pytest.mark.thorough
 def test_what_is_merged_is_not_looked_at_again_by_anyone():
     play = Play().play()
     before = play.store.calls
@@ -48,6 +50,7 @@ def test_what_is_merged_is_not_looked_at_again_by_anyone():
     assert play.plan.number == 2 and len(list(history(play.store))) == 2
 
 
+@pytest.mark.thorough
 def test_who_takes_over_a_campaign_that_runs_waits_for_no_other_pod():
     """Its own pods may hold every device."""
     play = Play(target="target: here")
@@ -61,6 +64,7 @@ def test_who_takes_over_a_campaign_that_runs_waits_for_no_other_pod():
     assert play.cluster.created.count(probe) == 1
 
 
+@pytest.mark.thorough
 def test_two_controllers_at_once_do_no_more_than_one():
     play = Play(cases=20)
     others = itertools.cycle([play.new_controller(), play.controller])
@@ -75,6 +79,7 @@ def test_two_controllers_at_once_do_no_more_than_one():
     assert play.cluster.most <= 4
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
     play = Play(cases=20)
     play.rounds(2)
@@ -88,6 +93,7 @@ def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
     play = Play(cases=20)
     play.look()
@@ -102,6 +108,7 @@ def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
     play = Play(cases=20)
     play.look()
@@ -116,6 +123,7 @@ def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_a_campaign_that_is_deleted_half_way_and_applied_again_goes_on():
     play = Play(cases=24)
     play.rounds(2)
@@ -130,6 +138,7 @@ def test_a_campaign_that_is_deleted_half_way_and_applied_again_goes_on():
     assert len(tried) == len(set(tried))  # nothing was measured twice
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["waves", "nodes", "committed", "plans"])
 def test_rot_in_what_a_controller_reads_does_not_stop_a_campaign(what):
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
@@ -144,6 +153,7 @@ def test_rot_in_what_a_controller_reads_does_not_stop_a_campaign(what):
     assert len(answers(state, STACK.version_path)) == play.cases
 
 
+@pytest.mark.thorough
 def test_a_node_on_which_all_fails_is_left_alone():
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.worker = lambda shard, node: 44 if node == "n1" else 0
@@ -153,6 +163,7 @@ def test_a_node_on_which_all_fails_is_left_alone():
     assert any(wave.avoid == ("n1",) for wave in play.waves())
 
 
+@pytest.mark.thorough
 def test_without_permission_to_list_nodes_there_is_no_quarantine():
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.forbidden = frozenset({"nodes"})
@@ -162,6 +173,7 @@ def test_without_permission_to_list_nodes_there_is_no_quarantine():
     assert not any(wave.avoid for wave in play.waves())
 
 
+@pytest.mark.thorough
 def test_a_shard_that_kills_every_worker_is_given_up_with_a_word():
     play = Play(cases=12)
     play.rounds(1)
@@ -175,6 +187,7 @@ def test_a_shard_that_kills_every_worker_is_given_up_with_a_word():
     assert sum(shard == bad for shard, _ in play.cluster.tried) == 8  # two waves of four
 
 
+@pytest.mark.thorough
 def test_without_retries_of_an_index_a_bad_shard_still_ends():
     play = Play(cases=12)
     play.cluster.drops = frozenset({"backoffLimitPerIndex", "maxFailedIndexes"})
@@ -190,6 +203,7 @@ def test_without_retries_of_an_index_a_bad_shard_still_ends():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_a_paused_campaign_stands_still_and_goes_on():
     play = Play(cases=24)
     play.rounds(2)
@@ -202,6 +216,7 @@ def test_a_paused_campaign_stands_still_and_goes_on():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves():
     play = Play(cases=24)
     play.annotate(**{"allow-missing": "true"})
@@ -235,6 +250,7 @@ def test_strikes_that_another_leader_has_written_meanwhile_stay():
     assert strikes_from_json(play.store.get(key), key=key).seen == {theirs, ours}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("namespace", ["theirs", "bench"])
 def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
@@ -252,6 +268,7 @@ def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_a_follower_acts_in_nothing():
     play = Play(cases=6)
     follower = play.new_controller(may_act=lambda: False)
@@ -263,6 +280,7 @@ def test_a_follower_acts_in_nothing():
     play.play().check_complete()
 
 
+@pytest.mark.thorough
 def test_a_pod_of_a_lost_node_holds_nothing_up():
     play = Play(cases=24)
     play.look()

@@ -27,6 +27,7 @@ from tests.unit.jobs.printed import missing
 pytestmark = pytest.mark.fast
 
 
+@pytest.mark.thorough
 def test_a_damaged_database_is_announced_as_such_and_says_what_to_do():
     play = Play().play()
     play.store.delete(keys.commit(1))
@@ -98,6 +99,7 @@ def test_the_same_news_are_told_once_by_a_controller():
     assert not play.cluster.told
 
 
+@pytest.mark.thorough
 def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     play = Play(cases=6)
     bad = config_map("other", "campaign: other\n", {"site": "cpu"}, DEPLOYMENT)

@@ -64,6 +64,7 @@ def readings(factor):
     )
 
 
+@pytest.mark.thorough
 def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
     fleet = Fleet()
     fleet.play.play()
@@ -83,6 +84,7 @@ def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
     assert fleet.play.new_controller().look() == {"small": True}
 
 
+@pytest.mark.thorough
 def test_what_is_damaged_of_the_second_look_is_still_measured_elsewhere():
     fleet = Fleet()
 
@@ -101,6 +103,7 @@ def test_what_is_damaged_of_the_second_look_is_still_measured_elsewhere():
     assert fleet.head().measurements.num_rows == 24 + second.forecast.doubtful
 
 
+@pytest.mark.thorough
 def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
     fleet = Fleet(stays=True)
     fleet.play.play()
@@ -111,6 +114,7 @@ def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
     assert len(doubted_places(situation)) == len(fleet.slow) - fleet.plans[1].forecast.doubtful
 
 
+@pytest.mark.thorough
 def test_a_cluster_of_one_node_measures_again_there_and_says_so():
     fleet = Fleet(nodes=("n1",))
     fleet.play.play()
@@ -118,6 +122,7 @@ def test_a_cluster_of_one_node_measures_again_there_and_says_so():
     assert set(fleet.on.values()) == {"n1"} and "SameNode" in fleet.play.cluster.reasons()
 
 
+@pytest.mark.thorough
 def test_what_takes_more_than_its_share_stays_as_it_is():
     """Of three shards of a case each, a quarter of the time pays for none."""
     fleet = Fleet(cases=3, budget_s=60, devices=3)
@@ -127,6 +132,7 @@ def test_what_takes_more_than_its_share_stays_as_it_is():
     assert [found.is_doubted for found in known].count(True) == len(fleet.slow) == 1
 
 
+@pytest.mark.thorough
 def test_sessions_that_are_alike_end_the_campaign_at_once():
     """And no machine is asked for its stack once more, which would take a device."""
     fleet = Fleet(factor=1.0, target="")
@@ -142,6 +148,7 @@ def test_sessions_that_are_alike_end_the_campaign_at_once():
     assert sum("probe" in name for name in cluster.created) == 1
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_killed_at_any_look_goes_on():
     fleet = Fleet()
 

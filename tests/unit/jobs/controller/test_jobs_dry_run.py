@@ -115,6 +115,7 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     assert applied.campaign.target == campaign_of(folder).target
 
 
+@pytest.mark.thorough
 def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
     play, other = Play(cases=6), Play(cases=6)
     other.look()

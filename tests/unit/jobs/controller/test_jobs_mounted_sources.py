@@ -245,6 +245,7 @@ OP_MAPPINGS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["op_mapping.yaml", "tree"])
 def test_no_word_of_an_op_mapping_is_told(folder, caplog, name):
     named = ["sources: [{bundled: quickstart}]", f"op_mapping: {folder}/op_mapping.yaml"]

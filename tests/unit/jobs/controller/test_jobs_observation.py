@@ -95,6 +95,7 @@ def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again
     assert play.read() == []
 
 
+@pytest.mark.thorough
 def test_planning_reads_of_the_database_only_what_answers_its_cases(tmp_path: Path) -> None:
     play = Looks([shard("a", RECORDS[0])])
     play.merge()

@@ -78,6 +78,7 @@ def test_of_two_rounds_one_is_made_after_the_other_and_a_forgotten_one_never():
     assert seen == ["first", "last"]
 
 
+@pytest.mark.thorough
 def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks():
     play = Play(**CURVE)
     rounds = Held()
@@ -90,6 +91,7 @@ def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks(
     assert [plan.number for plan in read_plans(play.store, "small")] == [1]
 
 
+@pytest.mark.thorough
 def test_a_round_of_a_campaign_that_has_changed_is_not_written():
     play = Play(**CURVE)
     rounds = Held()
@@ -104,6 +106,7 @@ def test_a_round_of_a_campaign_that_has_changed_is_not_written():
     assert plan.sources[0].rows == 802
 
 
+@pytest.mark.thorough
 def test_a_round_that_another_has_made_and_measured_meanwhile_is_not_taken_up():
     play = Play(**{**CURVE, "more": "density: {tolerance: 1%}\n"})  # so that another follows
     rounds = Held()

@@ -563,6 +563,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [44, 1])
 def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_wave(code):
     ill = [False]
@@ -641,6 +642,7 @@ def test_jobs_of_an_older_plan_are_retired():
     assert "plan" in why_deleted(cluster.look(), "old")
 
 
+@pytest.mark.thorough
 @given(
     shards=st.integers(1, 40),
     workers=st.integers(1, 6),

@@ -107,6 +107,7 @@ def wanted(gangs, singles, single_s=600.0):
 # run beside each other. Of 48 of 64
 # devices one gang runs at a time, so 16 devices are busy only while there are shards for them. And
 # 20 shards are 3 pods, one of them half empty: in 20 or 30 minutes no order is 80 % busy with them.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("gangs", "singles", "single_s", "least_s", "busy", "beside"),
     [
@@ -133,6 +134,7 @@ def test_devices_are_busy_where_gangs_and_single_shards_share_them(
     assert cluster.most_gangs == beside and cluster.most_gathering == 1
 
 
+@pytest.mark.thorough
 def test_no_two_gangs_are_half_begun_and_all_of_them_end():
     """Whatever their pods' number, and however late each pod comes."""
     for seed in range(30):

@@ -58,6 +58,7 @@ def slowed(tmp_path, capsys, monkeypatch):
     return of
 
 
+@pytest.mark.thorough
 def test_what_a_slow_session_measured_is_measured_again_in_the_same_run(slowed):
     here = slowed(2.0)
     code, said = here.run()
@@ -70,12 +71,14 @@ def test_what_a_slow_session_measured_is_measured_again_in_the_same_run(slowed):
     assert len(read_plans(here.store, "made")) == 2
 
 
+@pytest.mark.thorough
 def test_a_run_of_sound_sessions_ends_with_its_plan(slowed):
     here = slowed(1.0)
     here.run()
     assert [plan.round for plan in read_plans(here.store, "made")] == [""]
 
 
+@pytest.mark.thorough
 def test_a_run_is_about_what_its_files_were_when_it_began(slowed):
     """Also behind its first plan: large profiles are read once."""
     here = slowed(2.0)

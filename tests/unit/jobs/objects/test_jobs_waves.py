@@ -13,6 +13,7 @@ pytestmark = pytest.mark.fast
 DEVICES = 8  # of a pod
 
 
+@pytest.mark.thorough
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 9), st.integers(1, 40))
 def test_every_shard_is_in_one_index_in_order_and_a_gang_is_alone(kinds, per_index, workers):
     shards = [f"{'g' if gang else 's'}{at}" for at, gang in enumerate(kinds)]
@@ -25,6 +26,7 @@ def test_every_shard_is_in_one_index_in_order_and_a_gang_is_alone(kinds, per_ind
         assert len(index) == 1 or not gangs.intersection(index)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.text(min_size=1), unique=True), st.integers(1, 9), st.integers(1, 40))
 def test_without_gangs_shards_are_cut_as_they_come(shards, per_index, workers):
     chosen = shards[: per_index * wave_size(workers)]

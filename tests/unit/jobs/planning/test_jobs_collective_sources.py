@@ -220,6 +220,7 @@ def test_a_campaign_goes_without_its_own_collectives() -> None:
         without_collectives(campaign("groups: [2]"))
 
 
+@pytest.mark.thorough
 def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     tmp_path: Path,
 ) -> None:

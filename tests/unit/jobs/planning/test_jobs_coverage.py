@@ -69,6 +69,7 @@ def test_neighbours_have_the_same_weights_and_lie_near():
     ]
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=4, unique=True),
     st.tuples(*[st.integers(0, 3)] * 3),
@@ -142,6 +143,7 @@ def test_a_message_between_measured_ones_is_of_the_same_ranks_and_grid():
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda s: f"{s[0]},{s[1]}")
 
 
+@pytest.mark.thorough
 @given(st.lists(SIZES, min_size=1, max_size=6), st.lists(SIZES, max_size=6), SIZES)
 def test_another_measured_case_never_makes_a_standing_worse(wanted, measured, more):
     order = ["missing", "outside", "between", "exact"]

@@ -151,6 +151,7 @@ def part_of(here: Here, plan: Plan) -> str:
     return keys.part("made", plan.shards[0].shard_id, "attempt-1", 0)
 
 
+@pytest.mark.thorough
 def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
@@ -169,6 +170,7 @@ def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> N
     assert any(numbers(line) == ["2", "1"] for line in said if "plan" in line)
 
 
+@pytest.mark.thorough
 def test_what_later_plans_have_measured_is_set_aside_in_one_line_by_all(here: Here) -> None:
     first = here.planned()
     here.measured(first)
@@ -208,6 +210,7 @@ def edited_hash(store: Store, plan: Plan) -> str:
     return key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("harm", [rotten_part, lost_commit, edited_plan, edited_hash])
 def test_what_the_head_holds_is_told_by_nobody_but_verify(
     here: Here, harm: Callable[[Store, Plan], str]
@@ -223,6 +226,7 @@ def test_what_the_head_holds_is_told_by_nobody_but_verify(
     assert any(key in problem.text for problem in find_problems(here.store))
 
 
+@pytest.mark.thorough
 def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_published(
     here: Here,
 ) -> None:
@@ -243,6 +247,7 @@ def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_publishe
     assert label(about(here.status())[0]) == SET_ASIDE
 
 
+@pytest.mark.thorough
 def test_a_campaign_that_is_begun_anew_takes_no_number_that_was_merged(here: Here) -> None:
     here.measured(here.planned())
     here.run()
@@ -269,6 +274,7 @@ def test_a_plan_that_was_changed_before_it_was_merged_is_blamed_once(here: Here)
     assert find_head(here.store) is None
 
 
+@pytest.mark.thorough
 def test_a_plan_that_cannot_be_read_is_told_until_there_is_another(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
@@ -285,6 +291,7 @@ def test_a_plan_that_cannot_be_read_is_told_until_there_is_another(here: Here) -
     assert here.merge()[0] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_broken_log_is_told_by_status_in_a_line(here: Here, lost: int) -> None:
     here.measured(here.planned())

@@ -238,6 +238,7 @@ def test_shards_of_a_plan_that_cannot_be_read_are_set_apart_from_the_next():
     assert step == NewPlan(2, (), "2")
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.sampled_from("AB"), st.integers(0, 2), st.booleans()), max_size=5),
     st.booleans(),

@@ -84,6 +84,7 @@ def test_launches_are_those_of_serving_every_request_once():
     assert launches == {'"1500,3200"': 64, '"8000,3200"': 64, **decodes}
 
 
+@pytest.mark.thorough
 def test_a_deployment_that_decodes_only_has_its_experts_apart():
     told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
     source = loaded(told.replace("output: 20", "output: 20, phase: decode"))

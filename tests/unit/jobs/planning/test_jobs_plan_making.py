@@ -322,6 +322,7 @@ def test_groups_stay_together_and_cheap_ones_come_first() -> None:
     assert cases[-1].record.case_id == dear.case_id
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 60),

@@ -51,6 +51,7 @@ def decades(cases: list[PricedCase]) -> Counter[int]:
     return Counter(floor(log10(case.launch_s)) for case in cases)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from([3e-6, 3e-5, 3e-4, 3e-3]), max_size=900),
@@ -126,6 +127,7 @@ def test_what_nobody_runs_is_not_repeated() -> None:
 MANY = [record(shape=f"1024,{n + 1}", mean_us=3000.0) for n in range(1500)]
 
 
+@pytest.mark.thorough
 def test_the_other_shards_are_as_without_repeats() -> None:
     once = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n"))
     twice = plan(request(*MANY, source=OWN))
@@ -138,6 +140,7 @@ def test_the_other_shards_are_as_without_repeats() -> None:
     assert twice.plan.forecast.device_s > once.plan.forecast.device_s
 
 
+@pytest.mark.thorough
 def test_nobody_sees_that_a_case_is_repeated() -> None:
     made = plan(request(*MANY, source=OWN))
     first: dict[str, CaseRecord] = {}
@@ -151,6 +154,7 @@ def test_nobody_sees_that_a_case_is_repeated() -> None:
     assert all(first[case] == once_more for case, once_more in again.items())
 
 
+@pytest.mark.thorough
 def test_a_shard_of_repeats_says_in_which_its_cases_stand_first() -> None:
     made = plan(request(*MANY, source=OWN, more="devices: 4\n"))
     cases = {
@@ -173,6 +177,7 @@ def test_cases_that_one_device_measures_first_are_repeated_together() -> None:
     assert sum(len({lanes[case] for case in ids(shard)}) > 1 for shard in found) <= 1
 
 
+@pytest.mark.thorough
 def test_failures_and_damage_are_measured_once() -> None:
     asked = request(*MANY, source=OWN)
     every = dict.fromkeys((r.case_id for r in MANY), "")
@@ -180,6 +185,7 @@ def test_failures_and_damage_are_measured_once() -> None:
     assert plan(replace(asked, owed=every)).plan.forecast.repeats == 0
 
 
+@pytest.mark.thorough
 def test_a_plan_without_repeats_is_spelled_as_before_there_were_any() -> None:
     made = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n")).plan
     assert b"repeats" not in plan_to_json(made).split(b'"forecast"')[1].split(b"}")[0]

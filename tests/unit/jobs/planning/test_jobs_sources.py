@@ -218,6 +218,7 @@ def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
 CONTEXT = "measure: {cache: context}\n"
 
 
+@pytest.mark.thorough
 def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp_path):
     folder = write_bundled_profile("quickstart", tmp_path)
 

@@ -67,6 +67,7 @@ _CASES = st.lists(
 )
 
 
+@pytest.mark.thorough
 @given(_CASES, st.floats(0, 1))
 def test_a_budget_is_kept_and_more_of_it_never_brings_less(cases, budget_h):
     found = [wanted(*case) for case in cases]

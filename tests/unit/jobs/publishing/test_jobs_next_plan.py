@@ -125,6 +125,7 @@ def measured_here(store, stack, plan):
         commit_shard(store, told, plan, made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["missing-only", "all"])
 @pytest.mark.parametrize("harmed", ["part-0.csv", "manifest.json", "committed", "shards"])
 def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide, update, harmed):
@@ -189,6 +190,7 @@ def test_another_round_is_planned_whatever_is_damaged(wide, wish):
     assert sum(shard.cases for shard in second.plan.shards) == len(CASES)
 
 
+@pytest.mark.thorough
 def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
@@ -268,6 +270,7 @@ def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_th
     assert before and before.isdisjoint(shard.shard_id for shard in second.plan.shards)
 
 
+@pytest.mark.thorough
 def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
@@ -290,6 +293,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert {one.sessions for one in found.values()} == {2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timed", [hosted, device])
 def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothing(tmp_path, timed):
     text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"

@@ -144,6 +144,7 @@ def test_a_case_that_was_unlucky_is_said_among_the_rest():
     assert numbers(line) == ["5", "1", "20"]
 
 
+@pytest.mark.thorough
 def test_a_quiet_machine_and_one_that_tells_nothing_are_not_mentioned():
     gaps = Disturbance(0, 0, launch_gap_share=0.9)  # of a device that tells no more
     for lines in (lines_of(QUIET, Disturbance(30, 28)), lines_of(None, None), lines_of(gaps)):
@@ -184,6 +185,7 @@ def envelope_of(device, *means_us):
     return [line for line in lines if line.startswith("envelope ")]
 
 
+@pytest.mark.thorough
 def test_a_kernel_whose_launches_a_host_delayed_now_and_then_is_told():
     """Every fourth launch waits 50 us; the twin that none delays has no such line."""
 

@@ -64,6 +64,7 @@ def test_another_number_of_ranks_is_another_case():
     assert case_from_cells(KERNEL, {**cells, EP_SIZE: "32"}).case_id != DEEPSEEK.case.case_id
 
 
+@pytest.mark.thorough
 @given(calls())
 def test_a_row_tells_the_call_that_it_came_from(call):
     check(call)

@@ -69,6 +69,7 @@ def test_a_production_call_has_the_cells_of_its_profile():
     assert SENT.cells[EP_SIZE] == BACK.cells[EP_SIZE] == "16"
 
 
+@pytest.mark.thorough
 @given(calls())
 def test_a_row_tells_the_call_that_it_came_from(call):
     assert distribute_call(call.case) == replace(call, optional=tuple(sorted(call.optional)))

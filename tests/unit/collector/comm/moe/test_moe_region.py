@@ -57,6 +57,7 @@ def boxes(draw, most=40):
     return sizes, draw(st.tuples(*(st.integers(-1, size - 1) for size in sizes)))
 
 
+@pytest.mark.thorough
 @given(boxes())
 def test_limits_of_their_own_are_found_in_twice_the_logarithm_of_the_grid(box):
     sizes, limits = box
@@ -74,6 +75,7 @@ def down_sets(sizes):
     return st.lists(corner, max_size=6)
 
 
+@pytest.mark.thorough
 @given(st.tuples(*[st.integers(1, 9)] * 3).flatmap(lambda s: st.tuples(st.just(s), down_sets(s))))
 def test_any_staircase_is_found_by_bisecting_its_lines_at_worst(planted):
     sizes, corners = planted
@@ -89,6 +91,7 @@ def test_any_staircase_is_found_by_bisecting_its_lines_at_worst(planted):
     assert tries <= by_line + by_axis + guesses + 2
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 400), st.integers(1, 8))
 def test_a_limit_of_rows_is_found_where_more_choices_leave_fewer_tokens(rows, most_experts):
     """As the operator's own: tokens x choices within a buffer, experts within a memory."""

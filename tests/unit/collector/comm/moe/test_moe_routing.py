@@ -34,6 +34,7 @@ def is_whole(call, routing):
     assert routing.loads.sum() == call.tokens * call.ep_size * call.choices
 
 
+@pytest.mark.thorough
 @given(calls(), SEEDS)
 def test_balanced_experts_differ_by_one_row_at_most(call, seed):
     routing = skewed(call, seed, 0.0)
@@ -41,6 +42,7 @@ def test_balanced_experts_differ_by_one_row_at_most(call, seed):
     assert routing.loads.max() - routing.loads.min() <= 1
 
 
+@pytest.mark.thorough
 @given(calls(), SEEDS, st.floats(0, 3))
 def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
     try:
@@ -51,6 +53,7 @@ def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
         is_whole(call, routing)
 
 
+@pytest.mark.thorough
 @given(calls(), SEEDS, st.data())
 def test_replayed_routing_is_whole_and_a_larger_count_never_gets_fewer_rows(call, seed, data):
     counts = data.draw(st.lists(st.integers(0, 1000), min_size=call.experts, max_size=call.experts))
@@ -62,6 +65,7 @@ def test_replayed_routing_is_whole_and_a_larger_count_never_gets_fewer_rows(call
     assert (np.diff(ordered) >= -1).all()  # of equal counts one may have the remainder
 
 
+@pytest.mark.thorough
 @given(calls(), SEEDS, st.floats(0, 1))
 def test_what_was_drawn_can_be_replayed_row_for_row(call, seed, imbalance):
     try:
@@ -81,6 +85,7 @@ def test_the_spread_of_production_is_drawn_within_a_hundredth(imbalance, seed):
     assert routing.rank_imbalance(16) >= 1.0
 
 
+@pytest.mark.thorough
 @given(calls(), SEEDS)
 def test_the_same_seed_is_the_same_routing_on_every_rank(call, seed):
     one, other = skewed(call, seed, 0.0), skewed(call, seed, 0.0)
