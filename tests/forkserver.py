@@ -66,6 +66,8 @@ _IMPORTED = (
 )
 # Read when Python or a library begins: each set of their values has a server of its own.
 _AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONHOME", "TORCHDYNAMO_DISABLE")
+# torchrun's: it has imported the name Popen.
+_ELASTIC = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 _SHIM = "keys_shim.so"  # in LD_PRELOAD of the processes that have the fake CANN
 _CANN = "libcannstub.so"
 _MOST_SERVERS = 3
@@ -199,6 +201,8 @@ def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, 
     if any(given[name] is not None for name in ("gid", "gids", "uid")):
         return None
     given_env = os.environ if given["env"] is None else given["env"]
+    if _is_customised(os.fsdecode(given_env.get("PYTHONPATH", ""))):
+        return None
     return {
         "program": program,
         "arguments": arguments,
@@ -209,6 +213,12 @@ def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, 
         "new_session": bool(given["start_new_session"]),
         "process_group": given["process_group"],
     }
+
+
+def _is_customised(path: str) -> bool:
+    """Whether Python runs a program of its own when it begins, before any import."""
+    folders = filter(None, path.split(os.pathsep))
+    return any(Path(folder, "sitecustomize.py").exists() for folder in folders)
 
 
 def _command(words: list[str]) -> tuple[list[str], str, list[str]]:
@@ -336,6 +346,7 @@ def _companion(environment: Mapping[str, str]) -> socket.socket | None:
         theirs.close()
         _servers.own(ours, environment)
         subprocess.Popen = ForkedPopen  # type: ignore[misc]
+        sys.modules[_ELASTIC].Popen = ForkedPopen  # type: ignore[attr-defined]
         return None
     _show_arguments([__file__])
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -285,6 +285,7 @@ class TestRanks:
         assert "imbalance" in made.reason and made.provenance.raw_key is None
         assert not found.raw
 
+    @pytest.mark.usefixtures("real_starts")  # ranks that begin at once would measure
     def test_a_gang_that_is_told_to_stop_ends_at_once(self, tmp_path) -> None:
         stop = threading.Event()
         stop.set()
