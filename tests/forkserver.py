@@ -46,6 +46,7 @@ _PROGRAMS = {
     "collector.replay.session": False,
     "collector.worker": True,
     "jobs.cli": True,
+    "tests.npu.expert_bench": True,
     "tests.npu.graph_rows": False,
     "tests.npu.meta_rows": False,
     "tests.npu.model_sample": False,

@@ -39,17 +39,6 @@ WITH_ALL = DistributeCall(
 BACK = DistributeCall(COMBINE, 6, 32, 4, 2, RANKS, 6, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
 CALLS = (SENT, WITH_ALL, BACK)
 FEWER, FEWER_X = DistributeCall(DISPATCH, 5, 32, 4, 2, RANKS, 6), "bf16[5,32]:ND"
-BENCH = """
-import sys
-from pathlib import Path
-from collector.comm.gang import Rendezvous
-from collector.comm.moe.benching import bench, found_in
-from collector.comm.moe.moe_plan import MoePlan
-plan, folder = MoePlan.from_json(sys.argv[1]), Path(sys.argv[2])
-bench(plan, Rendezvous(plan.world), folder)
-for _, reason in found_in(folder, plan).failed:
-    print(reason)
-"""
 SENDS, BRINGS = "ACLNN aclnnMoeDistributeDispatchV4", "ACLNN aclnnMoeDistributeCombineV4"
 IDS, WEIGHED, COUNTS = "i32[6,2]:ND", "f32[6,2]:ND", "i64[2]:ND, i32[4]:ND"
 
@@ -114,7 +103,7 @@ def benched(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         plan = MoePlan("npu", RANKS, 1, 0.0, tuple(MoeCase(call, 7) for call in calls), mode=mode)
         log = folder / "log"
         done = subprocess.run(
-            [sys.executable, "-c", BENCH, plan.to_json(), str(folder)],
+            [sys.executable, "-m", "tests.npu.expert_bench", plan.to_json(), str(folder)],
             cwd=ROOT,
             env=environment(fake, log=log, devices=RANKS, faults=faults),
             capture_output=True,

@@ -48,7 +48,6 @@ def wait_for_ranks(runs: Runs) -> None:
     raise AssertionError("no rank began to measure")
 
 
-@pytest.mark.usefixtures("real_starts")
 def test_a_worker_that_is_killed_in_a_gang_takes_its_ranks_along(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     campaign = tmp_path / "campaign.yaml"
