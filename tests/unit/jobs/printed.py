@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.unit.collector.naming import names
+
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])")
 
 
@@ -16,7 +18,7 @@ def numbers(text: str) -> list[str]:
 
 def missing(text: str, words: Iterable[str]) -> list[str]:
     """Return the words that a text does not contain, each compared as a whole word."""
-    return [word for word in words if not re.search(_whole(word), text)]
+    return [word for word in words if not names(text, word)]
 
 
 @contextmanager
@@ -27,9 +29,3 @@ def raises_naming(
     with pytest.raises(kind) as caught:
         yield caught
     assert missing(str(caught.value), words) == [], str(caught.value)
-
-
-def _whole(word: str) -> str:
-    before = r"(?<!\w)" if word[0].isalnum() else ""
-    after = r"(?!\w)" if word[-1].isalnum() else ""
-    return before + re.escape(word) + after

@@ -3,35 +3,25 @@
 import pytest
 
 from collector import surroundings
-from collector.database.envelope import envelope_of
 from collector.database.merge import CREATE, merge_plans
-from collector.database.record_rows import case_rows
-from collector.stack import Stack
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
     Tried,
-    plan_of,
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.database.test_database_envelope import found, record
 
 pytestmark = pytest.mark.fast
-
-NPU = Stack(device="ATLAS_800_A2_376T_64G", torch="2.9.0")
 
 
 def out_of_order(cases: int, above: int) -> list[tuple[str, int, int]]:
     """The kernel types with too many durations above those of larger cases, where `above` of so
     many cases, the smallest, take ten times as long as all others."""
-    records = [record_of_shapes("Add", f"{n},8;{n},8", f"{n},8") for n in range(1, cases + 1)]
-    mean_us = {
-        record.case_id: 100.0 if number < above else 10.0 for number, record in enumerate(records)
-    }
-    table = case_rows(plan_of(MadePlan([], stack=NPU)), records).sort_by("case")
-    found = envelope_of(table, mean_us, NPU.device).out_of_order
-    return [(one.kernel_type, one.above, one.cases) for one in found]
+    timed = [(record(n, 8), 100.0 if n <= above else 10.0) for n in range(1, cases + 1)]
+    return [(one.kernel_type, one.above, one.cases) for one in found(timed).out_of_order]
 
 
 def test_a_kernel_is_out_of_order_above_a_twentieth_of_forty_cases():
@@ -59,9 +49,9 @@ class LosingStore(MemoryStore):
 def test_a_merge_that_loses_a_number_waits_twice_as_long_each_time(monkeypatch):
     monkeypatch.setattr(surroundings, "uniform", lambda low, high: high)
     store, pauses = LosingStore(), []
-    record = record_of_shapes("Add", "8,8;8,8", "8,8")
+    add = record_of_shapes("Add", "8,8;8,8", "8,8")
     for number in (1, 2, 3, 4):
-        shard = MadeShard(f"s{number}", [record], [{record.case_id: Tried(3.0)}])
+        shard = MadeShard(f"s{number}", [add], [{add.case_id: Tried(3.0)}])
         write_campaign(store, MadePlan([shard], number=number))
     store.others = [2, 3, 4]
     merge_plans(store, [("made", 1)], guard=CREATE, author="test", sleep=pauses.append)
