@@ -8,11 +8,12 @@ other commands, and everything within `real_starts()`, are started as usual.
 What is started is a process like any other: its own id, a child of the process that started it
 (which waits for it, and whose death it can watch), the environment, folder, descriptors, session
 and process group that were requested. It differs in what a program can only do before it begins:
-variables that are read when a library is loaded have the server's values, except OMP_NUM_THREADS.
+variables that are read when a library is loaded have the server's values, except OMP_NUM_THREADS,
+and `sitecustomize.py` runs after these imports.
 
-The server forks twice, and the process between ends at once: the kernel then gives the process to
-the nearest ancestor that takes orphans (PR_SET_CHILD_SUBREAPER), which is the one that requested
-it. A started process that starts others has a server of its own, forked before anything else.
+The server is a child of the process that requests others, and forks them as its own siblings
+(CLONE_PARENT of clone(2)). A started process that may start others has a server of its own, forked
+before anything else.
 """
 
 import atexit
@@ -24,6 +25,7 @@ import inspect
 import itertools
 import json
 import os
+import platform
 import runpy
 import signal
 import socket
@@ -31,7 +33,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,6 +49,7 @@ _PROGRAMS = {
     "jobs.cli": True,
     "tests.npu.expert_bench": True,
     "tests.npu.graph_rows": False,
+    "tests.npu.kernel_window": False,
     "tests.npu.meta_rows": False,
     "tests.npu.model_sample": False,
     "tests.npu.replay_rows": False,
@@ -64,6 +66,10 @@ _IMPORTED = (
     "typer",
     "yaml",
     "collector.replay.loop",
+    "collector.worker.shard_run",
+    "jobs.cli.opening",
+    "jobs.cli.run",
+    "jobs.executor.local_run",
 )
 # Read when Python or a library begins: each set of their values has a server of its own.
 _AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONHOME", "TORCHDYNAMO_DISABLE")
@@ -72,7 +78,10 @@ _ELASTIC = "torch.distributed.elastic.multiprocessing.subprocess_handler.subproc
 _SHIM = "keys_shim.so"  # in LD_PRELOAD of the processes that have the fake CANN
 _CANN = "libcannstub.so"
 _MOST_SERVERS = 3
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
+_GET_TID_ADDRESS = 40  # PR_GET_TID_ADDRESS of linux/prctl.h
+_CLONE = 56 if platform.machine() == "x86_64" else 220  # of asm/unistd.h
+# CLONE_PARENT, CLONE_CHILD_CLEARTID and CLONE_CHILD_SETTID of linux/sched.h
+_FLAGS = 0x8000 | 0x200000 | 0x1000000 | signal.SIGCHLD
 _ARGUMENTS_START_AT = 45  # of the fields of /proc/PID/stat, counted from the state
 _ROOM_FOR_ARGUMENTS = "." * 3000
 _LENGTH = struct.Struct("!I")
@@ -103,16 +112,11 @@ class _Servers:
     def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Return the id of the process that was started; it is a child of this one."""
         body = json.dumps(request).encode("utf-8", "surrogateescape")
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
         with self._lock:
             connection = self._connection(request["environment"])
-            prctl(_SUBREAPER, 1, 0, 0, 0)
-            try:
-                socket.send_fds(connection, [_LENGTH.pack(len(body))], list(descriptors))
-                connection.sendall(body)
-                (pid,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-            finally:
-                prctl(_SUBREAPER, 0, 0, 0, 0)
+            socket.send_fds(connection, [_LENGTH.pack(len(body))], list(descriptors))
+            connection.sendall(body)
+            (pid,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
         return int(pid)
 
     def end(self) -> None:
@@ -202,8 +206,6 @@ def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, 
     if any(given[name] is not None for name in ("gid", "gids", "uid")):
         return None
     given_env = os.environ if given["env"] is None else given["env"]
-    if _is_customised(os.fsdecode(given_env.get("PYTHONPATH", ""))):
-        return None
     return {
         "program": program,
         "arguments": arguments,
@@ -214,12 +216,6 @@ def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, 
         "new_session": bool(given["start_new_session"]),
         "process_group": given["process_group"],
     }
-
-
-def _is_customised(path: str) -> bool:
-    """Whether Python runs a program of its own when it begins, before any import."""
-    folders = filter(None, path.split(os.pathsep))
-    return any(Path(folder, "sitecustomize.py").exists() for folder in folders)
 
 
 def _command(words: list[str]) -> tuple[list[str], str, list[str]]:
@@ -266,26 +262,36 @@ def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             os._exit(0)
         head += _exactly(connection, _LENGTH.size - len(head))
         body = _exactly(connection, _LENGTH.unpack(head)[0])
-        reader, writer = os.pipe()
-        between = os.fork()
-        if between == 0:
-            between = os.getpid()
-            if child := os.fork():
-                os.write(writer, _LENGTH.pack(child))
-                os._exit(0)
-            os.close(reader)
-            os.close(writer)
+        if (child := _fork_for_parent()) == 0:
             connection.close()
-            while os.getppid() == between:
-                time.sleep(0.0005)
             return json.loads(body.decode("utf-8", "surrogateescape")), descriptors
-        os.close(writer)
-        answer = os.read(reader, _LENGTH.size)
-        os.close(reader)
-        os.waitpid(between, 0)
         for descriptor in descriptors:
             os.close(descriptor)
-        connection.sendall(answer)
+        connection.sendall(_LENGTH.pack(child))
+
+
+def _fork_for_parent() -> int:
+    """Fork; the new process is a child of this one's parent, and not of this one.
+
+    It is os.fork() but for the flag CLONE_PARENT of clone(2). As in glibc's fork, the kernel writes
+    the new id where the C library keeps it, which is where it clears it when the process ends.
+    """
+    own_id = ctypes.c_void_p()
+    libc = ctypes.PyDLL(None, use_errno=True)
+    if libc.prctl(_GET_TID_ADDRESS, ctypes.byref(own_id), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_GET_TID_ADDRESS)")
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    nothing = ctypes.c_void_p()
+    # The last two change places between architectures; the other of them is not looked at.
+    child = int(libc.syscall(_CLONE, ctypes.c_long(_FLAGS), nothing, nothing, own_id, own_id))
+    if child == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    python.PyOS_AfterFork_Parent()
+    if child < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    return child
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -317,6 +323,10 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         import torch
 
         torch.set_num_threads(int(threads))
+    for folder in filter(None, mine.split(os.pathsep)):
+        if (custom := Path(folder, "sitecustomize.py")).exists():
+            runpy.run_path(str(custom), run_name="sitecustomize")
+            break
     sys.argv[:] = [request["program"], *request["arguments"]]
     _show_arguments(request["words"])
     if _SHIM in os.environ.get("LD_PRELOAD", ""):

@@ -32,4 +32,4 @@ def test_killed_at_ten_random_moments_beside_a_server(tmp_path: Path, gateway: V
     folder.mkdir()
     root = f"s3://drill/{tmp_path.name}?endpoint={gateway.endpoint}"
     environment = gateway.environment() | {"TMPDIR": str(folder)}
-    check_kills(Runs(folder, root, environment, short_campaign(folder)), gateway)
+    check_kills(Runs(folder, root, environment, short_campaign(folder)), 10, gateway)

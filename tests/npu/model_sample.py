@@ -1,9 +1,9 @@
-"""`python -m tests.npu.model_sample [--rows 50] [--seed 0]`: cases that models ask for, in their
-real sizes, launched through the stock torch_npu on the fake NPU.
+"""Cases that models ask for, in their real sizes, launched through the stock torch_npu on the fake
+NPU: `python -m tests.npu.model_sample [--rows 50] [--seed 0] [--one-in 1]`.
 
 A sample of each kernel type's is drawn by chance from every bundled model, in several layouts and
-passes, as every release launches them. Exits with 1 where a launch was refused or launched nothing,
-and says which.
+passes, as every release launches them; `--one-in 4` looks at a quarter of these. Exits with 1 where
+a launch was refused or launched nothing, and says which.
 """
 
 import argparse
@@ -48,11 +48,11 @@ _BATCHES = (
 _MOST_BYTES = 2 << 30  # of one case's tensors: the fake's memory is this machine's
 
 
-def sample(rows: int, seed: int) -> dict[str, list[CaseRecord]]:
+def sample(rows: int, seed: int, one_in: int) -> dict[str, list[CaseRecord]]:
     """At most so many cases of each kernel type that one NPU can launch here, the same for a seed:
     what Triton compiles, and what several ranks run, it cannot."""
     found: dict[str, dict[str, CaseRecord]] = {}
-    for record in _asked_for():
+    for record in _asked_for(Random(seed), one_in):
         found.setdefault(record.kernel_type, {})[record.case_id] = record
     return {
         kernel: [of[name] for name in Random(f"{seed} {kernel}").sample(sorted(of), k)]
@@ -61,11 +61,13 @@ def sample(rows: int, seed: int) -> dict[str, list[CaseRecord]]:
     }
 
 
-def _asked_for() -> Iterator[CaseRecord]:
+def _asked_for(chance: Random, one_in: int) -> Iterator[CaseRecord]:
     for release, model in product(map(find_kernel_set, bundled_releases()), bundled_names()):
         decoder = find_decoder(model)
         layouts = _MIXTURE if decoder.is_moe else _DENSE
         for layout, batch in product(map(layout_of, layouts), _BATCHES):
+            if chance.randrange(one_in):
+                continue
             try:
                 step = derive_step(decoder, layout, batch, release)
             except BadInput:  # what this release's set does not tell
@@ -82,8 +84,8 @@ def _is_launched(record: CaseRecord) -> bool:
     return Need.TRITON not in op.npu.needs and sum(one.size_bytes for one in slots) <= _MOST_BYTES
 
 
-def main(rows: int, seed: int) -> int:
-    chosen = sample(rows, seed)
+def main(rows: int, seed: int, one_in: int) -> int:
+    chosen = sample(rows, seed, one_in)
     with tempfile.TemporaryDirectory(prefix="opmeter-model-rows-") as folder:
         for kernel, records in chosen.items():
             (Path(folder) / f"{kernel}.csv").write_bytes(write_table(records))
@@ -109,5 +111,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one-in", type=int, default=1)
     said = parser.parse_args()
-    sys.exit(main(said.rows, said.seed))
+    sys.exit(main(said.rows, said.seed, said.one_in))

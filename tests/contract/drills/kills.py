@@ -1,17 +1,18 @@
-"""`opmeter run` is SIGKILLed at ten random moments, each followed by a re-run. Nothing is lost,
-nothing is measured twice, nobody stays behind."""
+"""`opmeter run` is SIGKILLed at random moments, each followed by a re-run. Nothing is lost, nothing
+is measured twice, nobody stays behind."""
 
 import random
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 
 from tests.contract.drills.runs import CASES, Runs
 from tests.servers.versitygw import Versitygw
 
-_KILLS = 10
-# From before anything is planned until well after the first parts are up.
-_KILLED_WITHIN_S = (0.3, 6.5)
+# A run writes some eighty objects: from before anything is planned until it is being merged.
+_KILLED_WITHIN_OBJECTS = 75
+_AND_S = 0.3  # after the object: what a run does between two
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,18 @@ class _Before:
         return cls(runs.believed(), runs.attempts())
 
 
-def check_kills(runs: Runs, server: Versitygw | None = None) -> None:
-    """Kill runs until ten were killed, finish the last, and look at all that they left. A server
-    is killed and restarted as well, in every third."""
+def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) -> None:
+    """Kill runs until so many were killed, finish the last, and look at all that they left. A
+    server is killed and restarted as well, in every third."""
     moments = random.Random(20)
     kills, arguments, sizes = 0, (), []
-    while kills < _KILLS:
+    while kills < kills_wanted:
         before = _Before.of(runs)
         sizes.append(len(before.believed))
         process = runs.start(*arguments)
         if server is not None and kills % 3 == 1:
             _cut_off(server, moments)
-        time.sleep(moments.uniform(*_KILLED_WITHIN_S))
+        _wait_for_a_moment(process, runs, moments)
         process.kill()
         output, _ = process.communicate()
         assert runs.wait_until_alone() == []
@@ -61,6 +62,15 @@ def check_kills(runs: Runs, server: Versitygw | None = None) -> None:
     runs.command("db", "verify")  # which fails where anything is broken
     print(f"{runs.root}: killed {kills} times; {len(finals)} cases, one final outcome each;")
     print(f"believed and uploaded before each start: {sizes}")
+
+
+def _wait_for_a_moment(
+    process: "subprocess.Popen[bytes]", runs: Runs, moments: random.Random
+) -> None:
+    wanted = runs.objects() + moments.randrange(_KILLED_WITHIN_OBJECTS)
+    while process.poll() is None and runs.objects() < wanted:
+        time.sleep(0.05)
+    time.sleep(moments.uniform(0, _AND_S))
 
 
 def _cut_off(server: Versitygw, moments: random.Random) -> None:

@@ -108,6 +108,10 @@ class Runs:
             time.sleep(0.1)
         return left
 
+    def objects(self) -> int:
+        """How many objects the store holds."""
+        return sum(1 for _ in self.store.list(""))
+
     def uploaded(self) -> dict[tuple[str, str], str]:
         """Shard and measured case -> the attempt whose part holds it, as far as parts are up."""
         return {(shard, m.case_id): attempt for shard, attempt, m in self._measured()}
