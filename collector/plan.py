@@ -5,8 +5,9 @@ bytes is the plan's hash.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from collector.canonical import readable_json, sha256_hex
 from collector.decoding import decode_object
@@ -216,9 +217,13 @@ def place_name(node: str, serial: str) -> str:
 
 
 def plan_to_json(plan: Plan) -> bytes:
-    value = asdict(plan)
+    value = _by_name(plan)
     value["stack"] = plan.stack.as_json()
     value["measure"] = plan.measure.as_json()
+    for name in ("shard_settings", "limits", "forecast"):
+        value[name] = _by_name(value[name])
+    value["sources"] = list(map(_by_name, plan.sources))
+    value["shards"] = list(map(_by_name, plan.shards))  # of a large plan many thousands
     for shard in value["shards"]:
         if shard["ranks"] == 1:  # as it was spelled before there were gangs
             del shard["ranks"]
@@ -230,6 +235,11 @@ def plan_to_json(plan: Plan) -> bytes:
         if not value["forecast"][name]:  # as before there were any
             del value["forecast"][name]
     return readable_json(value)
+
+
+def _by_name(thing: Any) -> dict[str, Any]:
+    """The fields of a dataclass, without the copies that `asdict` makes of what is in them."""
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}
 
 
 def plan_from_json(data: bytes, *, key: str = "plan") -> Plan:

@@ -6,7 +6,7 @@ runs, so that `opmeter --help` loads neither pandas nor boto3; what it returns i
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
@@ -76,23 +76,14 @@ GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
     "model": (None, model.VERBS),
     "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
 }
+_HELP = "Measures every operator an LLM runs, and keeps the numbers in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
 _OF_GROUPS = {  # that do nothing by themselves
     "db": "Look at the versions of the database.",
     "model": "Look at what a model's forward pass launches.",
 }
 
-app = typer.Typer(
-    name="opmeter",
-    help="Measures every operator an LLM runs, and keeps the numbers in one versioned database.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 
-
-@app.callback(invoke_without_command=True)
 def opmeter(
     version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="say more on the way")] = False,
@@ -129,17 +120,44 @@ def _standing_alone(verb: Verb) -> Callable[..., None]:
     return run
 
 
-for _name, (_alone, _verbs) in GROUPS.items():
-    _group = typer.Typer(
-        help=_alone.__doc__ if _alone else _OF_GROUPS[_name],
-        no_args_is_help=_alone is None,
+def _command(
+    groups: Mapping[str, tuple[Verb | None, Mapping[str, Verb]]], verbs: Mapping[str, Verb]
+) -> typer.Typer:
+    made = typer.Typer(
+        name="opmeter",
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    if _alone:
-        _group.callback(invoke_without_command=True)(_standing_alone(_alone))
-    _register(_group, _verbs)
-    app.add_typer(_group, name=_name)
-_register(app, VERBS)
+    made.callback(invoke_without_command=True)(opmeter)
+    for name, (alone, of_group) in groups.items():
+        group = typer.Typer(
+            help=alone.__doc__ if alone else _OF_GROUPS[name],
+            no_args_is_help=alone is None,
+            rich_markup_mode=None,
+        )
+        if alone:
+            group.callback(invoke_without_command=True)(_standing_alone(alone))
+        _register(group, of_group)
+        made.add_typer(group, name=name)
+    _register(made, verbs)
+    return made
+
+
+app = _command(GROUPS, VERBS)
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """The command with no more than the verb that the words begin with: to make the options of all
+    the others takes longer than some verbs do. Where they begin with none, the whole command."""
+    first = words[0] if words else ""
+    if first in VERBS:
+        return _command({}, {first: VERBS[first]})
+    if first in GROUPS:
+        return _command({first: GROUPS[first]}, {})
+    return app
 
 
 def main() -> None:
@@ -147,7 +165,7 @@ def main() -> None:
     words = sys.argv[1:]
     imports.without_pandas()
     try:
-        app(
+        app_for(words)(
             list(repeated(words, (*LISTS, *PROBE_LISTS, *DFC_LISTS)))
             if words[:1] == ["comm"]
             else words

@@ -11,12 +11,14 @@ import pytest
 from collector.collective import Collective
 from collector.comm.bench_plan import LeftOut
 from jobs.cli.comm_lines import left_out_lines
+from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.cli.test_jobs_command import opmeter
 from tests.unit.jobs.printed import missing, numbers
 
 
 def comm(*words, cwd=None):
-    return opmeter("comm", *words, cwd=cwd)
+    run = opmeter if "--do-run" in words else opmeter_here
+    return run("comm", *words, cwd=cwd)
 
 
 def test_without_do_run_the_plan_is_said():

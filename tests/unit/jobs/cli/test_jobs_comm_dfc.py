@@ -5,6 +5,7 @@ import importlib.util
 
 import pytest
 
+from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.cli.test_jobs_command import opmeter
 from tests.unit.jobs.printed import missing, numbers
 
@@ -12,7 +13,8 @@ SMALL = "--backend cpu --ep-size 2 --hidden 64 --intermediate 32 --experts 16 --
 
 
 def dfc(words, cwd=None):
-    return opmeter("comm", "dfc", *words.split(), cwd=cwd)
+    run = opmeter if "--do-run" in words else opmeter_here
+    return run("comm", "dfc", *words.split(), cwd=cwd)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ import re
 
 import pytest
 
+from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.cli.test_jobs_command import opmeter
 from tests.unit.jobs.printed import missing, numbers
 
 SMALL = "--backend cpu --ep-size 2 --hidden 64 --intermediate 32"
 
 
-def probe(words, cwd=None):
-    return opmeter("comm", "probe-dfc", *words.split(), cwd=cwd)
+def probe(words, cwd=None, run=opmeter):
+    return run("comm", "probe-dfc", *words.split(), cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def probe(words, cwd=None):
     ],
 )
 def test_a_mistake_is_one_line(words, data):
-    done = probe(words)
+    done = probe(words, run=opmeter_here)
     assert done.returncode == 2, done.stderr
     assert missing(done.stderr, data) == []
     assert "Traceback" not in done.stderr

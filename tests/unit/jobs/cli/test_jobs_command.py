@@ -18,6 +18,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.slow
@@ -78,10 +79,17 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, data):
     (tmp_path / "stored.yaml").write_text(
         f"campaign: a\n{sources}\nbackend: cpu\nstore: s3://a/b\n"
     )
-    done = opmeter(*arguments, cwd=tmp_path)
+    done = opmeter_here(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
+
+
+def test_a_process_says_and_ends_as_the_command_does_within_one(tmp_path):
+    for words in (("ops", "Ad"), ("run", "nothing.yaml"), ("comm", "--dtype", "x"), ("--version",)):
+        process, here = (run(*words, cwd=tmp_path) for run in (opmeter, opmeter_here))
+        assert process.returncode == here.returncode
+        assert (process.stdout, process.stderr) == (here.stdout, here.stderr)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, data):
 def test_nothing_is_made_before_the_input_is_read_and_accepted(tmp_path, verb, line, words):
     (tmp_path / "c.yaml").write_text(f"campaign: a\nbackend: cpu\n{line}\n")
     (tmp_path / "odd.yaml").write_text("a: [1\n")
-    done = opmeter(verb, "c.yaml", cwd=tmp_path)
+    done = opmeter_here(verb, "c.yaml", cwd=tmp_path)
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "odd.yaml"]
 
@@ -129,7 +137,7 @@ def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
 
 
 def test_ops_lists_what_can_be_replayed(tmp_path):
-    done = opmeter("ops", cwd=tmp_path)
+    done = opmeter_here("ops", cwd=tmp_path)
     assert done.returncode == 0
     header, *rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert header == ["kernel", "API", "takes", "environment", "state"]
@@ -137,21 +145,21 @@ def test_ops_lists_what_can_be_replayed(tmp_path):
     assert found["RmsNorm"]["API"] == "torch_npu.npu_rms_norm"
     assert found["RmsNorm"]["environment"] == "torch_npu" and found["Add"]["environment"] == "torch"
     assert all(row["takes"] and row["state"] for row in found.values())
-    one = opmeter("ops", "RmsNorm", cwd=tmp_path)
+    one = opmeter_here("ops", "RmsNorm", cwd=tmp_path)
     assert one.returncode == 0 and re.search(r"^slot 1 +gamma", one.stdout, flags=re.MULTILINE)
 
 
 def test_ops_names_what_is_measured_over_ranks_and_by_what(tmp_path):
-    done = opmeter("ops", cwd=tmp_path)
+    done = opmeter_here("ops", cwd=tmp_path)
     states = {line.split("\t")[0]: line.split("\t")[-1] for line in done.stdout.splitlines()}
     assert "`opmeter comm dfc`" in states["DispatchFFNCombine"]
     assert "`opmeter comm dfc`" in states["DispatchFFNCombineBF16"]
     for name, one in OPERATIONS.items():
         assert f"`opmeter comm --ops {name}`" in states[one.kernel_type]
-    one = opmeter("ops", "hcom_alltoallv_", cwd=tmp_path)
+    one = opmeter_here("ops", "hcom_alltoallv_", cwd=tmp_path)
     assert one.returncode == 0
     assert "`opmeter comm --ops all_to_allv`" in one.stdout
-    sent = opmeter("ops", "MoeDistributeDispatchV2", cwd=tmp_path)
+    sent = opmeter_here("ops", "MoeDistributeDispatchV2", cwd=tmp_path)
     assert "`EP Size`" in sent.stdout
 
 
@@ -165,7 +173,7 @@ def test_doctor_checks_this_machine_and_the_store(tmp_path):
 
 @pytest.mark.parametrize("address", ["s3://me:hush@bucket/x", "s3://bucket/x?secret=hush"])
 def test_doctor_says_once_what_to_do_about_an_address(tmp_path, address):
-    done = opmeter("doctor", "--root", address, cwd=tmp_path)
+    done = opmeter_here("doctor", "--root", address, cwd=tmp_path)
     lines = done.stdout.splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.startswith("FAIL  store "))
     assert done.returncode == 1 and "hush" not in done.stdout

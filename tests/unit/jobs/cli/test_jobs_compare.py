@@ -13,7 +13,7 @@ from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.step_trace import FILE
 from collector.store import open_store
-from jobs.cli.app import app
+from jobs.cli.app import app_for
 from jobs.planning.sources import completed_records
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -50,7 +50,7 @@ def _make_database(folder, records):
 
 
 def compare(*words):
-    return CliRunner().invoke(app, ["compare", *map(str, words), "--root", "data"])
+    return CliRunner().invoke(app_for(["compare"]), ["compare", *map(str, words), "--root", "data"])
 
 
 @pytest.mark.thorough

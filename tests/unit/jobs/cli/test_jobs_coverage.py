@@ -11,7 +11,7 @@ from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.cli.app import app
+from jobs.cli.app import app_for
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
 from tests.unit.collector.database.campaign_maker import PATH
@@ -27,7 +27,7 @@ def folder(small_model_folder):
 
 
 def coverage(*words):
-    return CliRunner().invoke(app, ["coverage", *words, "--root", "data"])
+    return CliRunner().invoke(app_for(["coverage"]), ["coverage", *words, "--root", "data"])
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.errors import BadInput
-from jobs.cli.app import app
+from jobs.cli.app import app_for
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -24,7 +24,7 @@ def tree(tmp_path):
 
 
 def grid(tree, *words):
-    return CliRunner().invoke(app, ["grid", "--database-path", str(tree), *words])
+    return CliRunner().invoke(app_for(["grid"]), ["grid", "--database-path", str(tree), *words])
 
 
 def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
@@ -46,7 +46,9 @@ def test_a_dry_run_writes_nothing(tree):
 
 @pytest.mark.thorough
 def test_the_tree_may_be_called_as_the_first_design_did(tree):
-    said = CliRunner().invoke(app, ["grid", "--data-dir", str(tree), "--rows", "10", "--dry-run"])
+    said = CliRunner().invoke(
+        app_for(["grid"]), ["grid", "--data-dir", str(tree), "--rows", "10", "--dry-run"]
+    )
     assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
@@ -68,7 +70,7 @@ def test_a_tree_of_which_no_kernel_has_a_case_ends_with_1(tree):
 @pytest.mark.thorough
 def test_what_is_no_case_says_why(tree):
     (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
-    said = grid(tree, "--rows", "10")
+    said = grid(tree, "--rows", "10", "--target-models", "qwen3-32b")
     assert said.exit_code == 1
     assert missing(said.stdout, ["NC1HWC0", "input 2"]) == []
 
@@ -86,7 +88,7 @@ def test_what_cannot_be_meant_is_refused(tree, words, said):
 
 
 def test_a_tree_must_be_named():
-    assert isinstance(CliRunner().invoke(app, ["grid"]).exception, BadInput)
+    assert isinstance(CliRunner().invoke(app_for(["grid"]), ["grid"]).exception, BadInput)
 
 
 @pytest.mark.thorough

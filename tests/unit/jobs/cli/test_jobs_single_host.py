@@ -13,6 +13,7 @@ import pytest
 from collector.database.tree import read_kernel_file
 from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, write_profile
+from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.slow
@@ -53,9 +54,9 @@ def test_a_profile_of_nothing_is_bad_input(tmp_path):
     write_profile(tmp_path / "header", "K5", [])
     here = ("parse", "--database-path", "t", "--profiling-path")
     for folder, words in (("empty", "no kernel_details"), ("header", ".csv:1: ")):
-        done = opmeter(*here, folder, cwd=tmp_path)
+        done = opmeter_here(*here, folder, cwd=tmp_path)
         assert (done.returncode, words in done.stderr) == (2, True), done.stdout + done.stderr
-    done = opmeter(*here, "header", "--skip-bad-rows", cwd=tmp_path)
+    done = opmeter_here(*here, "header", "--skip-bad-rows", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr
     assert not (tmp_path / "t").exists()
 
@@ -75,14 +76,14 @@ def test_a_parse_says_what_it_left_out_and_fails_where_nothing_was_kept(tmp_path
     bad.parent.mkdir()
     bad.write_bytes(b"\0")
     here = ("parse", "--database-path", "tree", "--profiling-path")
-    assert opmeter(*here, "bad", cwd=tmp_path).returncode == 2
-    done = opmeter(*here, "bad", "--skip-bad-rows", cwd=tmp_path)
+    assert opmeter_here(*here, "bad", cwd=tmp_path).returncode == 2
+    done = opmeter_here(*here, "bad", "--skip-bad-rows", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr
     assert "bad/kernel_details.csv:1: " in done.stdout
     write_profile(tmp_path / "good", "K5", [Told()])
     write_profile(tmp_path / "copy", "O2", [Told()])
     more = ("--profiling-path", "good", "--profiling-path", "copy", "--skip-bad-rows")
-    done = opmeter(*here, "bad", *more, cwd=tmp_path)
+    done = opmeter_here(*here, "bad", *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "bad/kernel_details.csv:1: " in done.stdout
     lines = done.stdout.splitlines()
@@ -132,12 +133,12 @@ def test_a_profile_fills_a_tree_without_any_npu_software(tree, tmp_path):
     rows = [Told(shapes=ADD, out_shapes='"8,8"', duration=us) for us in ("3.000", "4.000")]
     write_profile(folder, "O3", rows)
     here = ("microbench", "--database-path", "tree", "--prof-path", "PROF_1")
-    done = opmeter(*here, cwd=tmp_path)
+    done = opmeter_here(*here, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert durations(tree, "Add") == ["3.500000", ""]
     assert rows_of(done.stdout)[0] == "1"
     assert ["3"] in map(numbers, done.stdout.splitlines())  # rows without a launch
-    pruned = opmeter(*here, "--prune-empty-duration-rows", cwd=tmp_path)
+    pruned = opmeter_here(*here, "--prune-empty-duration-rows", cwd=tmp_path)
     assert pruned.returncode == 0
     assert len(durations(tree, "Add")) == 2  # none is removed: all have the profile's
     assert len(list((tree / "reports").glob("replay_report_*.md"))) == 2
@@ -149,9 +150,11 @@ def test_a_tree_is_found_by_its_device_and_versions(tree, tmp_path):
     device = ("--device", "ATLAS_800_A3_752T_128G_DIE")
     parts = ("--vllm-version", "0.18.0", "--torch-version", "2.9.0+cpu", "--cann-version", "8.5")
     for versions in (parts, ("--vllm-version", name)):
-        done = opmeter("parse", "--profiling-path", "serving", *device, *versions, cwd=tmp_path)
+        done = opmeter_here(
+            "parse", "--profiling-path", "serving", *device, *versions, cwd=tmp_path
+        )
         assert done.returncode == 0 and (whole / "Add.csv").exists(), done.stderr
-    done = opmeter("microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
+    done = opmeter_here("microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
     assert done.returncode == 2 and "ATLAS_800_A3_752T_128G_DIE" in done.stderr
 
 
@@ -159,12 +162,12 @@ def test_values_of_a_running_model_are_joined(tmp_path):
     shapes = "8,4,128;9,128,128;9,128,128;;;2;2" + ";" * 24
     row = Told("FusedInferAttentionScore", f'"{shapes}"', out_shapes='"8,4,128"')
     write_profile(tmp_path / "serving", "K6", [row])
-    opmeter("parse", "--profiling-path", "serving", "--database-path", "tree", cwd=tmp_path)
+    opmeter_here("parse", "--profiling-path", "serving", "--database-path", "tree", cwd=tmp_path)
     value = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}
     value |= {"actual_seq_lengths_kv": [3, 5], "atten_mask_shape": [], "block_table_shape": None}
     (tmp_path / "values.jsonl").write_text(json.dumps(value) + "\n")
     where = ("--database-path", "tree", "--jsonl-path", "values.jsonl")
-    done = opmeter("fia-backfill", *where, cwd=tmp_path)
+    done = opmeter_here("fia-backfill", *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (told,) = read_kernel_file(tmp_path / "tree" / "FusedInferAttentionScore.csv").rows
     assert told["Runtime avg_seq_len"] == "4.000000"
@@ -206,7 +209,7 @@ def test_values_of_a_running_model_are_joined(tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, data):
-    done = opmeter(*arguments, cwd=tmp_path)
+    done = opmeter_here(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
@@ -220,6 +223,6 @@ def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, data):
     ],
 )
 def test_a_path_that_is_none_or_has_no_option_gets_a_sentence(tmp_path, words, data):
-    done = opmeter("parse", "--database-path", "tree", *words, cwd=tmp_path)
+    done = opmeter_here("parse", "--database-path", "tree", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert missing(done.stderr, data) == []

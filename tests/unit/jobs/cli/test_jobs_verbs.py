@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli.app import GROUPS, VERBS, app
+from jobs.cli.app import GROUPS, VERBS, app, app_for
 
 pytestmark = pytest.mark.fast
 
@@ -35,10 +35,18 @@ def test_a_verb_lies_in_the_module_of_its_name(name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("command", [*COMMANDS, ("db",)], ids=" ".join)
 def test_every_verb_explains_itself(command):
-    answer = CliRunner().invoke(app, [*command, "--help"])
+    answer = CliRunner().invoke(app_for(command), [*command, "--help"])
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
     verb = COMMANDS.get(command)
     assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"
+
+
+def test_the_whole_command_lists_every_verb_and_group_in_their_order():
+    answer = CliRunner().invoke(app, ["--help"])
+    listed = answer.stdout.split("Commands:")[1].splitlines()
+    named = [line.split()[0] for line in listed if re.match("  [a-z]", line)]
+    assert named == [*VERBS, *GROUPS]
+    assert app_for(()) is app_for(("--verbose", "ops")) is app_for(("nothing",)) is app
 
 
 def test_the_readme_has_a_row_for_every_verb_of_people_and_for_no_other():

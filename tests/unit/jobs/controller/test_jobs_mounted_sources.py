@@ -248,7 +248,9 @@ OP_MAPPINGS = (
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["op_mapping.yaml", "tree"])
 def test_no_word_of_an_op_mapping_is_told(folder, caplog, name):
-    named = ["sources: [{bundled: quickstart}]", f"op_mapping: {folder}/op_mapping.yaml"]
+    (folder / "run").mkdir()
+    (folder / "run" / "kernel_details.csv").write_text(rows(*table()))
+    named = [f"sources: [{{profile: {folder}/run}}]", f"op_mapping: {folder}/op_mapping.yaml"]
     if name == "tree":
         named = [f"sources: [{{tree: {folder}}}]"]
         (folder / "Add.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))

@@ -97,18 +97,20 @@ def test_a_round_of_a_campaign_that_has_changed_is_not_written():
     rounds = Held()
     play.controller = play.new_controller(rounds=rounds)
     play.look()
-    play.cases = 802
+    play.cases = 402
     play.apply()
     play.look()
     rounds.finish()
     play.look()
     (plan,) = read_plans(play.store, "small")
-    assert plan.sources[0].rows == 802
+    assert plan.sources[0].rows == 402
 
 
+@pytest.mark.usefixtures("few_trees")
 @pytest.mark.thorough
 def test_a_round_that_another_has_made_and_measured_meanwhile_is_not_taken_up():
-    play = Play(**{**CURVE, "more": "density: {tolerance: 1%}\n"})  # so that another follows
+    exact = "density: {tolerance: 1%, share: 50%}\n"  # so that another round follows
+    play = Play(**{**CURVE, "more": exact})
     rounds = Held()
     late = play.new_controller(rounds=rounds)
     late.look()

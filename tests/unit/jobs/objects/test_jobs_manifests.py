@@ -11,6 +11,7 @@ from functools import cache
 from ipaddress import ip_network
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -57,30 +58,44 @@ def kubectl():
     return found
 
 
+# Each rendering is over before there is anything to collect, and one core is enough for it.
+RENDERS_ONCE = {"GOGC": "off", "GOMAXPROCS": "1"}
+# In C where PyYAML was built with it: what is rendered is long.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 @cache
 def rendered(folder):
     command = [kubectl(), "kustomize", str(folder)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **RENDERS_ONCE}
+    )
     assert answer.returncode == 0, answer.stderr
-    return tuple(yaml.safe_load_all(answer.stdout))
+    return tuple(yaml.load_all(answer.stdout, LOADER))
 
 
-def composed(folder, components=(), campaign="quickstart", namespace="opmeter", more=None):
-    """An overlay of one's own, in a folder elsewhere."""
-
-    def at(path):
-        return os.path.relpath(MANIFESTS / path, folder)
-
+def composed(components=(), campaign="quickstart", namespace="opmeter", more=None):
+    """An overlay of one's own, in a folder elsewhere. Each is rendered once: only read it."""
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": namespace,
-        "resources": [at("base"), at(f"campaigns/{campaign}")],
-        "components": [at(path) for path in components],
+        "resources": ["base", f"campaigns/{campaign}"],
+        "components": list(components),
         **(more or {}),
     }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    return rendered(folder)
+    return rendered_elsewhere(json.dumps(overlay))
+
+
+@cache
+def rendered_elsewhere(text):
+    """What an overlay gives whose resources and components are named from MANIFESTS."""
+    overlay = json.loads(text)
+    with TemporaryDirectory() as folder:
+        for name in ("resources", "components"):
+            overlay[name] = [os.path.relpath(MANIFESTS / path, folder) for path in overlay[name]]
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        return rendered(Path(folder))
 
 
 def of_kind(objects, kind):
@@ -121,10 +136,10 @@ def validate(request, monkeypatch):
 # What is rendered -------------------------------------------------------------------------------
 
 
-def test_everything_that_is_rendered_validates_strictly(tmp_path_factory, validate):
+def test_everything_that_is_rendered_validates_strictly(validate):
     objects = [found for name in OVERLAYS for found in rendered(MANIFESTS / "overlays" / name)]
     for name in COMPONENTS:
-        found = composed(tmp_path_factory.mktemp(name), [f"components/{name}"])
+        found = composed([f"components/{name}"])
         objects += [one for one in found if one["kind"] not in OF_OTHERS]
     distinct = {json.dumps(found, sort_keys=True): found for found in objects}
     assert len(distinct) > 40
@@ -159,14 +174,12 @@ def test_a_small_machine_has_room_for_the_merge_of_the_demo():
 
 
 @pytest.mark.parametrize("name", bundled_sites())
-def test_every_bundled_site_is_a_profile(tmp_path, name):
+def test_every_bundled_site_is_a_profile(name):
     profile = f"profiles/{name}"
     wanted = f"copy a neighbour's to manifests/{profile}/kustomization.yaml, and name {name} in it"
     assert (MANIFESTS / profile / "kustomization.yaml").is_file(), wanted
     campaign = "quickstart" if load_site(name).backend == "cpu" else "npu-example"
-    found = campaign_of(
-        composed(tmp_path, [profile, "components/pvc-store"], campaign, more=PINNED)
-    )
+    found = campaign_of(composed([profile, "components/pvc-store"], campaign, more=PINNED))
     assert found.site == load_site(name), wanted
 
 
@@ -185,15 +198,15 @@ def test_every_profile_is_of_a_bundled_site():
         ("hostnetwork", {"network": "host"}),
     ],
 )
-def test_a_component_changes_what_it_is_about_and_nothing_else(tmp_path, component, expected):
+def test_a_component_changes_what_it_is_about_and_nothing_else(component, expected):
     parts = ["profiles/a2-800t", "components/s3-secret", f"components/{component}"]
-    applied = campaign_of(composed(tmp_path, parts, "npu-example", more=PINNED))
+    applied = campaign_of(composed(parts, "npu-example", more=PINNED))
     assert applied.site == replace(load_site("a2-800t"), **expected)
 
 
-def test_nothing_of_the_whole_cluster_is_made_but_rights_and_the_namespace(tmp_path):
+def test_nothing_of_the_whole_cluster_is_made_but_rights_and_the_namespace():
     parts = [f"components/{name}" for name in COMPONENTS if name not in ("s3-secret", "kueue")]
-    objects = composed(tmp_path, parts)
+    objects = composed(parts)
     # A kubectl that is older than these kinds takes them for a namespace's; no server does.
     found = {one["kind"] for one in objects if not namespace_of(one) or one["kind"] in SINCE_1_30}
     assert found == {"Namespace", "ClusterRole", "ClusterRoleBinding", *SINCE_1_30}
@@ -203,12 +216,12 @@ def namespace_of(found):
     return found["metadata"].get("namespace")
 
 
-def test_the_images_of_a_campaign_follow_kustomize(tmp_path):
+def test_the_images_of_a_campaign_follow_kustomize():
     images = [
         {"name": "opmeter/controller", "newName": "here/a", "newTag": "7"},
         {"name": "opmeter/collector-cpu", "newName": "here/b", "digest": "sha256:" + "1" * 64},
     ]
-    objects = composed(tmp_path, ["components/pvc-store"], more={"images": images})
+    objects = composed(["components/pvc-store"], more={"images": images})
     applied = campaign_of(objects)
     assert applied.deployment.controller_image == "here/a:7"
     assert applied.deployment.image == "here/b@sha256:" + "1" * 64
@@ -216,9 +229,9 @@ def test_the_images_of_a_campaign_follow_kustomize(tmp_path):
     assert pod_of(deployment)["containers"][0]["image"] == "here/a:7"
 
 
-def test_everything_moves_to_another_namespace(tmp_path):
+def test_everything_moves_to_another_namespace():
     parts = [f"components/{name}" for name in ("nodes", "pvc-store", "prometheus")]
-    objects = composed(tmp_path, [*parts, "components/kueue"], namespace="elsewhere")
+    objects = composed([*parts, "components/kueue"], namespace="elsewhere")
     assert [found["metadata"]["name"] for found in of_kind(objects, "Namespace")] == ["elsewhere"]
     namespaces = {found["metadata"].get("namespace") for found in objects}
     assert namespaces == {None, "elsewhere"}  # None: what belongs to the cluster
@@ -232,14 +245,13 @@ def names_of_cluster(objects):
     return {(f["kind"], f["metadata"]["name"]) for kind in kinds for f in of_kind(objects, kind)}
 
 
-def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs(tmp_path):
+def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs():
     page = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
     (text,) = re.findall(r"```yaml\n(patches:.*?)```", page, flags=re.DOTALL)
     made = {}
     for name, more in (("a", {}), ("b", yaml.safe_load(text))):
-        (tmp_path / name).mkdir()
         parts = ["components/nodes", "components/pvc-store"]
-        made[name] = composed(tmp_path / name, parts, namespace=name, more=more)
+        made[name] = composed(parts, namespace=name, more=more)
     assert not names_of_cluster(made["a"]) & names_of_cluster(made["b"])
     (binding,) = of_kind(made["b"], "ClusterRoleBinding")
     assert ("ClusterRole", binding["roleRef"]["name"]) in names_of_cluster(made["b"])
@@ -251,22 +263,20 @@ def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs
     assert applied.deployment.store_claim == claim["metadata"]["name"]
 
 
-def test_the_controller_reaches_the_store_as_the_pods_do(tmp_path):
+def test_the_controller_reaches_the_store_as_the_pods_do():
     for store in ("pvc-store", "s3-secret"):
-        folder = tmp_path / store
-        folder.mkdir()
-        objects = composed(folder, [f"components/{store}", "profiles/cpu"])
+        objects = composed([f"components/{store}", "profiles/cpu"])
         (deployment,) = of_kind(objects, "Deployment")
         applied = campaign_of(objects)
         merge = pod_of(merge_of(applied.deployment))
         assert store_mounts(pod_of(deployment)) == store_mounts(merge)
 
 
-def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs(tmp_path):
+def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
     page = (MANIFESTS.parent / "docs" / "rights.md").read_text()
     (text,) = re.findall(r"```yaml\n(components:.*?)```", page, flags=re.DOTALL)
     more = {"patches": yaml.safe_load(text)["patches"]}
-    objects = composed(tmp_path, ["components/job-policy", "profiles/cpu"], more=more)
+    objects = composed(["components/job-policy", "profiles/cpu"], more=more)
     (policy,) = of_kind(objects, "ValidatingAdmissionPolicy")
     images = {v["name"]: v["expression"] for v in policy["spec"]["variables"]}["images"]
     assert images == "['registry.example.com/opmeter/', 'registry.example.com/team/collector']"
@@ -276,8 +286,8 @@ def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs(tmp_path):
     assert chosen.items() <= namespace["metadata"]["labels"].items()
 
 
-def test_workers_have_credentials_of_their_own(tmp_path):
-    objects = composed(tmp_path, ["components/s3-secret", "profiles/cpu"])
+def test_workers_have_credentials_of_their_own():
+    objects = composed(["components/s3-secret", "profiles/cpu"])
     there, site = campaign_of(objects).deployment, load_site("cpu")
     wave = Wave("small", 1, "feed", 0, (("s0",),))
     worker = worker_job(wave, plan(), site, there, cap=1)
@@ -290,8 +300,8 @@ def test_workers_have_credentials_of_their_own(tmp_path):
     assert shared["secret"]["secretName"] == "opmeter-s3"  # where there is one for all
 
 
-def test_workers_have_a_role_of_their_own(tmp_path):
-    accounts = of_kind(composed(tmp_path, ["components/s3-web-identity"]), "ServiceAccount")
+def test_workers_have_a_role_of_their_own():
+    accounts = of_kind(composed(["components/s3-web-identity"]), "ServiceAccount")
     roles = {
         account["metadata"]["name"]: account["metadata"]["annotations"][
             "eks.amazonaws.com/role-arn"
@@ -301,12 +311,10 @@ def test_workers_have_a_role_of_their_own(tmp_path):
     assert roles["opmeter-controller"] == roles["opmeter-merge"] != roles["opmeter-worker"]
 
 
-def test_a_campaign_may_name_files_only_where_the_deployment_says(tmp_path):
+def test_a_campaign_may_name_files_only_where_the_deployment_says():
     folders = []
     for parts in ([], ["components/sources"]):
-        folder = tmp_path / str(len(parts))
-        folder.mkdir()
-        (deployment,) = of_kind(composed(folder, parts), "Deployment")
+        (deployment,) = of_kind(composed(parts), "Deployment")
         (container,) = pod_of(deployment)["containers"]
         folders.append(container.get("args", []))
         mounted = {m["mountPath"]: m.get("readOnly") for m in container["volumeMounts"]}
@@ -316,15 +324,15 @@ def test_a_campaign_may_name_files_only_where_the_deployment_says(tmp_path):
     assert taken.exit_code == 0 and "--sources-folder" in taken.output
 
 
-def test_a_volume_of_one_node_is_let_go_before_the_next_controller_wants_it(tmp_path):
-    (deployment,) = of_kind(composed(tmp_path, ["components/pvc-store"]), "Deployment")
-    (claim,) = of_kind(composed(tmp_path, ["components/pvc-store"]), "PersistentVolumeClaim")
+def test_a_volume_of_one_node_is_let_go_before_the_next_controller_wants_it():
+    (deployment,) = of_kind(composed(["components/pvc-store"]), "Deployment")
+    (claim,) = of_kind(composed(["components/pvc-store"]), "PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_the_queue_is_of_the_newest_version_that_kueue_has(tmp_path):
-    (queue,) = of_kind(composed(tmp_path, ["components/kueue"]), "LocalQueue")
+def test_the_queue_is_of_the_newest_version_that_kueue_has():
+    (queue,) = of_kind(composed(["components/kueue"]), "LocalQueue")
     assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
 
@@ -338,8 +346,8 @@ def store_mounts(pod):
     return volumes, mounted, said
 
 
-def test_the_api_server_is_reached_at_whatever_port_and_the_rest_stays_closed(tmp_path):
-    policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(composed(tmp_path), POLICY)}
+def test_the_api_server_is_reached_at_whatever_port_and_the_rest_stays_closed():
+    policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(composed(), POLICY)}
     deny = policies["opmeter-default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     api = policies["opmeter-api"]
@@ -362,8 +370,8 @@ def blocks_of(policy):
 
 
 @pytest.mark.parametrize("local", ["169.254.0.0/16", "fe80::/10"])
-def test_no_pod_reaches_an_address_by_which_a_cloud_gives_credentials(tmp_path, local):
-    found = composed(tmp_path, [f"components/{name}" for name in COMPONENTS])
+def test_no_pod_reaches_an_address_by_which_a_cloud_gives_credentials(local):
+    found = composed([f"components/{name}" for name in COMPONENTS])
     links, seen = ip_network(local), 0
     for policy in of_kind(found, POLICY):
         for network, but in blocks_of(policy["spec"]):
@@ -384,8 +392,8 @@ def permissions_of(roles, name):
             yield from ((verb, group, resource, *named) for named in names)
 
 
-def test_no_role_is_wider_than_its_use(tmp_path):
-    objects = composed(tmp_path, ["components/nodes"])
+def test_no_role_is_wider_than_its_use():
+    objects = composed(["components/nodes"])
     roles = of_kind(objects, "Role") + of_kind(objects, "ClusterRole")
     allowed = {
         (role["metadata"]["name"], group, resource, verb)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 
 from collector.plan import plan_from_json, plan_to_json
 from collector.record import CaseRecord
@@ -23,6 +24,8 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
 )
 from tests.unit.jobs.printed import numbers
 
+few_trees = pytest.mark.usefixtures("few_trees")
+
 ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
 ALONE = [record("Mul", f"{n + 1},2") for n in range(5)]
@@ -37,6 +40,13 @@ def duration_us(found: CaseRecord) -> float:
 def measured(ids, records):
     by_id = {found.case_id: found for found in records}
     return {case: HeadAnswer(True, duration_us(by_id[case])) for case in ids}
+
+
+@cache
+def first_round():
+    """The first plan of a campaign of the curve alone, and the answers of what it asks for."""
+    made = plan(request(*CURVE, more=ASKED))
+    return made, measured(planned_ids(made), CURVE)
 
 
 @cache
@@ -56,6 +66,7 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
     return found, answered
 
 
+@few_trees
 def test_a_quarter_of_a_curve_is_measured_and_all_that_is_none():
     found, answered = to_the_end()
     told = [made.plan.forecast for made in found]
@@ -76,26 +87,27 @@ def test_fewer_are_measured_where_the_rest_is_known():
     assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
 
 
+@few_trees
 def test_the_same_answers_give_the_same_round():
-    asked = request(*CURVE, more=ASKED)
-    answers = measured(planned_ids(plan(asked)), CURVE)
+    asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
     one, other = (plan(replace(asked, answered=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
+@few_trees
 def test_what_has_no_duration_is_asked_for_once():
-    asked = request(*CURVE, more=ASKED)
-    ids = planned_ids(plan(asked))
-    answers = measured(ids, CURVE) | {case: HeadAnswer(False, None) for case in ids[:5]}
+    asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    ids = planned_ids(first)
+    answers = answers | {case: HeadAnswer(False, None) for case in ids[:5]}
     following = plan(replace(asked, answered=answers))
     assert following.plan.forecast.learning == 50 and not set(planned_ids(following)) & set(ids)
     again = plan(replace(asked, answered=answers, retry_failed=True))
     assert sorted(planned_ids(again)) == sorted([*ids[:5], *planned_ids(following)])
 
 
+@few_trees
 def test_once_more_is_what_was_measured_and_the_next_round():
-    asked = request(*CURVE, more=ASKED)
-    answers = measured(planned_ids(plan(asked)), CURVE)
+    asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
     assert len(planned_ids(plan(replace(asked, answered=answers, again=True)))) == 160 + 50
 
 
@@ -111,8 +123,7 @@ def test_damaged_cases_are_measured_whatever_the_model_says():
 
 
 def test_a_round_that_brought_no_answer_is_followed_by_one_more_and_no_other():
-    asked = request(*CURVE, more=ASKED)
-    first = plan(asked)
+    asked, (first, _) = request(*CURVE, more=ASKED), first_round()
     in_vain = plan(replace(asked, before=first.plan.forecast))
     assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
     one = measured(planned_ids(first)[:1], CURVE)
@@ -129,10 +140,10 @@ def test_curves_too_small_to_learn_are_measured_whole():
     assert plan(request(*CURVE[:800], more=ASKED)).plan.forecast.left_out == 650
 
 
+@few_trees
 def test_doubted_numbers_teach_and_are_measured_again():
-    asked = request(*CURVE, more=ASKED)
-    ids = planned_ids(plan(asked))
-    answers = measured(ids, CURVE)
+    asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    ids = planned_ids(first)
     doubted = {case: replace(answers[case], is_doubted=True) for case in ids[:80]}
     following = plan(replace(asked, answered=answers | doubted))
     assert following.plan.forecast.learning == 50
@@ -163,6 +174,7 @@ def test_a_declaration_that_cannot_tell_the_work_leaves_nothing_out():
     assert plan(request(*broken, more=ASKED)).plan.forecast.left_out == 0
 
 
+@few_trees
 def test_an_operator_without_operations_has_a_surface():
     moved = operator("Move", flops=lambda case: 0)
     records = [record("Move", f"{n + 1},8") for n in range(900)]
@@ -181,6 +193,7 @@ def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
     assert tuple(surface.points.axes[0]) == first.case.outputs[0].shape
 
 
+@few_trees
 def test_the_forecast_says_what_is_left_out():
     found, _ = to_the_end()
     first, last = found[0].plan, found[-1].plan
@@ -198,7 +211,7 @@ def test_the_forecast_says_what_is_left_out():
 
 
 def test_plans_read_back_and_are_spelled_as_before_without_it():
-    made = plan(request(*CURVE, more=ASKED)).plan
+    made = first_round()[0].plan
     assert plan_from_json(plan_to_json(made)) == made
     usual = plan_to_json(plan(request(*CURVE)).plan)
     assert b"left_out" not in usual and b"learning" not in usual

@@ -191,7 +191,7 @@ def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
     (status,) = Follower(store).look("made", deep=False)
     assert [shard.done for shard in status.shards] == [1] * 40
     assert store.listed.count(keys.all_attempts("made")) == 1 and len(store.listed) == 3
-    store = many(4000, open_ones=3)  # each of the others may have left eight keys
+    store = many(100, open_ones=3)  # each of the others may have left eight keys
     (status,) = Follower(store).look("made", deep=False)
     assert sum(shard.done for shard in status.shards[-3:]) == 3
     assert keys.all_attempts("made") not in store.listed and len(store.listed) == 5
