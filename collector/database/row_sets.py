@@ -51,9 +51,11 @@ def identities(table: pa.Table, names: Iterable[str]) -> pa.Array:
     """Each row as one text: the length of every cell, then the cell."""
     texts: list[pa.ChunkedArray] = []
     for name in names:
-        text = pc.cast(table[name], TEXT)
+        text = table[name] if table[name].type == TEXT else pc.cast(table[name], TEXT)
         size = pc.cast(pc.binary_length(text), TEXT)  # of an absent cell there is none
-        texts += [pc.fill_null(size, ""), pc.fill_null(text, "")]
+        if text.null_count:
+            size, text = pc.fill_null(size, ""), pc.fill_null(text, "")
+        texts += [size, text]
     return pc.binary_join_element_wise(*texts, pa.scalar(" ", TEXT)).combine_chunks()
 
 

@@ -3,6 +3,7 @@ or its own key is refused by the key that says so."""
 
 import io
 from dataclasses import replace
+from functools import cache
 
 import pyarrow.parquet as pq
 import pytest
@@ -364,6 +365,14 @@ def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(s
     assert content_hash_of(bare, {}) == content_hash_of(state, {})
 
 
+@cache
+def a_measurement():
+    """One of the plan's own."""
+    store = MemoryStore()
+    write_campaign(store, PLAN)
+    return read_part(store.get(PART), key=PART)[0]
+
+
 counts = st.integers(0, 10**15)
 short_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -400,10 +409,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 def test_whatever_a_worker_can_write_a_merge_takes_in(
     counters, companions, warnings, state, disturbance, canaries
 ):
-    store = MemoryStore()
-    write_campaign(store, PLAN)
     measured = replace(
-        read_part(store.get(PART), key=PART)[0],
+        a_measurement(),
         counters=tuple(counters),
         companions=tuple(companions),
         warnings=tuple(warnings),

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -69,6 +70,13 @@ def state_of(*plans: MadePlan) -> State:
     store = MemoryStore()
     written = [write_campaign(store, one) for one in plans]
     return join_all(read_results(store, one).state for one in written)
+
+
+def merge(store: MemoryStore, plans: Sequence[MadePlan]) -> None:
+    """Write plans, and publish them by one commit."""
+    for one in plans:
+        write_campaign(store, one)
+    merge_plans(store, [one.name for one in plans], guard=CREATE, author="test")
 
 
 def shown(state: State) -> tuple[str, str]:
@@ -141,12 +149,13 @@ def test_a_slow_device_tells_nothing_of_the_mean():
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
 def test_no_order_of_merging_decides_and_every_version_verifies(factor):
     trees = []
-    for order in (range(1, SLOW + 1), range(SLOW, 0, -1)):
+    for order in (((1, 2, 3), (4, 5, 6), (7, 8), (9,)), ((9,), (8, 7), (6, 5, 4), (3, 2, 1))):
         store = MemoryStore()
         for one in plans(factor):
             write_campaign(store, one)
-        for number in order:
-            merge_plans(store, [("made", number)], guard=CREATE, author="test")
+        for numbers in order:
+            together = [("made", number) for number in numbers]
+            merge_plans(store, together, guard=CREATE, author="test")
         assert find_problems(store) == []
         head = [*history(store)][0]
         trees.append({path: file.data for path, file in render(load_state(store, head)).items()})
@@ -159,9 +168,8 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
     *others, slow = plans(factor)
     alone = replace(slow, shards=[_of_another_case(slow)])
     store = MemoryStore()
-    for one in (*others, alone):
-        write_campaign(store, one)
-        merge_plans(store, [one.name], guard=CREATE, author="test")
+    for together in (others, [alone]):
+        merge(store, together)
     head = find_head(store)
     known = answers(load_state(store, head), NPU.version_path)
     assert {case: found.is_doubted for case, found in known.items()} == {
@@ -179,9 +187,8 @@ def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(fac
     twice = replace(twice, shards=[replace(alone.shards[0], name="again")])
     case = alone.shards[0].records[0].case_id
     store, told = MemoryStore(), []
-    for one in (*others, alone, twice):
-        write_campaign(store, one)
-        merge_plans(store, [one.name], guard=CREATE, author="test")
+    for together in (others[:3], others[3:], [alone], [twice]):
+        merge(store, together)
         published = Published.of(store, find_head(store))
         told.append(published.doubted_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
     assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])

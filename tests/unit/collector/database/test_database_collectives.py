@@ -4,7 +4,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -150,10 +149,11 @@ def test_the_order_of_merging_does_not_show() -> None:
         made([(replace(ALONE, mode="alternating"), Tried(12.0))], number=3),
     ]
     contents = set()
-    for order in permutations(plans):
+    # Each comes first and last, and before and behind each other.
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)):
         store = MemoryStore()
-        for plan in order:
-            merged(store, plan)
+        for at in order:
+            merged(store, plans[at])
         commit = find_head(store)
         assert commit is not None
         contents.add(commit.content_hash)

@@ -1,6 +1,7 @@
 """What is read of a database by who may not hold it: the same answers, from less."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
 from collector.errors import DamagedObject
 from collector.measurement import CACHES, Outcome
+from collector.record import CaseRecord
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -44,9 +46,11 @@ def merged(store: Store, made: MadePlan) -> Commit:
     return head
 
 
-def random_plan(chance: random.Random, number: int) -> MadePlan:
+def random_plan(
+    chance: random.Random, number: int, records: Sequence[CaseRecord] = RECORDS
+) -> MadePlan:
     """Some cases, some of them answered, by any cache state, now and then on another stack."""
-    chosen = chance.sample(RECORDS, 4)
+    chosen = chance.sample(records, 4)
     session = {
         record.case_id: chance.choice(
             [

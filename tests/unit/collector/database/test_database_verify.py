@@ -379,12 +379,21 @@ def test_every_object_is_read_once_however_many_commits_name_it(store: MemorySto
     assert {keys.part("made", f"shard-{n}", "attempt-1", 0) for n in (1, 2, 3, 4, 5)} <= set(read)
 
 
-@pytest.mark.parametrize("seed", range(12))
+KINDS = {
+    kernel: [add_record(rows, kernel=kernel) for rows in range(1, 9)] for kernel in ("Add", "Mul")
+}
+
+
+# With each of these, something else is told that a commit changes without a row of its own: which
+# stack a directory stands for (5, 7), and how wide its intervals are (10).
+@pytest.mark.parametrize("seed", [1, 5, 7, 10])
 def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> None:
     """Only what may have changed is rendered, and gives the same as to render everything."""
     chance, store = random.Random(seed), MemoryStore()
     for number in range(1, 6):
-        made = replace(random_plan(chance, number), op_mapping=f"a: {chance.randint(1, 2)}\n")
+        records = KINDS[chance.choice(("Add", "Mul"))]
+        made = random_plan(chance, number, records)
+        made = replace(made, op_mapping=f"a: {chance.randint(1, 2)}\n")
         write_campaign(store, made)
         merge_plans(store, [made.name], guard=CREATE, author="test", supersede_stack=True)
     shown: Shown | None = None

@@ -4,7 +4,9 @@ A stream of events goes the whole way: to rows of op_summary, through the CSV, a
 """
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,11 +74,23 @@ class Recording:
         for item in self.items if items is None else items:
             events.append(replace(item.event, start_ns=clock))
             clock += item.event.duration_ns + 10
-        with tempfile.TemporaryDirectory() as name:
-            path = Path(name, "op_summary.csv")
-            write_summary(summary_rows(events, self.filings), path)
-            rows = list(read_op_summary(path)) if events else []
+        path = Path(folder().name, "op_summary.csv")
+        write_summary(summary_rows(events, self.filings), path)
+        rows = list(read_op_summary(path)) if events else []
         return attribute(rows, self.expectations)
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Where one summary after the other is written, each in the place of the last."""
+    return tempfile.TemporaryDirectory()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder_ends() -> Iterator[None]:
+    yield
+    folder().cleanup()
+    folder.cache_clear()
 
 
 def mark_event(sentinel: Sentinel) -> Event:
@@ -135,19 +149,27 @@ def numbers(case: Attribution[KernelLaunch]) -> tuple[float, ...]:
     return tuple(launch.duration_us for launch in case.repeats)
 
 
-def untouched(recording: Recording, damaged: list[Recorded], owner: int | None) -> None:
-    """Assert that every case but the owner's is as if nothing had happened."""
+Attributions = dict[int, Attribution[KernelLaunch]]
+
+
+def untouched(
+    recording: Recording, damaged: list[Recorded], owner: int | None
+) -> tuple[Attributions, Attributions]:
+    """Assert that every case but the owner's is as if nothing had happened; what is attributed
+    before and after."""
     before, after = recording.attributed(), recording.attributed(damaged)
     for ordinal in before:
         if ordinal != owner:
             assert numbers(after[ordinal]) == numbers(before[ordinal])
             assert after[ordinal].companions == before[ordinal].companions
             assert after[ordinal].lost == before[ordinal].lost == ""
+    return before, after
 
 
 @given(recordings())
 @settings(max_examples=50, deadline=None)
 def test_a_launch_is_the_sum_of_its_operators(recording):
+    found = recording.attributed()
     for expected in recording.expectations:
         events = [
             item.event.duration_ns
@@ -156,7 +178,7 @@ def test_a_launch_is_the_sum_of_its_operators(recording):
         ]
         width = len(events) // expected.launches
         sums = [sum(events[i : i + width]) / 1000 for i in range(0, len(events), width)]
-        case = recording.attributed()[expected.ordinal]
+        case = found[expected.ordinal]
         assert case.lost == ""
         assert numbers(case) == pytest.approx(sums[-expected.repeats :])
         assert case.companions == ()
@@ -170,14 +192,14 @@ def test_a_dropped_event_touches_at_most_its_own_case(recording, data):
     place = data.draw(st.integers(0, len(recording.items) - 1))
     lost = recording.items[place]
     damaged = [*recording.items[:place], *recording.items[place + 1 :]]
-    untouched(recording, damaged, lost.owner)
+    whole, found = untouched(recording, damaged, lost.owner)
     if lost.owner is None:
         return
-    after = recording.attributed(damaged)[lost.owner]
+    after = found[lost.owner]
     if lost.part in ("open", "close", "tick", "operator"):
         assert after.lost
     else:  # without its mark a flush is a companion, or spoils what it looks like
-        assert after.lost or numbers(after) == numbers(recording.attributed()[lost.owner])
+        assert after.lost or numbers(after) == numbers(whole[lost.owner])
         assert after.lost or lost.part == "flush" or after.companions
 
 
@@ -187,14 +209,14 @@ def test_a_doubled_event_touches_at_most_its_own_case(recording, data):
     place = data.draw(st.integers(0, len(recording.items) - 1))
     doubled = recording.items[place]
     damaged = [*recording.items[: place + 1], *recording.items[place:]]
-    untouched(recording, damaged, doubled.owner)
+    whole, found = untouched(recording, damaged, doubled.owner)
     if doubled.owner is None:
         return
-    after = recording.attributed(damaged)[doubled.owner]
+    after = found[doubled.owner]
     if doubled.part in ("open", "close", "operator"):
         assert after.lost
     else:
-        assert numbers(after) == numbers(recording.attributed()[doubled.owner])
+        assert numbers(after) == numbers(whole[doubled.owner])
 
 
 @given(recordings(), st.data())
@@ -207,8 +229,8 @@ def test_a_dropped_launch_loses_its_case(recording, data):
         last += 1
     damaged = [*recording.items[:first], *recording.items[last:]]
     owner = recording.items[first].owner
-    untouched(recording, damaged, owner)
-    assert recording.attributed(damaged)[owner].lost
+    _, found = untouched(recording, damaged, owner)
+    assert found[owner].lost
 
 
 @given(recordings(), st.data())
@@ -219,10 +241,10 @@ def test_a_foreign_kernel_is_a_companion_and_moves_no_number(recording, data):
     damaged = [*recording.items[:place], foreign, *recording.items[place:]]
     left = recording.items[place - 1]
     inside = left.owner if left.part not in ("close", "stray") else None
-    untouched(recording, damaged, inside)
+    whole, found = untouched(recording, damaged, inside)
     if inside is None:
         return
-    after, before = recording.attributed(damaged)[inside], recording.attributed()[inside]
+    after, before = found[inside], whole[inside]
     assert after.lost == ""
     assert numbers(after) == numbers(before)
     companions = [(c.kernel_type, c.count, c.mean_us) for c in after.companions]
@@ -237,8 +259,8 @@ def test_a_sentinel_recorded_again_anywhere_costs_only_its_own_case(recording, d
     again = data.draw(st.sampled_from(sentinels))
     place = data.draw(st.integers(0, len(recording.items)))
     damaged = [*recording.items[:place], again, *recording.items[place:]]
-    untouched(recording, damaged, again.owner)
-    assert names(recording.attributed(damaged)[again.owner].lost, "sentinel", 2)
+    _, found = untouched(recording, damaged, again.owner)
+    assert names(found[again.owner].lost, "sentinel", 2)
 
 
 def test_an_operator_of_the_first_launch_alone_is_a_companion():

@@ -4,6 +4,7 @@ models against what vLLM-Ascend's code calls with their public sizes."""
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from collector.case import shape_text
 from collector.errors import BadInput
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
+from collector.record import CaseRecord
 from collector.shapes.batch import Batch, Phase
 from collector.shapes.decoder_config import read_config
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
@@ -563,9 +565,19 @@ def cases_of(decoder, layouts, kernels):
             told += 1
             assert step.kernels
             for one in step.kernels:
-                if refused := refusal(one.record.case, find, "npu"):
+                if refused := refusal_of(one.record):
                     wrong.add((layout, str(batch), one.layer, refused.reason))
     return told, wrong
+
+
+def refusal_of(record):
+    return _refusal_of(record.kernel_type, tuple(record.cells.items()), tuple(record.extra.items()))
+
+
+@cache
+def _refusal_of(kernel_type, cells, extra):
+    """Most cases come again, in other passes, layouts, releases and models."""
+    return refusal(CaseRecord(kernel_type, dict(cells), dict(extra)).case, find, "npu")
 
 
 UNTOLD = {  # models of which a release does what its set does not tell, in every layout

@@ -95,14 +95,29 @@ def run(store, plan, attempt, instrument):
     )
 
 
-@pytest.fixture
-def left(tmp_path):
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
     """A store and a plan, and in it what an attempt left that was stopped after its first session,
     of two."""
     store = MemoryStore()
     plan = write_campaign(store, MadePlan([SHARD]))
-    assert not run(store, plan, "a1", Instrument(tmp_path, threading.Event()))
+    folder = tmp_path_factory.mktemp("stopped")
+    assert not run(store, plan, "a1", Instrument(folder, threading.Event()))
     return store, plan
+
+
+@pytest.fixture
+def left(stopped):
+    """A copy for each test to damage."""
+    return copied(stopped)
+
+
+def copied(stopped):
+    store, plan = stopped
+    copy = MemoryStore()
+    for info in store.list(""):
+        copy.put(info.key, store.get(info.key))
+    return copy, plan
 
 
 def finished(store: Store, plan, folder) -> tuple[int, int]:
@@ -203,12 +218,12 @@ def test_what_cannot_be_relied_on_is_set_aside_by_name_and_measured_again(
 @pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=75, deadline=None)
-def test_whatever_befalls_a_leftover_the_shard_is_committed_and_merged(data, tmp_path_factory):
+def test_whatever_befalls_a_leftover_the_shard_is_committed_and_merged(
+    data, stopped, tmp_path_factory
+):
     """A bit, a range or a whole object, of anything that the first attempt left."""
     folder = tmp_path_factory.mktemp("work")
-    store = MemoryStore()
-    plan = write_campaign(store, MadePlan([SHARD]))
-    assert not run(store, plan, "a1", Instrument(folder, threading.Event()))
+    store, plan = copied(stopped)
     key = data.draw(st.sampled_from([PART, ENTRY, SESSION, RAW, JOURNAL]))
     whole = store.get(key)
     start = data.draw(st.integers(0, len(whole) - 1))
