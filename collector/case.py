@@ -131,10 +131,13 @@ def is_kernel_type(text: str) -> bool:
 
 
 def normal_kernel_type(text: str) -> str:
-    """The kernel type as identity knows it; BadInput where it could not be a file name."""
+    """Return the kernel type of the identity. Raises BadInput if it cannot be a file name."""
     name = _RENAMED.get(text.strip(), text.strip())
     if not _KERNEL_TYPE.fullmatch(name):
-        raise BadInput("a kernel type is a name: letters, digits, '_', '.', '+', '-' are wanted")
+        raise BadInput(
+            "expected a kernel type of 1 to 200 letters, digits, '_', '.', '+', '-', "
+            "which begins with a letter, a digit or '_'"
+        )
     return name
 
 
@@ -150,18 +153,18 @@ def split_cell(text: str) -> list[str]:
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None.
 
-    What is no shape is not quoted: who is told of it need not be who may read the file.
+    The message does not quote the text: its reader may not be allowed to read the file.
     """
     if is_absent_shape(text):
         return None
     try:
         shape = _numbers(text)
     except ValueError as error:
-        raise BadInput("a shape is a list of integers like 4096,1024") from error
+        raise BadInput("expected a shape, a list of integers such as 4096,1024") from error
     if min(shape, default=0) < 0:
-        raise BadInput("a shape holds a negative dimension")
+        raise BadInput("expected a shape of dimensions >= 0, got a negative dimension")
     if prod(filter(None, shape)) > _MOST_ELEMENTS:
-        raise BadInput("a shape holds more elements than any memory")
+        raise BadInput("expected a shape of at most 2**63 - 1 elements, got more")
     return shape
 
 

@@ -108,19 +108,21 @@ class Collective:
 
 
 def check(collective: Collective) -> None:
-    """Raise BadInput for a message that cannot be sent as it is called: the label of a row would
-    then lie about its bytes."""
+    """Raise BadInput for a message that is not a whole number of elements: the label of its row
+    would state a wrong number of bytes."""
     whole = whole_bytes(collective)
     if collective.message_bytes < whole or collective.message_bytes % whole:
         is_split = OPERATIONS[collective.operation].is_split
         each = f" for each of {collective.group_size} ranks" if is_split else ""
         raise BadInput(
-            f"{collective}: whole elements{each} are wanted, a multiple of {whole} bytes"
+            f"{collective}: expected a multiple of {whole} bytes (whole elements{each}), got "
+            f"{collective.message_bytes}"
         )
 
 
 def whole_bytes(collective: Collective) -> int:
-    """What a message must be a multiple of: an element, for each rank where each has its part."""
+    """Return the bytes that a message must be a multiple of: one element, or one for each rank if
+    the operation splits the message."""
     parts = collective.group_size if OPERATIONS[collective.operation].is_split else 1
     return DTYPES[collective.dtype][1] * parts
 
@@ -136,10 +138,10 @@ def parts_v(elements: int, ranks: int) -> tuple[int, ...]:
 
 
 def dtype_named(text: str) -> str:
-    """The dtype that a user means: `torch.bfloat16`, `bfloat16`, `DT_BF16`. BadInput for others."""
+    """Return the dtype of `torch.bfloat16`, `bfloat16` or `DT_BF16`. Raises BadInput for others."""
     plain = text.removeprefix("torch.")
     by_cell = {cell: name for name, (cell, _) in DTYPES.items()}
     found = plain if plain in DTYPES else by_cell.get(plain)
     if found is None:
-        raise BadInput(f"dtype {text!r}: one of {', '.join(DTYPES)} is wanted")
+        raise BadInput(f"dtype: expected one of {', '.join(DTYPES)}, got {text!r}")
     return found

@@ -73,65 +73,67 @@ def is_collective(kernel_type: str) -> bool:
 
 
 def collective_case_of(case: Case) -> CollectiveCase:
-    """The collective that a case of such a kernel type asks for. BadInput, with the column, for a
-    row that does not say, or says two things."""
+    """Return the collective of a case of such a kernel type. Raises BadInput, with the column, for
+    a row with missing or contradictory columns."""
     operation = BY_KERNEL_TYPE[case.kernel_type]
-    told = dict(case.attributes)
-    if missing := [name for name in _COLUMNS if name not in told]:
-        raise BadInput(f"{missing[0]} is wanted of a collective, beside its shapes")
-    message_bytes, group_size, tier = (_whole(told, name) for name in _COLUMNS[:3])
-    if told[_COLUMNS[6]] not in MODES:
-        raise BadInput(f"{_COLUMNS[6]}: {', '.join(MODES)} is wanted")
-    together = told[_COLUMNS[4]]
+    columns = dict(case.attributes)
+    if missing := [name for name in _COLUMNS if name not in columns]:
+        raise BadInput(f"missing column {missing[0]!r}: a collective requires it")
+    message_bytes, group_size, tier = (_whole(columns, name) for name in _COLUMNS[:3])
+    if (mode := columns[_COLUMNS[6]]) not in MODES:
+        raise BadInput(f"{_COLUMNS[6]}: expected one of {', '.join(MODES)}, got {mode!r}")
+    together = columns[_COLUMNS[4]]
     if together not in (_ONE, _ALL):
-        raise BadInput(f"{_COLUMNS[4]}: {_ONE} or {_ALL} is wanted")
+        raise BadInput(f"{_COLUMNS[4]}: expected {_ONE} or {_ALL}, got {together!r}")
     slots = case.inputs or ()
     dtype = next((name for name, text in _SPELLED.items() if slots and slots[0].dtype == text), "")
     if not dtype:
-        raise BadInput(f"a collective of {', '.join(_SPELLED.values())} is wanted")
+        raise BadInput(f"expected a collective of dtype {', '.join(_SPELLED.values())}")
     found = CollectiveCase(
         Collective(operation.name, message_bytes, dtype, group_size, tier, together == _ALL),
-        Grid(tuple(_extent(text) for text in told[_COLUMNS[3]].split(" "))),
-        _whole(told, _COLUMNS[5]),
-        told[_COLUMNS[6]],
-        checked_environment(told.get(_ENVIRONMENT, "")),
+        Grid(tuple(_extent(text) for text in columns[_COLUMNS[3]].split(" "))),
+        _whole(columns, _COLUMNS[5]),
+        mode,
+        checked_environment(columns.get(_ENVIRONMENT, "")),
     )
     if found.grid.size > MOST_RANKS:
-        raise BadInput(f"the grid {found.grid} has room for more than {MOST_RANKS} ranks")
+        raise BadInput(f"grid {found.grid}: expected at most {MOST_RANKS} ranks")
     there = found.grid.has_group(group_size, tier, found.ranks)
     if not 2 <= group_size <= found.ranks <= found.grid.size or not there:
         raise BadInput(
-            f"no group of {group_size} ranks of tier {tier} is among {found.ranks} ranks in the "
-            f"grid {found.grid}"
+            f"grid {found.grid}: no group of {group_size} ranks of tier {tier} among "
+            f"{found.ranks} ranks"
         )
     check(found.collective)
     if case != found.record().case:
-        raise BadInput("its tensors are not those of the message that its columns tell")
+        raise BadInput("expected the tensors of the message that the columns describe, got others")
     return found
 
 
 def checked_environment(text: str) -> str:
-    """`NAME=value NAME=value`, sorted by name, each once. BadInput for a variable that is not of a
-    library of collectives."""
+    """Return `NAME=value NAME=value` if names are sorted and unique. Raises BadInput also for a
+    variable that no library of collectives reads."""
     settings = text.split(" ") if text else []
     for setting in settings:
         if not _SETTING.fullmatch(setting):
-            raise BadInput("environment: HCCL_..., NCCL_... or GLOO_..., NAME=value, is wanted")
+            raise BadInput(
+                "environment: expected NAME=value with a name HCCL_..., NCCL_... or GLOO_..."
+            )
     names = [setting.partition("=")[0] for setting in settings]
     if names != [name for name, _ in groupby(sorted(names))]:
-        raise BadInput("environment: its names, each once, in their order are wanted")
+        raise BadInput("environment: expected sorted names, each once")
     return text
 
 
-def _whole(told: dict[str, str], name: str) -> int:
-    if not _WHOLE.fullmatch(told[name]):
-        raise BadInput(f"{name}: a whole number is wanted")
-    return int(told[name])
+def _whole(columns: dict[str, str], name: str) -> int:
+    if not _WHOLE.fullmatch(columns[name]):
+        raise BadInput(f"{name}: expected an integer >= 0, got {columns[name][:40]!r}")
+    return int(columns[name])
 
 
 def _extent(text: str) -> int:
     if not _EXTENT.fullmatch(text):
-        raise BadInput(f"{_COLUMNS[3]}: extents such as 48 8 2 are wanted")
+        raise BadInput(f"{_COLUMNS[3]}: expected extents such as 48 8 2, got {text[:40]!r}")
     return int(text)
 
 

@@ -1,9 +1,9 @@
-"""From JSON bytes that somebody else wrote to the frozen nouns of this project.
+"""Decode JSON that another process wrote into the frozen dataclasses of this project.
 
-An object in a store may hold anything: another version's fields, a number where text belongs, a
-thousand brackets, the bytes of another object. `decode_object` gives a dataclass whose every
-field is of its declared type, or one line that names the key and the field. It is the one way from
-stored JSON to a dataclass.
+An object in a store may contain anything: the fields of another version, a number in place of a
+text, a thousand brackets, the bytes of another object. `decode_object` returns a dataclass with
+every field of its declared type, or raises an error of one line, `<key>: expected <what>: <field>:
+expected X, got Y`. Stored JSON becomes a dataclass only here.
 """
 
 import json
@@ -26,7 +26,7 @@ _GREATEST = 1 << 1023  # a whole number below it is a float's, too
 
 
 def json_value(data: bytes, *, what: str, key: str) -> Any:
-    """The value of JSON bytes. Raises BadInput, naming the key, for anything else."""
+    """Return the value of JSON bytes. Raises BadInput, naming the key, for anything else."""
     try:
         text = data.decode()  # json itself would take half of a surrogate pair, and UTF-16
         value = json.loads(text)
@@ -35,90 +35,89 @@ def json_value(data: bytes, *, what: str, key: str) -> Any:
         return value
     except UnicodeEncodeError as error:
         raise BadInput(
-            f"{what} is wanted; this holds half of a surrogate pair, which is no text", path=key
+            f"expected {what}, got JSON with an unpaired surrogate, which is not valid text",
+            path=key,
         ) from error
     except RecursionError as error:
-        raise BadInput(f"{what} is wanted; this is nested too deeply", path=key) from error
+        raise BadInput(f"expected {what}, got JSON that is nested too deeply", path=key) from error
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise BadInput(f"{what} is wanted, and this is no JSON: {error}", path=key) from error
+        raise BadInput(f"expected {what}, got invalid JSON: {error}", path=key) from error
 
 
 def json_object(data: bytes, *, what: str, key: str) -> dict[str, Any]:
-    """The members of a JSON object. Raises BadInput, naming the key, for anything else."""
+    """Return the members of a JSON object. Raises BadInput, naming the key, for anything else."""
     value = json_value(data, what=what, key=key)
     if not isinstance(value, dict):
-        raise BadInput(
-            f"{what} is wanted; a JSON object was expected, {_quote(value)} came", path=key
-        )
+        raise BadInput(f"expected {what}, a JSON object, got {_quote(value)}", path=key)
     return value
 
 
 def decode_object(cls: type[T], data: bytes, *, what: str, key: str) -> T:
-    """The dataclass that JSON bytes spell. Raises BadInput, naming the key and the field."""
+    """Return the dataclass of JSON bytes. Raises BadInput, naming the key and the field."""
     return decode_value(cls, json_value(data, what=what, key=key), what=what, key=key)
 
 
 def decode_value(cls: type[T], value: object, *, what: str, key: str) -> T:
-    """The same from a value that was read already."""
-    wanted: Any = cls
+    """Return the dataclass of a value that `json_value` returned."""
+    declared: Any = cls
     try:
-        found: T = _decoder(wanted)(value, "")
+        found: T = _decoder(declared)(value, "")
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{what} is wanted: {error}", path=key) from error
+        raise BadInput(f"expected {what}: {error}", path=key) from error
     return found
 
 
 @cache
-def _decoder(wanted: Any) -> _Decoder:
-    """What turns a JSON value into a type, and raises ValueError, with the place, where it cannot.
-    Text, numbers, booleans, words of a StrEnum, dataclasses, tuples, mappings by text and unions
-    with None are known; a class may spell itself otherwise by `from_json`."""
-    if wanted in (Any, object):
+def _decoder(declared: Any) -> _Decoder:
+    """Return a function that converts a JSON value to a type and raises ValueError, with the field,
+    where it cannot. It supports text, numbers, booleans, members of a StrEnum, dataclasses, tuples,
+    mappings by text and unions with None; a class may define its own form with `from_json`."""
+    if declared in (Any, object):
         return lambda value, place: value
-    if wanted in _SCALARS:
-        return _scalar(wanted)
-    if isinstance(wanted, type) and issubclass(wanted, StrEnum):
-        return _word(wanted)
-    origin, arguments = get_origin(wanted), get_args(wanted)
+    if declared in _SCALARS:
+        return _scalar(declared)
+    if isinstance(declared, type) and issubclass(declared, StrEnum):
+        return _word(declared)
+    origin, arguments = get_origin(declared), get_args(declared)
     if origin in (Union, types.UnionType):
         return _optional(arguments)
     if origin is tuple:
         return _tuple(arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(arguments[1])
-    if hasattr(wanted, "from_json"):
-        return _spelled_by_itself(wanted)
-    if is_dataclass(wanted):
-        return _dataclass(wanted)
-    raise TypeError(f"{wanted!r} is no type that JSON is decoded to")
+    if hasattr(declared, "from_json"):
+        return _spelled_by_itself(declared)
+    if is_dataclass(declared):
+        return _dataclass(declared)
+    raise TypeError(f"expected a type that JSON can be decoded to, got {declared!r}")
 
 
 _SCALARS: Mapping[Any, str] = {
     str: "text",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "a boolean",
 }
 
 
-def _scalar(wanted: type) -> _Decoder:
+def _scalar(declared: type) -> _Decoder:
     def decode(value: object, place: str) -> object:
-        if type(value) is wanted and (wanted is not float or isfinite(value)):  # type: ignore[arg-type]
+        if type(value) is declared and (declared is not float or isfinite(value)):  # type: ignore[arg-type]
             return value
-        if wanted is float and type(value) is int and abs(value) < _GREATEST:
-            return value  # as it was spelled: what is written again has the same bytes
-        raise _wrong(_SCALARS[wanted], value, place)
+        if declared is float and type(value) is int and abs(value) < _GREATEST:
+            return value  # unchanged, so that it is written with the same bytes
+        raise _wrong(_SCALARS[declared], value, place)
 
     return decode
 
 
-def _word(wanted: type[StrEnum]) -> _Decoder:
-    """One word of a closed set."""
+def _word(declared: type[StrEnum]) -> _Decoder:
+    """Decode a member of a StrEnum."""
 
     def decode(value: object, place: str) -> object:
-        if isinstance(value, str) and value in set(wanted):
-            return wanted(value)
-        raise _wrong(" or ".join(wanted), value, place)
+        if isinstance(value, str) and value in set(declared):
+            return declared(value)
+        raise _wrong(" or ".join(declared), value, place)
 
     return decode
 
@@ -165,33 +164,33 @@ def _members(value: object, place: str) -> dict[str, object]:
     return value
 
 
-def _spelled_by_itself(wanted: Any) -> _Decoder:
+def _spelled_by_itself(declared: Any) -> _Decoder:
     def decode(value: object, place: str) -> object:
         members = _members(value, place)
         try:
-            return wanted.from_json(members)
+            return declared.from_json(members)
         except (AttributeError, KeyError, TypeError, BadInput) as error:
-            raise ValueError(f"{place}: {error}") from error
+            raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
     return decode
 
 
-def _dataclass(wanted: Any) -> _Decoder:
-    hints = get_type_hints(wanted)
-    decoders = {field.name: _decoder(hints[field.name]) for field in fields(wanted)}
+def _dataclass(declared: Any) -> _Decoder:
+    hints = get_type_hints(declared)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(declared)}
     needed = {
         field.name
-        for field in fields(wanted)
+        for field in fields(declared)
         if field.default is MISSING and field.default_factory is MISSING
     }
 
     def decode(value: object, place: str) -> object:
         members = _members(value, place)
         if missing := needed - members.keys():
-            raise ValueError(f"{_within(place, min(missing))} is missing")
+            raise ValueError(f"{_within(place, min(missing))}: missing field")
         if unknown := members.keys() - decoders.keys():
-            raise ValueError(f"{_within(place, _quote(min(unknown)))} is not known")
-        return wanted(
+            raise ValueError(f"{_within(place, _quote(min(unknown)))}: unknown field")
+        return declared(
             **{name: decoders[name](item, _within(place, name)) for name, item in members.items()}
         )
 
@@ -202,12 +201,12 @@ def _within(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _wrong(wanted: str, came: object, place: str) -> ValueError:
-    return ValueError(f"{place or 'here'} must be {wanted}, {_quote(came)} came")
+def _wrong(expected: str, got: object, place: str) -> ValueError:
+    return ValueError(f"{place or 'top level'}: expected {expected}, got {_quote(got)}")
 
 
 def _quote(value: object) -> str:
-    """A value in few words: what somebody else wrote may be long, or a way to steer a terminal."""
+    """Return a short description of a value, without control characters for a terminal."""
     if isinstance(value, (list, dict)):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
     text = ascii(value)

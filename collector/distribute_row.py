@@ -66,8 +66,8 @@ def tells_ranks(case: Case) -> bool:
 
 
 def distribute_call(case: Case) -> DistributeCall:
-    """The call that a row tells of. BadInput, with the tensor and its constraint, for a row whose
-    tensors contradict each other, or that does not tell its ranks."""
+    """Return the call of a row. Raises BadInput, with the tensor and its constraint, for a row with
+    contradictory tensors or without the number of ranks."""
     ranks = _ranks(case)
     ids = _shape_of(case, case.inputs, 1, 2)
     if case.kernel_type == DISPATCH:
@@ -97,14 +97,17 @@ def distribute_call(case: Case) -> DistributeCall:
 
 
 def _ranks(case: Case) -> int:
-    told = case.attribute(EP_SIZE)
-    if told is None and case.kernel_type == DISPATCH:
+    text = case.attribute(EP_SIZE)
+    if text is None and case.kernel_type == DISPATCH:
         counts, ends = (_shape_of(case, case.outputs, at, 1)[0] for at in (3, 4))
         if counts and not ends % counts:
             return ends // counts
-    if told is None or not re.fullmatch("[1-9][0-9]{0,4}", told):
-        raise BadInput(f"{case.describe()}: {EP_SIZE}, a number of ranks, is wanted")
-    return int(told)
+    if text is None or not re.fullmatch("[1-9][0-9]{0,4}", text):
+        got = "no value" if text is None else repr(text[:40])
+        raise BadInput(
+            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
+        )
+    return int(text)
 
 
 def _given(case: Case) -> list[str]:
@@ -123,37 +126,61 @@ def _check(case: Case, call: DistributeCall) -> None:
     where = case.describe()
     for name in ("tokens", "hidden", "experts", "choices"):
         if getattr(call, name) < 1:
-            raise BadInput(f"{where}: {name} {getattr(call, name)}: at least 1 is wanted")
+            raise BadInput(f"{where}: {name}: expected at least 1, got {getattr(call, name)}")
     if call.dtype not in _TOKENS_DTYPES:
-        raise BadInput(f"{where}: tokens of {' or '.join(_TOKENS_DTYPES)} are wanted")
+        raise BadInput(
+            f"{where}: dtype of tokens: expected {' or '.join(_TOKENS_DTYPES)}, got {call.dtype!r}"
+        )
     if call.experts % call.ep_size:
-        raise BadInput(f"{where}: as many of {call.experts} experts on {call.ep_size} ranks each")
+        raise BadInput(
+            f"{where}: experts ({call.experts}) must be divisible by the ranks ({call.ep_size})"
+        )
     if call.choices > min(_MOST_CHOICES, call.experts):
-        raise BadInput(f"{where}: at most {min(_MOST_CHOICES, call.experts)} experts of a token")
+        raise BadInput(
+            f"{where}: expected at most {min(_MOST_CHOICES, call.experts)} experts for each token, "
+            f"got {call.choices}"
+        )
     if call.capacity < call.tokens:
-        raise BadInput(f"{where}: room for the {call.tokens} tokens of every rank is wanted")
+        raise BadInput(
+            f"{where}: expected a capacity of at least the {call.tokens} tokens of every rank, got "
+            f"{call.capacity}"
+        )
     if call.experts > _MOST_EXPERTS or call.room > _MOST_ROWS:
-        raise BadInput(f"{where}: more experts or tokens than any group of ranks has")
+        raise BadInput(
+            f"{where}: expected at most {_MOST_EXPERTS} experts and {_MOST_ROWS} rows, got "
+            f"{call.experts} and {call.room}"
+        )
     if call.kernel == DISPATCH and WEIGHTS in call.optional and call.ep_size >= _HIERARCHY_RANKS:
-        raise BadInput(f"{where}: {WEIGHTS}, by which nodes come first, are not sent here")
+        raise BadInput(
+            f"{where}: {WEIGHTS} are not supported for {_HIERARCHY_RANKS} ranks or more: they "
+            "select the hierarchical layout of nodes"
+        )
 
 
 def _check_agrees(case: Case, call: DistributeCall) -> None:
-    """All tensors are what the call would have."""
-    told = (
+    """Raise BadInput if a tensor differs from that of the call."""
+    sides = (
         (_INPUT_NAMES[call.kernel], call.inputs, case.inputs or ()),
         (_OUTPUT_NAMES[call.kernel], call.outputs, case.outputs),
     )
-    for names, wanted, came in told:
-        if came is None:  # a profile did not tell the outputs
+    for names, expected, got in sides:
+        if got is None:  # the profile did not record the outputs
             continue
-        padded = [*came, *[NOTHING] * (len(wanted) - len(came))]
-        if any(slot.shape is not None for slot in padded[len(wanted) :]):
-            raise BadInput(f"{case.describe()}: no more than {', '.join(names)} is known here")
-        for name, slot, of_row in zip(names, wanted, padded, strict=False):
+        padded = [*got, *[NOTHING] * (len(expected) - len(got))]
+        if any(slot.shape is not None for slot in padded[len(expected) :]):
+            raise BadInput(
+                f"{case.describe()}: expected the tensors {', '.join(names)}, got further tensors"
+            )
+        for name, slot, of_row in zip(names, expected, padded, strict=False):
             if of_row.shape != slot.shape or of_row.known_dtype != slot.known_dtype:
-                text = "nothing" if slot.shape is None else f"{shape_text(slot.shape)} {slot.dtype}"
-                raise BadInput(f"{case.describe()}: {name}: {text} is wanted by the other tensors")
+                raise BadInput(
+                    f"{case.describe()}: {name}: expected {_slot_text(slot)}, which follows from "
+                    f"the other tensors, got {_slot_text(of_row)}"
+                )
+
+
+def _slot_text(slot: Slot) -> str:
+    return "no tensor" if slot.shape is None else f"{shape_text(slot.shape)} {slot.dtype}"
 
 
 def _shape(slots: tuple[Slot, ...] | None, at: int) -> tuple[int, ...]:
@@ -165,7 +192,9 @@ def _shape_of(case: Case, slots: tuple[Slot, ...] | None, at: int, rank: int) ->
     names = (_INPUT_NAMES if slots is case.inputs else _OUTPUT_NAMES)[case.kernel_type]
     shape = _shape(slots, at)
     if len(shape) != rank:
-        raise BadInput(f"{case.describe()}: {names[at]} of {rank} dimensions is wanted")
+        raise BadInput(
+            f"{case.describe()}: {names[at]}: expected {rank} dimensions, got {len(shape)}"
+        )
     return shape
 
 

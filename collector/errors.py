@@ -54,10 +54,10 @@ class OpmeterError(Exception):
 
 
 class BadInput(OpmeterError):
-    """One clear line about something the user gave: what was wanted, what came, what to do.
+    """One line about input of the user: its location, what was expected, what was found, a hint.
 
-    What came may be a megabyte long, or written to steer a terminal: it is shown in part, and what
-    cannot be printed is spelled out.
+    The input may be a megabyte long or contain control characters for a terminal: a message shows
+    a part of it and escapes what cannot be printed.
     """
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None):
@@ -68,8 +68,8 @@ class BadInput(OpmeterError):
 
 
 class DamagedObject(BadInput):
-    """The same about an object of a store: changed, gone or another's. Whoever typed the command
-    gave none of it, and cannot mend it by typing another."""
+    """A BadInput about an object of a store: it was changed, is missing or belongs to another key.
+    The user of the command did not provide it and cannot fix it with another command line."""
 
     @classmethod
     def of(cls, error: BadInput) -> "DamagedObject":
@@ -79,16 +79,16 @@ class DamagedObject(BadInput):
 
     @property
     def advice(self) -> str:
-        """The same line, with what to do where nothing can be done without that object."""
+        """The same line with a hint for a command that cannot continue without the object."""
         return (
-            f"{self}; put it back from a backup of the store, and let `opmeter db verify` say "
-            "what else is broken"
+            f"{self}; restore it from a backup of the store, and run `opmeter db verify` to list "
+            "all damaged objects"
         )
 
 
 @contextmanager
 def stored() -> Iterator[None]:
-    """For who reads a store: what cannot be used of the objects read in this block is damaged."""
+    """Raise DamagedObject for each BadInput about an object of a store that this block reads."""
     try:
         yield
     except DamagedObject:

@@ -133,24 +133,26 @@ class ExpertCall:
 
 
 def check(call: ExpertCall) -> None:
-    """Raise BadInput, with the constraint that is broken, for a call that cannot be."""
+    """Raise BadInput, with the violated constraint, for an invalid call."""
     for name in ("tokens", "hidden", "intermediate", "experts", "choices", "ep_size"):
         if getattr(call, name) < 1:
-            raise BadInput(f"{name} {getattr(call, name)}: at least 1 is wanted")
+            raise BadInput(f"{name}: expected at least 1, got {getattr(call, name)}")
     if call.dtype not in _TOKENS_DTYPES:
-        raise BadInput(f"dtype {call.dtype!r}: {' or '.join(_TOKENS_DTYPES)} is wanted")
+        raise BadInput(f"dtype: expected {' or '.join(_TOKENS_DTYPES)}, got {call.dtype!r}")
     if call.experts % call.ep_size:
-        raise BadInput(
-            f"experts {call.experts} on ep_size {call.ep_size}: as many on each rank are wanted"
-        )
+        raise BadInput(f"experts ({call.experts}) must be divisible by ep_size ({call.ep_size})")
     if call.choices > call.experts:
-        raise BadInput(f"choices {call.choices}: no more than the {call.experts} experts")
+        raise BadInput(f"choices: expected at most {call.experts} (experts), got {call.choices}")
     if call.buffsize_mb > LARGEST_BUFFSIZE_MB:
         raise BadInput(
-            f"{call}: an HCCL_BUFFSIZE of {call.buffsize_mb} MiB is beyond {LARGEST_BUFFSIZE_MB}"
+            f"{call}: expected HCCL_BUFFSIZE of at most {LARGEST_BUFFSIZE_MB} MiB, the call "
+            f"requires {call.buffsize_mb} MiB"
         )
     if call.experts > _MOST_EXPERTS or call.tokens * call.choices * call.ep_size > _MOST_ROWS:
-        raise BadInput(f"{call}: more experts or tokens than any group of ranks has")
+        raise BadInput(
+            f"{call}: expected at most {_MOST_EXPERTS} experts and {_MOST_ROWS} rows, got "
+            f"{call.experts} and {call.tokens * call.choices * call.ep_size}"
+        )
 
 
 def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
@@ -159,14 +161,17 @@ def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
 
 
 def call_of(case: Case) -> ExpertCall:
-    """The call that a row tells of. BadInput, with the input and its constraint, for a row whose
-    tensors contradict each other, or that does not say `EP Size`."""
+    """Return the call of a row. Raises BadInput, with the input and its constraint, for a row with
+    contradictory tensors or without `EP Size`."""
     ranks = case.attribute(EP_SIZE)
     if ranks is None or not re.fullmatch("[1-9][0-9]{0,4}", ranks):
-        raise BadInput(f"{case.describe()}: {EP_SIZE}, a number of ranks, is wanted")
+        got = "no value" if ranks is None else repr(ranks[:40])
+        raise BadInput(
+            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
+        )
     slots = case.inputs or ()
     if len(slots) != len(_INPUTS):
-        raise BadInput(f"{case.describe()}: {len(_INPUTS)} inputs are wanted, {len(slots)} came")
+        raise BadInput(f"{case.describe()}: expected {len(_INPUTS)} inputs, got {len(slots)}")
     shapes = {name: slot.shape or () for name, slot in zip(_INPUTS, slots, strict=True)}
     for name, rank in (("x", 2), ("weight1", 3), ("weight2", 3), ("expert_idx", 2)):
         shapes[name] = _of_rank(case, name, shapes[name], rank)
@@ -183,48 +188,56 @@ def call_of(case: Case) -> ExpertCall:
     )
     check(call)
     if call.kernel != case.kernel_type:
-        raise BadInput(f"{case.describe()}: with these weights {call.kernel} is launched")
+        raise BadInput(
+            f"{case.describe()}: expected kernel type {call.kernel} for these weights, got "
+            f"{case.kernel_type}"
+        )
     _check_agrees(case, call, shapes)
     return call
 
 
 def imbalance_of(case: Case) -> float:
-    """How unevenly a row's tokens are spread over experts; 0 where it does not say. BadInput for
-    one of replayed loads: they are not in it."""
-    asked = case.attribute(IMBALANCE) or "0"
-    if case.attribute(EXPERT_LOADS) or not _IMBALANCE.fullmatch(asked):
+    """Return the imbalance of a row's tokens over experts, 0 without such a column. Raises BadInput
+    for a row of replayed loads, which the row does not contain."""
+    text = case.attribute(IMBALANCE) or "0"
+    if case.attribute(EXPERT_LOADS):
         raise BadInput(
-            f"{case.describe()}: {IMBALANCE} as a number is wanted, and no {EXPERT_LOADS}"
+            f"{case.describe()}: {EXPERT_LOADS} is not supported; use {IMBALANCE}, a number"
         )
-    return float(asked)
+    if not _IMBALANCE.fullmatch(text):
+        raise BadInput(f"{case.describe()}: {IMBALANCE}: expected a number, got {text[:40]!r}")
+    return float(text)
 
 
 def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """The shape without a leading batch of 1, which some rows have."""
     plain = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
     if len(plain) != rank:
-        raise BadInput(f"{case.describe()}: {name} of {rank} dimensions is wanted")
+        raise BadInput(f"{case.describe()}: {name}: expected {rank} dimensions, got {len(plain)}")
     return plain
 
 
 def _dtype(case: Case, slot: Slot) -> Dtype:
     found = dtype_of(slot.dtype)
     if found is None:
-        raise BadInput(f"{case.describe()}: {slot.dtype!r} is no dtype that is known here")
+        raise BadInput(f"{case.describe()}: unknown dtype {slot.dtype!r}")
     if not found.torch_name:
-        raise BadInput(f"{case.describe()}: {found.spelling} is not replayed: {found.held_as}")
+        raise BadInput(f"{case.describe()}: {found.spelling} is not supported: {found.held_as}")
     return found
 
 
 def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """All seven inputs are what the call would have; scales may be a row an expert."""
-    for name, slot, told in zip(_INPUTS, call.inputs, case.inputs or (), strict=True):
-        if not name.startswith("scale") and told.known_dtype != slot.known_dtype:
-            raise BadInput(f"{case.describe()}: {name} of {slot.dtype} is wanted")
-        wanted, came = slot.shape or (), shapes[name]
-        by_expert = (call.local_experts, wanted[0] // call.local_experts)
-        if came != wanted and not (name.startswith("scale") and came == by_expert):
+    """Raise BadInput if one of the seven inputs differs from that of the call. Scales may have one
+    row for each expert."""
+    for name, slot, of_row in zip(_INPUTS, call.inputs, case.inputs or (), strict=True):
+        if not name.startswith("scale") and of_row.known_dtype != slot.known_dtype:
             raise BadInput(
-                f"{case.describe()}: {name} {shape_text(came) or '()'}: {shape_text(wanted)} is "
-                "wanted by the other inputs"
+                f"{case.describe()}: {name}: expected dtype {slot.dtype}, got {of_row.dtype!r}"
+            )
+        expected, got = slot.shape or (), shapes[name]
+        by_expert = (call.local_experts, expected[0] // call.local_experts)
+        if got != expected and not (name.startswith("scale") and got == by_expert):
+            raise BadInput(
+                f"{case.describe()}: {name}: expected {shape_text(expected)}, which follows from "
+                f"the other inputs, got {shape_text(got) or '()'}"
             )

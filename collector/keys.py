@@ -57,10 +57,12 @@ def is_ours(key: str) -> bool:
 
 
 def campaign_name(text: str) -> str:
-    """The name itself, or BadInput: lower case, digits and '-', at most 40 characters."""
+    """Return the name. Raises BadInput unless it has 1 to 40 of lower-case letters, digits and '-',
+    the first and the last of which are not '-'."""
     if not _CAMPAIGN.fullmatch(text):
         raise BadInput(
-            f"campaign {text!r}: lower-case letters, digits and '-' are wanted, at most 40"
+            "campaign: expected a name of 1 to 40 lower-case letters, digits and '-' that neither "
+            f"begins nor ends with '-', got {text!r}"
         )
     return text
 
@@ -229,7 +231,10 @@ def _campaign(name: str) -> str:
 
 def _token(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise BadInput(f"{text!r} cannot be part of a key")
+        raise BadInput(
+            "part of a key: expected 1 to 128 letters, digits, '_', '.', '-' that begin with a "
+            f"letter or a digit, got {text!r}"
+        )
     return text
 
 

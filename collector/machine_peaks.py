@@ -31,7 +31,7 @@ class MachinePeaks:
     def __post_init__(self) -> None:
         for name in RATES:
             if not (isfinite(rate := getattr(self, name)) and rate > 0):
-                raise BadInput(f"{name} is {rate}, which is no rate")
+                raise BadInput(f"{name}: expected a finite rate above 0, got {rate}")
 
     def better_of(self, other: "MachinePeaks") -> "MachinePeaks":
         """The better of each rate: what disturbs a machine only makes it slower."""
@@ -48,4 +48,4 @@ def peaks_to_bytes(peaks: MachinePeaks) -> bytes:
 
 def peaks_from_bytes(data: bytes, *, key: str) -> MachinePeaks:
     """Raises BadInput, naming the key, for anything else."""
-    return decode_object(MachinePeaks, data, what="the peaks of a machine", key=key)
+    return decode_object(MachinePeaks, data, what="the peak rates of a machine", key=key)

@@ -76,7 +76,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         if fault := _timing_fault(self):
-            raise BadInput(f"no timing: {fault}")
+            raise BadInput(f"invalid timing: {fault}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,12 @@ class CanaryReading:
 
     def __post_init__(self) -> None:
         if not (0 <= self.at_s < _FAR and 1 / _FAR < self.mean_us < _FAR):
-            raise BadInput(f"no reading of a canary: {self.mean_us} us at {self.at_s} s")
+            raise BadInput(f"invalid canary reading: {self.mean_us} us at {self.at_s} s")
         if not (0 <= self.deviation < _FAR and 2 <= self.repeats < _FAR):
-            told = f"{self.repeats} repeats that scatter by {self.deviation}"
-            raise BadInput(f"no reading of a canary: {told}")
+            raise BadInput(
+                f"invalid canary reading: {self.repeats} repeats with a relative standard "
+                f"deviation of {self.deviation}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,20 +264,23 @@ def measurement_id_of(
 
 
 def _timing_fault(timing: Timing) -> str:
-    """What is impossible about the numbers of a timing, whatever was timed; empty if nothing."""
+    """Return why the numbers of a timing are impossible, or an empty text."""
     for name in TIMING_FIELDS:
         if not isfinite(value := getattr(timing, name)):
-            return f"{name} is {value}"
+            return f"{name}: expected a finite number, got {value}"
     ordered = (timing.min_us, timing.p10_us, timing.median_us, timing.p90_us)
     if timing.min_us <= 0 or timing.spread < 0:
-        return f"{timing.min_us} us with a spread of {timing.spread}"
+        return (
+            f"expected min_us above 0 and spread of at least 0, got {timing.min_us} and "
+            f"{timing.spread}"
+        )
     if list(ordered) != sorted(ordered):
-        return f"least, p10, median and p90 are {ordered}"
+        return f"expected min_us, p10_us, median_us and p90_us in order, got {ordered}"
     interval = (timing.ci_low_us, timing.mean_us, timing.ci_high_us)
     if list(interval) != sorted(interval):
-        return f"the mean and its interval are {interval}"
+        return f"expected ci_low_us, mean_us and ci_high_us in order, got {interval}"
     if timing.mean_us < timing.min_us * (1 - _ROUNDING):
-        return f"a mean of {timing.mean_us} us is below the least, {timing.min_us} us"
+        return f"mean_us: expected at least min_us ({timing.min_us}), got {timing.mean_us}"
     return ""
 
 

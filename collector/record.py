@@ -192,8 +192,8 @@ def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tupl
         places = [int(number) for number in numbers]
         if all(place < len(bare) for place in places):
             return tuple(bare[place] for place in places)
-    wanted = f"up to {MOST_BEFORE} numbers of rows"
-    raise BadInput(f"{_BEFORE} must be {wanted}, {text[:80]!r} came", path=path, line=line)
+    expected = f"up to {MOST_BEFORE} numbers of rows"
+    raise BadInput(f"{_BEFORE}: expected {expected}, got {text[:80]!r}", path=path, line=line)
 
 
 def cells_of(record: CaseRecord) -> list[str]:
@@ -207,37 +207,37 @@ def cells_of(record: CaseRecord) -> list[str]:
 
 
 def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
-    """The record of a row with a cell for each of TABLE_COLUMNS. Raises BadInput, with the line,
-    where it is none."""
-    # Most cells say one of few things: each of those is held once for all rows.
+    """Return the record of a row with a cell for each of TABLE_COLUMNS. Raises BadInput, with the
+    line, for an invalid row."""
+    # Most cells have one of few texts: each text is stored once for all rows.
     cells = dict(zip(BASE_CELLS, map(intern, row[1 : 1 + len(BASE_CELLS)]), strict=True))
     extra, *statistics = row[1 + len(BASE_CELLS) :]
     try:
         profile = _statistics_of(statistics) if any(statistics) else None
         return CaseRecord(intern(row[0]), cells, _extra_of(extra) if extra else {}, profile)
     except _WRONG as error:
-        raise BadInput(f"a case is wanted: {error}", path=path, line=line) from error
+        raise BadInput(f"expected a case: {error}", path=path, line=line) from error
 
 
 def number_of(name: str, text: str, *, path: str, line: int) -> float:
-    """The number in a cell of the column. Raises BadInput, with the line, where it is none that a
-    time or a count can be."""
+    """Return the number in a cell of the column. Raises BadInput, with the line, if it cannot be a
+    time or a count."""
     try:
         value = float(text)
     except ValueError:
         value = nan
     if not 0 <= value < inf:
-        raise BadInput(f"{name} must be a number of zero or more", path=path, line=line)
+        raise BadInput(f"{name}: expected a number >= 0, got {text[:40]!r}", path=path, line=line)
     return value
 
 
 def _extra_of(text: str) -> dict[str, str]:
     extra = json.loads(text)
     if not isinstance(extra, dict) or not all(type(value) is str for value in extra.values()):
-        raise ValueError(f"{_EXTRA} must be a JSON object of texts")
+        raise ValueError(f"{_EXTRA}: expected a JSON object of texts")
     # Only an escape can hold what a cell cannot: the table itself is UTF-8 without NUL.
     if "\\u" in text and not all(map(is_text, chain(extra, extra.values()))):
-        raise ValueError(f"{_EXTRA} must be text that UTF-8 can hold, without NUL")
+        raise ValueError(f"{_EXTRA}: expected text that UTF-8 can encode, without NUL")
     return extra
 
 
@@ -245,7 +245,7 @@ def _statistics_of(texts: Sequence[str]) -> ProfileStatistics:
     count, *times, counters = texts
     mean_us, median_us, std_us = map(float, times)
     if not (0 <= mean_us < inf and 0 <= median_us < inf and 0 <= std_us < inf):
-        raise ValueError(f"{', '.join(_TIMES)} must be numbers of zero or more")
+        raise ValueError(f"{', '.join(_TIMES)}: expected numbers >= 0, got {', '.join(times)}")
     return ProfileStatistics(int(count), mean_us, median_us, std_us, _counters_of(counters))
 
 
@@ -253,9 +253,9 @@ def _counters_of(text: str) -> tuple[tuple[str, float], ...]:
     pairs = json.loads(text)
     for name, value in pairs:
         if type(name) is not str or type(value) not in (float, int) or not isfinite(value):
-            raise ValueError(f"{_COUNTERS} must be pairs of a name and a number")
+            raise ValueError(f"{_COUNTERS}: expected pairs of a name and a finite number")
     if "\\u" in text and not all(is_text(name) for name, _ in pairs):
-        raise ValueError(f"{_COUNTERS} must have names that UTF-8 can hold, without NUL")
+        raise ValueError(f"{_COUNTERS}: expected names that UTF-8 can encode, without NUL")
     return tuple((name, float(value)) for name, value in pairs)
 
 

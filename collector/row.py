@@ -75,20 +75,23 @@ def to_row(measurement: Measurement) -> dict[str, str]:
 
 
 def from_row(row: Mapping[str, str]) -> Measurement:
-    """The measurement of a row; `from_row(to_row(m)) == m`. Raises BadInput for any other row, also
-    for one that says the same in other words, or more than a measurement holds."""
+    """Return the measurement of a row; `from_row(to_row(m)) == m`. Raises BadInput for any other
+    row, also for an equal value in another spelling and for further cells."""
     try:
         measurement = _from_row(row)
         written = to_row(measurement)
     except (BadInput, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"a row of measurements is wanted, and this is none: {error!r}") from error
+        raise BadInput(f"expected a row of measurements: {error!r}") from error
     if row.keys() != written.keys():
-        raise BadInput(f"a row of measurements has {len(written)} cells, this one {len(row)}")
+        raise BadInput(f"expected a row of measurements of {len(written)} cells, got {len(row)}")
     if written["measurement"] != row["measurement"]:
-        raise BadInput(f"measurement {row['measurement']!r} does not follow from its own row")
+        raise BadInput(
+            f"measurement: expected {written['measurement']!r}, the id of this row, got "
+            f"{row['measurement']!r}"
+        )
     for name, text in written.items():
         if row[name] != text:  # also None, for a cell that is missing
-            raise BadInput(f"{name} {row[name]!r} is written {text!r} in a row of measurements")
+            raise BadInput(f"{name}: expected the form {text!r}, got {row[name]!r}")
     return measurement
 
 
@@ -111,7 +114,7 @@ def _from_row(row: Mapping[str, str]) -> Measurement:
         core=row["core"] or None,
         op_state=row["op_state"],
         asked=row["asked"],
-        companions=tuple(Companion(*told) for told in list_of("companions", row["companions"])),
+        companions=tuple(Companion(*items) for items in list_of("companions", row["companions"])),
         counters=list_of("counters", row["counters"]),
         warnings=list_of("warnings", row["warnings"]),
         opened=_state(row, "opened"),
@@ -158,48 +161,51 @@ def _state(row: Mapping[str, str], prefix: str) -> DeviceState:
 
 
 def disturbance_of(text: str) -> Disturbance | None:
-    """The disturbance of a cell. Raises BadInput for other text, also for one that says the same
-    in other words."""
-    told = list_of("disturbance", text)
-    if not told:
+    """Return the disturbance of a cell. Raises BadInput for other text, also for an equal value in
+    another spelling."""
+    pairs = list_of("disturbance", text)
+    if not pairs:
         return None
     try:
         disturbance = Disturbance(
-            **{name: int(value) if name in _COUNTS else value for name, value in told}
+            **{name: int(value) if name in _COUNTS else value for name, value in pairs}
         )
     except TypeError as error:
-        raise BadInput(f"a disturbance is wanted, {text!r} came: {error}") from error
-    if _disturbance_text(disturbance) != text:
-        raise BadInput(f"disturbance {text!r} is not how one is written")
+        raise BadInput(f"disturbance: expected its fields, got {text!r}: {error}") from error
+    if (written := _disturbance_text(disturbance)) != text:
+        raise BadInput(f"disturbance: expected the form {written!r}, got {text!r}")
     return disturbance
 
 
 def canaries_of(text: str) -> tuple[CanaryReading, ...]:
-    """The readings of a cell. Raises BadInput for other text, also for one that says the same in
-    other words."""
-    readings = tuple(CanaryReading(*told) for told in list_of("canaries", text))
-    if _canaries_text(readings) != text:
-        raise BadInput(f"canaries {text!r} are not how they are written")
+    """Return the readings of a cell. Raises BadInput for other text, also for equal values in
+    another spelling."""
+    readings = tuple(CanaryReading(*items) for items in list_of("canaries", text))
+    if (written := _canaries_text(readings)) != text:
+        raise BadInput(f"canaries: expected the form {written!r}, got {text!r}")
     return readings
 
 
 def recorded_of(text: str) -> tuple[tuple[str, str], ...]:
-    """The cells of tensors that a cell holds. Raises BadInput for other text, also for columns that
-    a row of a profile does not have for them."""
+    """Return the recorded tensor cells of a cell. Raises BadInput for other text and for columns
+    that are not those of tensors in a row of a profile."""
     cells = list_of("recorded", text)
     if cells and tuple(name for name, _ in cells) != (*INPUT_CELLS, *OUTPUT_CELLS):
-        raise BadInput(f"recorded {text!r} is not what a row says of inputs and outputs")
-    if _json([list(pair) for pair in cells]) != text:
-        raise BadInput(f"recorded {text!r} is not how it is written")
+        raise BadInput(
+            f"recorded: expected the columns {', '.join((*INPUT_CELLS, *OUTPUT_CELLS))}, got "
+            f"{text!r}"
+        )
+    if (written := _json([list(pair) for pair in cells])) != text:
+        raise BadInput(f"recorded: expected the form {written!r}, got {text!r}")
     return cells
 
 
 def floor_of(text: str) -> float:
-    """The floor of a cell, 0 for an empty one. Raises ValueError for what is no such number."""
+    """Return the lower bound of a cell, 0 for an empty one. Raises ValueError for other text."""
     if not text:
         return 0.0
     if (floor_us := _finite(text)) <= 0:
-        raise ValueError(f"{text!r} us is no duration")
+        raise ValueError(f"expected a duration above 0 us, got {text!r}")
     return floor_us
 
 
@@ -215,19 +221,19 @@ def _canaries_text(readings: Sequence[CanaryReading]) -> str:
 def _disturbance_text(disturbance: Disturbance | None) -> str:
     if disturbance is None:
         return ""
-    told = asdict(disturbance).items()
-    return _json([[name, float(value)] for name, value in told if value is not None])
+    known = asdict(disturbance).items()
+    return _json([[name, float(value)] for name, value in known if value is not None])
 
 
 def _whole(text: str) -> int:
     if not re.fullmatch(WHOLE_NUMBER, text):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"expected an integer >= 0, got {text!r}")
     return int(text)
 
 
 def _finite(text: str) -> float:
     if not isfinite(value := float(text)):
-        raise ValueError(f"{text!r} has no end")
+        raise ValueError(f"expected a finite number, got {text!r}")
     return value
 
 
@@ -240,7 +246,7 @@ def _json(value: Sequence[object]) -> str:
 
 
 def list_of(name: str, text: str) -> tuple[Any, ...]:
-    """The items of one of LISTS, from its cell. Raises BadInput, with the name, for other text."""
+    """Return the items of one of LISTS from its cell. Raises BadInput, with the name, otherwise."""
     if not text:
         return ()
     value = json_value(text.encode(), what="a list", key=name)

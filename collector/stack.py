@@ -48,12 +48,18 @@ class Stack:
 
     def __post_init__(self) -> None:
         if not _DEVICE.fullmatch(self.device):
-            raise BadInput(f"device {self.device!r}: letters, digits, '_', '.', '-' are wanted")
-        # A device is a folder, beside the files of a snapshot.
+            raise BadInput(
+                "device: expected a name of 1 to 100 letters, digits, '_', '.', '-', got "
+                f"{self.device!r}"
+            )
+        # A device is a folder, next to the files of a snapshot.
         if _FILE.search(self.device):
-            raise BadInput(f"device {self.device!r}: the name of a device is wanted, of no file")
-        if (told := dict(self.details).get(_RUNTIME, Runtime.REAL)) not in set(Runtime):
-            raise BadInput(f"runtime {told!r}: real or fake is wanted")
+            raise BadInput(
+                "device: expected a name without '..', a final '.' or the suffix of a file, got "
+                f"{self.device!r}"
+            )
+        if (runtime := dict(self.details).get(_RUNTIME, Runtime.REAL)) not in set(Runtime):
+            raise BadInput(f"runtime: expected real or fake, got {runtime!r}")
 
     @property
     def runtime(self) -> Runtime:
@@ -94,7 +100,7 @@ class Stack:
     def from_json(cls, value: Mapping[str, object]) -> "Stack":
         details = value.get("details") or {}
         if not isinstance(details, Mapping):
-            raise BadInput("stack: details must be a mapping")
+            raise BadInput(f"details: expected a mapping, got {type(details).__name__}")
         names = ("device", "torch", "driver", "firmware", "cann", "torch_npu", "vllm")
         return cls(
             **{name: str(value.get(name) or "") for name in names},
@@ -112,9 +118,11 @@ def is_cann_release(version: str) -> bool:
     return _RELEASE.fullmatch(version) is not None
 
 
-def is_version_of(wanted: str, here: str) -> bool:
-    """Whether a version is the one wanted, or a closer description of it: `8.5.1` of `8.5`."""
-    return here == wanted or (bool(wanted) and here.startswith(tuple(wanted + c for c in ".+-")))
+def is_version_of(expected: str, here: str) -> bool:
+    """Whether a version is the expected one or a more specific one: `8.5.1` of `8.5`."""
+    return here == expected or (
+        bool(expected) and here.startswith(tuple(expected + c for c in ".+-"))
+    )
 
 
 def runtime_details(runtime: Runtime) -> tuple[tuple[str, str], ...]:
@@ -126,7 +134,7 @@ def version_name(vllm: str, torch: str, cann: str) -> str:
     """`vllm0.18.0_torch2.9.0_cann8.5`; a part the device has none of is 0.
 
     As in msmodeling: a leading `vllm`, `torch`, `cann` or `v` is dropped, and torch's local
-    suffix (`+cpu`) with it. Raises BadInput for a version that is none.
+    suffix (`+cpu`) with it. Raises BadInput for an invalid version.
     """
     parts = {
         "vllm": re.sub(r"^(vllm)?v?", "", vllm.strip(), flags=re.IGNORECASE),
@@ -135,5 +143,5 @@ def version_name(vllm: str, torch: str, cann: str) -> str:
     }
     for name, text in parts.items():
         if text and not _VERSION.fullmatch(text):
-            raise BadInput(f"{name} version {text!r}: something like 0.18.0 is wanted")
+            raise BadInput(f"{name} version: expected a version such as 0.18.0, got {text!r}")
     return "_".join(f"{name}{text or '0'}" for name, text in parts.items())

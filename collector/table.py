@@ -42,7 +42,9 @@ def rows_bytes(rows: Iterable[Sequence[str]], *, line_end: str = "\n") -> bytes:
     csv.writer(lines).writerows(rows)  # ended by CRLF, so that a cell with one of the two is quoted
     text = "".join(lines) if line_end == "\r\n" else _ended(lines, line_end)
     if len(text) > LONGEST_ROW and max(map(len, lines)) > LONGEST_ROW:
-        raise BadInput(f"a row of more than {LONGEST_ROW} characters, and no table can hold it")
+        raise BadInput(
+            f"expected rows of at most {LONGEST_ROW} characters, got {max(map(len, lines))}"
+        )
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -59,17 +61,17 @@ def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Ro
     """
     if b"\0" in data:
         line = _line(data, data.index(b"\0"))
-        raise BadInput("a table of UTF-8 text is wanted, this holds NUL", path=path, line=line)
+        raise BadInput("expected a table in UTF-8, got a NUL character", path=path, line=line)
     rows = csv_rows(
         io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), path=path, is_strict=True
     )
     try:
         _, header = next(rows, (1, []))
         if header != list(columns):
-            raise BadInput(f"the header {','.join(columns)} is wanted", path=path, line=1)
+            raise BadInput(f"expected the header {','.join(columns)}", path=path, line=1)
         for line, row in rows:
             if len(row) != len(header):
-                message = f"{len(header)} cells are wanted, {len(row)} came"
+                message = f"expected {len(header)} cells, got {len(row)}"
                 raise BadInput(message, path=path, line=line)
             yield line, row
     except UnicodeDecodeError as error:  # which counts from the block that it was found in
@@ -87,7 +89,7 @@ def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False)
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise BadInput(f"a CSV row is wanted: {error}", path=path, line=line) from error
+        raise BadInput(f"expected a CSV row: {error}", path=path, line=line) from error
 
 
 def is_text(text: str) -> bool:
@@ -109,13 +111,11 @@ def _ended(lines: Iterable[str], line_end: str) -> str:
 
 
 def _no_text(lines: Sequence[str]) -> BadInput:
-    """What is wrong with the first row that no table can hold."""
+    """Return the error about the first row that a table cannot contain."""
     number, line = next((at, line) for at, line in enumerate(lines, 1) if not is_text(line))
     (row,) = csv.reader(io.StringIO(line, newline=""))
     cell = next(at for at, text in enumerate(row, 1) if not is_text(text))
-    return BadInput(
-        f"row {number}, cell {cell}: NUL, or half of a surrogate pair, and no table can hold it"
-    )
+    return BadInput(f"row {number}, cell {cell}: expected text that UTF-8 can encode, without NUL")
 
 
 def _not_utf8(data: bytes, path: str) -> BadInput:
@@ -124,7 +124,7 @@ def _not_utf8(data: bytes, path: str) -> BadInput:
         line = None
     except UnicodeDecodeError as error:
         line = _line(data, error.start)
-    return BadInput("a table of UTF-8 text is wanted", path=path, line=line)
+    return BadInput("expected a table in UTF-8, got other bytes", path=path, line=line)
 
 
 def _line(data: bytes, at: int) -> int:

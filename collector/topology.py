@@ -22,7 +22,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not self.extents or min(self.extents) < 1:
-            raise BadInput(f"a grid of positive extents is wanted, such as 48 8 2; not {self}")
+            raise BadInput(f"grid: expected positive extents such as 48 8 2, got {str(self)!r}")
 
     def __str__(self) -> str:
         return " ".join(map(str, self.extents))
@@ -37,9 +37,9 @@ class Grid:
         return len(self.extents) - 1
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Where a rank lies, outermost first. BadInput for a rank that the grid has no room for."""
+        """Return a rank's coordinates, outermost first. Raises BadInput for a rank outside."""
         if not 0 <= rank < self.size:
-            raise BadInput(f"rank {rank}: the grid {self} has ranks 0 to {self.size - 1}")
+            raise BadInput(f"rank: expected 0 to {self.size - 1} in the grid {self}, got {rank}")
         found = []
         for extent in reversed(self.extents):
             rank, at = divmod(rank, extent)
@@ -78,16 +78,18 @@ class Grid:
     def natural_tier(self, size: int) -> int:
         """The tier of the first `size` ranks."""
         if not 1 <= size <= self.size:
-            raise BadInput(f"a group of {size}: the grid {self} has {self.size} ranks")
+            raise BadInput(f"group size: expected 1 to {self.size} in the grid {self}, got {size}")
         return self.tier((0, size - 1))
 
     def _check_group(self, size: int, tier: int) -> None:
         if not 0 <= tier <= self.innermost_tier:
-            raise BadInput(f"tier {tier}: the grid {self} has tiers 0 to {self.innermost_tier}")
+            raise BadInput(
+                f"tier: expected 0 to {self.innermost_tier} in the grid {self}, got {tier}"
+            )
         inner, outer = prod(self.extents[tier + 1 :]), prod(self.extents[tier:])
         most = outer if size > inner else outer // inner
         if not 1 <= size <= most or (size == 1 and tier != self.innermost_tier):
-            raise BadInput(f"no group of {size} ranks is of tier {tier} in the grid {self}")
+            raise BadInput(f"grid {self}: no group of {size} ranks has tier {tier}")
 
 
 @lru_cache(maxsize=1024)  # every size and round of an operation asks for the same ones

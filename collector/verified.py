@@ -23,7 +23,7 @@ def verified_to_json(verified: Verified) -> bytes:
 
 def verified_from_json(data: bytes, *, key: str = "verified") -> Verified:
     """Raises BadInput, naming the key, for anything else."""
-    return decode_object(Verified, data, what="what a self-test proved", key=key)
+    return decode_object(Verified, data, what="the result of a self-test", key=key)
 
 
 def verified_hash(verified: Verified) -> str:

@@ -94,8 +94,8 @@ AI_CORE = "AI_CORE"
 
 
 def core_class(core: str) -> str:
-    """What a kernel runs on, of the two that no runtime takes one for the other: AI_CPU, or
-    AI_CORE for cube and vector units in any mix. Empty where a cell does not tell."""
+    """Return the core class of a kernel: AI_CPU, or AI_CORE for cube and vector units in any mix;
+    empty where the cell names none."""
     name = core.strip().replace("_", "").upper()
     if name in ("", NOT_KNOWN):
         return ""
@@ -121,7 +121,7 @@ class Dtype:
 
 
 # aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 take none of these.
-_OF_950 = "A2 and A3 have no such numbers; Ascend 950PR and 950DT do, documented from CANN 9.0 on"
+_OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
 _KNOWN_DTYPES = (
     Dtype("DT_BF16", "bfloat16", 16, True),
     Dtype("FLOAT16", "float16", 16, True),
@@ -133,9 +133,9 @@ _KNOWN_DTYPES = (
     Dtype("INT32", "int32", 32, False),
     Dtype("INT64", "int64", 64, False),
     Dtype("BOOL", "bool", 8, False),
-    Dtype("UINT64", "", 64, False, "only packed scales of quantised products are replayed"),
-    Dtype("UINT16", "", 16, False, "only masks of pooling are replayed"),
-    Dtype("INT4", "", 4, False, "only weights beside INT8 tokens are replayed, in GroupedMatmul"),
+    Dtype("UINT64", "", 64, False, "supported only as packed scales of quantised products"),
+    Dtype("UINT16", "", 16, False, "supported only as masks of pooling"),
+    Dtype("INT4", "", 4, False, "supported only as weights with INT8 tokens in GroupedMatmul"),
     *(
         Dtype(name, "", 8, True, _OF_950)
         for name in ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0", "HIFLOAT8")

@@ -1,9 +1,9 @@
-"""From a YAML text that somebody wrote to its nodes: the one way in, whoever reads them.
+"""Read the nodes of a YAML text; every reader of YAML in this project starts here.
 
-A few hundred bytes of anchors and merge keys can stand for gigabytes, and one number of a thousand
-parts for hours. What a text would be with every alias written out is counted before anything is
-made of it. A message never quotes the text: who may name a file for this program to read need not
-be who may read it.
+A few hundred bytes of anchors and merge keys can expand to gigabytes, and one number of a thousand
+parts can take hours to convert. The expanded size is computed before a value is built. A message
+has the form `<file>:<line>: <key>: expected X, got Y` and never quotes the text: a user who may
+name a file for this program to read may not be allowed to read it.
 """
 
 import re
@@ -19,15 +19,15 @@ from collector.errors import BadInput
 
 _MOST_CHARACTERS = 1 << 20  # what a ConfigMap holds
 _MOST_VALUES = 100_000
-_LONGEST_NUMBER = 200  # or date, or truth: whatever is not a text
+_LONGEST_NUMBER = 200  # or date, or boolean: any scalar that is not a text
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedNode(ABC):
-    """One value of a document, under the name that a message calls it by: its key, dotted; empty
-    for the document itself. Who reads values decides what they are and what may be said of them."""
+    """One value of a document with its name in messages: the dotted key, empty for the document
+    itself. A subclass decides what a value means and what a message may quote of it."""
 
     name: str
     node: yaml.Node
@@ -46,29 +46,30 @@ class NamedNode(ABC):
         return line_of(self.node)
 
     def refusal(self, message: str) -> BadInput:
-        """The error to raise about this value, with file and line."""
+        """Return the error about this value, with file and line."""
         name = self.name if self.name.isprintable() else repr(self.name)
         return BadInput(f"{name}: {message}" if name else message, path=self.path, line=self.line)
 
     def items(self) -> list[Self]:
-        """The values of a list that holds at least one."""
+        """Return the values of a list that is not empty."""
         if not self.is_list:
             raise self.unwanted("a list")
         if not self.node.value:
-            raise self.refusal("the list is empty, at least one entry is wanted")
+            raise self.refusal("expected a list of at least one entry, got an empty list")
         return self.numbered()
 
     def numbered(self) -> list[Self]:
-        """The values of a list, be it empty."""
+        """Return the values of a list, which may be empty."""
         places = enumerate(self.node.value)
         return [replace(self, name=f"{self.name}[{at}]", node=node) for at, node in places]
 
     def named(self, key: str, node: yaml.Node) -> Self:
-        """A value of this mapping."""
+        """Return a value of this mapping."""
         return replace(self, name=f"{self.name}.{key}" if self.name else key, node=node)
 
-    def unwanted(self, wanted: str, came: str = "") -> BadInput:
-        return self.refusal(f"{wanted} is wanted, {came or self._kind()} came")
+    def unwanted(self, expected: str, got: str = "") -> BadInput:
+        """Return the error `expected X, got Y`; without `got` it names the kind of the value."""
+        return self.refusal(f"expected {expected}, got {got or self._kind()}")
 
     def _kind(self) -> str:
         if self.is_mapping:
@@ -77,28 +78,31 @@ class NamedNode(ABC):
 
     @abstractmethod
     def _scalar_kind(self) -> str:
-        """What a scalar is, as far as a message may say it."""
+        """Return the kind of a scalar, or its text where a message may quote it."""
 
 
 def read_node(text: str, path: Path | str) -> yaml.Node:
-    """The one document of a text. Raises BadInput, with the line, where it is none, where it is
-    empty, and where it stands for more than anybody has to say."""
+    """Return the only document of a text. Raises BadInput, with the line, if the text is not one
+    YAML document, is empty, or expands to too many values."""
     if len(text) > _MOST_CHARACTERS:
-        raise BadInput(f"not YAML that can be read: over {_MOST_CHARACTERS} characters", path=path)
+        raise BadInput(
+            f"cannot read YAML: expected at most {_MOST_CHARACTERS} characters, got {len(text)}",
+            path=path,
+        )
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise BadInput("the file is empty", path=path, line=1)
+            raise BadInput("expected a YAML document, got an empty file", path=path, line=1)
         _Sizes(path).of(node)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise BadInput(f"not YAML: {error.reason}", path=path, line=line) from error
+        raise BadInput(f"invalid YAML: {error.reason}", path=path, line=line) from error
     except yaml.MarkedYAMLError as error:
         raise refusal_of(error, path) from error
     except RecursionError as error:
-        raise BadInput("not YAML that can be read: nested too deeply", path=path) from error
+        raise BadInput("cannot read YAML: nested too deeply", path=path) from error
     except (ValueError, OverflowError) as error:  # PyYAML's own: \UFFFFFFFF names no character
-        raise BadInput("not YAML: an escape is no character", path=path) from error
+        raise BadInput("invalid YAML: an escape is not a character", path=path) from error
     return node
 
 
@@ -107,15 +111,16 @@ def line_of(node: yaml.Node) -> int:
 
 
 def refusal_of(error: yaml.MarkedYAMLError, path: Path | str) -> BadInput:
-    """What PyYAML has to say about a text, with the line."""
+    """Return PyYAML's error about a text, with the line."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
-    return BadInput(f"not YAML: {_problem(error)}", path=path, line=line)
+    return BadInput(f"invalid YAML: {_problem(error)}", path=path, line=line)
 
 
 class _Sizes:
-    """How many values nodes stand for, every alias written out; one that holds itself counts once
-    more. What merges itself has no end. Too many are refused where the sum comes to them."""
+    """Count the values of nodes with every alias expanded; a node that contains itself counts once
+    more. A mapping that merges itself is refused. The error about too many values names the line
+    at which the sum exceeds the limit."""
 
     def __init__(self, path: Path | str):
         self._path = path
@@ -144,21 +149,21 @@ class _Sizes:
             sizes = ((key, self.of(key) + self._value(key, value)) for key, value in node.value)
             return self._sum(sizes)
         if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:
-            raise self._refusal(node, f"a number of over {_LONGEST_NUMBER} characters")
+            raise self._refusal(
+                node,
+                f"expected a number of at most {_LONGEST_NUMBER} characters, got {len(node.value)}",
+            )
         return 0
 
     def _sum(self, sizes: Iterable[tuple[yaml.Node, int]]) -> int:
-        """The sum; each size has the node beside it that a message would name. The place of an
-        alias is not kept, only that of what it stands for."""
+        """Return the sum of sizes, each given with the node that a message names. PyYAML does not
+        record the position of an alias, only that of the node it refers to."""
         total = 0
         for place, size in sizes:
             total += size
             if total >= _MOST_VALUES:
-                how = (
-                    "with every alias written out, it stands" if self._has_aliases else "it stands"
-                )
-                what = f"{how} for more than {_MOST_VALUES} values"
-                raise BadInput(what, path=self._path, line=line_of(place))
+                how = " after every alias is expanded" if self._has_aliases else ""
+                raise self._refusal(place, f"expected at most {_MOST_VALUES} values{how}, got more")
         return total
 
     def _value(self, key: yaml.Node, value: yaml.Node) -> int:
@@ -168,13 +173,13 @@ class _Sizes:
         return sum(self.of(each, merged=True) for each in merged)
 
     def _refusal(self, node: yaml.Node, what: str) -> BadInput:
-        return BadInput(f"not YAML that can be read: {what}", path=self._path, line=line_of(node))
+        return BadInput(f"cannot read YAML: {what}", path=self._path, line=line_of(node))
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """PyYAML's words up to where they quote the text."""
+    """Return PyYAML's message up to the part that quotes the text."""
     if "'\\t'" in (error.problem or ""):
-        return "a tab stands where blanks are wanted; indent with blanks"
+        return "expected spaces, got a tab; indent with spaces"
     parts = (part for part in (error.context, error.problem) if part)
     return ", ".join(
         re.split("['\"]", part)[0].removesuffix(", but found ").strip() for part in parts

@@ -85,11 +85,13 @@ class BenchPlan:
 
     def __post_init__(self) -> None:
         if self.jump_factor is not None and not 1 < self.jump_factor < float("inf"):
-            raise BadInput(f"jump factor {self.jump_factor:g}: a factor above 1 is wanted")
+            raise BadInput(
+                f"jump factor: expected a finite factor above 1, got {self.jump_factor:g}"
+            )
         if self.mode is Mode.KERNEL and self.backend == "cpu":
             raise BadInput(
-                "mode kernel: gloo moves data on the host's threads and runs no kernel that could "
-                "be timed; event or alternating is wanted"
+                "mode: expected event or alternating on cpu, got kernel: gloo moves data on host "
+                "threads and runs no kernel"
             )
 
     @property
@@ -158,13 +160,15 @@ def collectives_of(
     one alone, and with all at once. Without `tiers` a group is made of the nearest ranks. BadInput
     for what no combination could mean."""
     if wrong := [tier for tier in tiers if not 0 <= tier <= grid.innermost_tier]:
-        raise BadInput(f"tier {wrong[0]}: the grid {grid} has tiers 0 to {grid.innermost_tier}")
+        raise BadInput(
+            f"tier: expected 0 to {grid.innermost_tier} in the grid {grid}, got {wrong[0]}"
+        )
     found: list[Collective] = []
     left_out: list[LeftOut] = []
     for operation in _known(operations):
         for group_size in dict.fromkeys(group_sizes):
             if group_size < 2:
-                raise BadInput(f"a group of {group_size}: at least 2 ranks are wanted")
+                raise BadInput(f"group size: expected at least 2 ranks, got {group_size}")
             for tier in dict.fromkeys(tiers or (grid.natural_tier(group_size),)):
                 is_there = grid.has_group(group_size, tier, world)
                 there = len(grid.groups(group_size, tier, world)) if is_there else 0
@@ -198,7 +202,7 @@ def _known(operations: Iterable[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(operations))
     for name in found:
         if name not in OPERATIONS:
-            raise BadInput(f"operation {name!r}: one of {', '.join(OPERATIONS)} is wanted")
+            raise BadInput(f"operation: expected one of {', '.join(OPERATIONS)}, got {name!r}")
     return found
 
 

@@ -70,9 +70,12 @@ def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
             size, ranks = int(row["message_bytes"]), int(row["num_devices"])
             duration_us, spread = float(text), float(row.get("round_spread") or 0.0)
         except ValueError as error:
-            raise BadInput(f"numbers are wanted: {error}", path=path, line=number) from error
+            raise BadInput(f"expected numbers: {error}", path=path, line=number) from error
         if not (size > 0 and ranks > 1 and 0 < duration_us < float("inf")):
-            message = f"{size} bytes over {ranks} ranks in {text} us cannot be"
+            message = (
+                "expected message_bytes above 0, num_devices above 1 and a finite duration above 0 "
+                f"us, got {size} bytes, {ranks} ranks and {text} us"
+            )
             raise BadInput(message, path=path, line=number)
         dtype, tier = row.get("dtype", ""), row.get("topology_tier", "")
         found.append(Point(operation, size, ranks, dtype, tier, duration_us, spread))
@@ -112,14 +115,18 @@ def problems(series: Series, link_gbps: float | None = None) -> list[str]:
     """What cannot be of a series: more than the link carries, and a larger message that is much
     faster than a smaller one."""
     found = [
-        f"{point}: {point.bus_bandwidth_gbps:.1f} GB/s on a bus of {link_gbps:g}"
+        f"{point}: bus bandwidth {point.bus_bandwidth_gbps:.1f} GB/s, expected at most "
+        f"{link_gbps:g} GB/s"
         for point in series.points
         if link_gbps is not None and point.bus_bandwidth_gbps > link_gbps
     ]
     slowest = series.points[0]
     for point in series.points[1:]:
         if point.is_faster_than(slowest):
-            found.append(f"{point}, and {slowest.message_bytes} bytes {slowest.duration_us:g} us")
+            found.append(
+                f"{point}, faster than the smaller message of {slowest.message_bytes} bytes: "
+                f"{slowest.duration_us:g} us"
+            )
         if point.duration_us > slowest.duration_us:
             slowest = point
     return found
@@ -133,7 +140,9 @@ def tier_problems(all_series: Iterable[Series]) -> list[str]:
     for point in points:
         farther = by_place.get((*_message(point), int(point.tier) - 1))
         if farther and farther.is_faster_than(point):
-            found.append(f"{point}, and tier {farther.tier} {farther.duration_us:g} us")
+            found.append(
+                f"{point}, slower than the farther tier {farther.tier}: {farther.duration_us:g} us"
+            )
     return found
 
 

@@ -60,15 +60,17 @@ def read_comm_table(path: Path) -> CommTable:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"a CSV of UTF-8 text is wanted: {error}", path=path) from error
+        raise BadInput(f"expected a CSV in UTF-8: {error}", path=path) from error
     (_, header), *rows = list(csv_rows(text.splitlines(keepends=True), path=path)) or [(1, [])]
     if missing := [name for name in _NEEDED if name not in header]:
-        wanted = " and ".join(missing)
-        raise BadInput(f"rows of collectives are wanted, with a column {wanted}", path=path, line=1)
+        columns = " and ".join(missing)
+        raise BadInput(f"expected rows of collectives: missing column {columns}", path=path, line=1)
     found = []
     for line, row in rows:
         if len(row) > len(header):
-            raise BadInput(f"{len(header)} cells are wanted, {len(row)} came", path=path, line=line)
+            raise BadInput(
+                f"expected at most {len(header)} cells, got {len(row)}", path=path, line=line
+            )
         if row:
             found.append(dict(zip(header, row, strict=False)))
     return CommTable(tuple(header), tuple(found))
@@ -169,7 +171,7 @@ def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, table_bytes(names, lines))
     except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
+        raise BadInput(f"cannot write the file: {error.strerror}", path=path) from error
 
 
 def _key_of(row: Mapping[str, str]) -> Key:

@@ -50,7 +50,7 @@ class Connection:
         try:
             self._link.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise Gone(f"{self.other} does not listen any more: {error}") from error
+            raise Gone(f"{self.other}: cannot send a message: {error}") from error
 
     def heard(self, wait_s: float = 0.0) -> Message | None:
         """The next message; None where none is whole after so long."""
@@ -72,9 +72,13 @@ class Connection:
         try:
             more = self._link.recv(_AT_ONCE_BYTES)
         except OSError as error:
-            raise Gone(f"{self.other} is lost: {error}") from error
-        if not more or len(self._unread) > self.longest_bytes:
-            raise Gone(f"{self.other} has left")
+            raise Gone(f"{self.other}: connection lost: {error}") from error
+        if not more:
+            raise Gone(f"{self.other}: connection closed")
+        if len(self._unread) > self.longest_bytes:
+            raise Gone(
+                f"{self.other}: expected a message of at most {self.longest_bytes} bytes, got more"
+            )
         self._unread += more
 
 
@@ -82,7 +86,7 @@ def _message(line: bytes, other: str) -> Message:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Gone(f"{other} speaks otherwise than a gang does") from error
+        raise Gone(f"{other}: expected a gang message in JSON, got other bytes") from error
     if not isinstance(found, dict):
-        raise Gone(f"{other} speaks otherwise than a gang does")
+        raise Gone(f"{other}: expected a JSON object, got {type(found).__name__}")
     return found

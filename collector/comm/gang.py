@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,9 +37,10 @@ _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _LOOK_S = 1.0  # between looks at files: the ranks need the cores
 _TAIL = 3  # lines of a rank's own words
-_ROOT_CAUSE = re.compile(
-    r"Root Cause.*?rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL
+_ROOT_CAUSE = (
+    "Root Cause"  # torchrun's report: all failures, then this heading and the first of them
 )
+_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ def ranks_of(
     are not so many."""
     local = nproc_per_node or max(1, world // nnodes)
     if local * nnodes != world:
-        raise BadInput(f"{world} ranks are wanted: {nnodes} x {local} are {local * nnodes}")
+        raise BadInput(
+            f"expected {world} ranks, got {local * nnodes} ({nnodes} nodes x {local} ranks)"
+        )
     return Rendezvous(local, nnodes, node_rank, master_addr, master_port)
 
 
@@ -165,9 +169,11 @@ def checked(meeting: Rendezvous) -> Rendezvous:
     """The same with a port that is free. BadInput, before any rank is started, for what cannot be
     told from a hang later."""
     if not 0 <= meeting.node_rank < meeting.nnodes:
-        raise BadInput(f"--node-rank {meeting.node_rank}: 0 to {meeting.nnodes - 1} are wanted")
+        raise BadInput(f"--node-rank: expected 0 to {meeting.nnodes - 1}, got {meeting.node_rank}")
     if meeting.nnodes > 1 and not meeting.master_port:
-        raise BadInput("--master-port is wanted, the same on every node, where there are several")
+        raise BadInput(
+            f"--master-port: {meeting.nnodes} nodes require a port, the same on every node"
+        )
     try:
         socket.getaddrinfo(meeting.master_addr, meeting.master_port)
     except OSError as error:
@@ -177,16 +183,17 @@ def checked(meeting: Rendezvous) -> Rendezvous:
     return replace(meeting, master_port=free_port(meeting.master_port))
 
 
-def free_port(wanted: int = 0) -> int:
-    """A port for the ranks to meet at: the one wanted, any for 0. BadInput where it is taken."""
+def free_port(port: int = 0) -> int:
+    """Return a port for the rendezvous: the given one, or any free one for 0. Raises BadInput if it
+    is in use."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            taken.bind(("", wanted))
+            taken.bind(("", port))
         except OSError as error:
-            raise BadInput(f"--master-port {wanted}: {error.strerror}") from error
-        port: int = taken.getsockname()[1]
-    return port
+            raise BadInput(f"--master-port {port}: {error.strerror}") from error
+        found: int = taken.getsockname()[1]
+    return found
 
 
 def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
@@ -245,10 +252,13 @@ def _watch(
 def _reason(code: int, states: list[RankState], folder: Path) -> str:
     """Which rank ended first, in what, and its last words."""
     said = (folder / _LOG).read_text(errors="replace")
-    found = _ROOT_CAUSE.search(said)
-    if found is None:
+    others, heading, root = said.partition(_ROOT_CAUSE)
+    failures = [tuple(map(int, one)) for part in (root, others) for one in _FAILURE.findall(part)]
+    if not heading or not failures:
         return f"torchrun {describe_end(code)}: {_last_lines(said)}"
-    rank, local, exit_code = map(int, found.groups())
+    # torchrun may report a rank that lost its connection before the rank that a signal ended.
+    killed = (one for one in failures if one[2] < 0 and one[2] != -signal.SIGTERM)
+    rank, local, exit_code = next(killed, failures[0])
     step = next((state.step for state in states if state.rank == rank), "before its first step")
     errors = sorted((folder / _RANK_LOGS).glob(f"*/attempt_0/{local}/stderr.log"))
     words = _last_lines(errors[-1].read_text(errors="replace")) if errors else ""
@@ -256,17 +266,17 @@ def _reason(code: int, states: list[RankState], folder: Path) -> str:
 
 
 def _hang(meeting: Rendezvous, patience_s: float, folder: Path) -> str:
-    """Who is waited for; the log is told where each rank of this node stands."""
+    """Return the ranks that the others wait for, and log the stack of each rank of this node."""
     found = standings(folder)
     for name, stack in stacks_kept(folder):
-        logger.warning("%s, as no rank takes a step: %s", name, stack or "nothing was answered")
+        logger.warning("no rank makes progress; %s: %s", name, stack or "no stack was written")
     if not found:
-        return f"no rank of this node has begun within {patience_s:g} s"
-    return f"no rank took a step for {patience_s:g} s; {blame(found, meeting.ranks)}"
+        return f"no rank of this node started within {patience_s:g} s"
+    return f"no rank made progress for {patience_s:g} s; {blame(found, meeting.ranks)}"
 
 
 def _last_lines(text: str) -> str:
-    """A few lines of what somebody said, in one; of a traceback the error that it ends with."""
+    """Return the last lines of a text in one line; of a traceback only its final error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     count = 1 if "Traceback (most recent call last):" in lines else _TAIL
     return " | ".join(lines[-count:])

@@ -70,26 +70,26 @@ def standings(folder: Path) -> list[Standing]:
 
 
 def blame(found: Sequence[Standing], ranks: Sequence[int]) -> str:
-    """Who is waited for among those that `ranks` of this node should be, in words.
+    """Return which of the `ranks` of this node the others wait for, as a text.
 
     >>> one = RankState(1, None, 3, "all_reduce")
     >>> blame([Standing(one, "")], [1])
-    'rank 1 does not answer, in: all_reduce'
+    'rank 1 does not respond, in: all_reduce'
     """
     missing = sorted(set(ranks) - {one.state.rank for one in found})
     if missing:
-        return f"{_numbers(missing)} {_does(missing, 'has', 'have')} not begun"
+        return f"{_numbers(missing)} {_does(missing, 'has', 'have')} not started"
     if silent := [one for one in found if not one.stack]:
-        return _told(silent, f"{_does(silent, 'does', 'do')} not answer")
+        return _told(silent, f"{_does(silent, 'does', 'do')} not respond")
     waiting = [one for one in found if one.waits]
     if waiting and (busy := [one for one in found if not one.waits]):
-        return _told(busy, f"{_does(busy, 'keeps', 'keep')} the others waiting")
+        return _told(busy, f"{_does(busy, 'delays', 'delay')} the other ranks")
     fewest = min(one.state.steps for one in found)
     if behind := _unless_all(found, lambda one: one.state.steps == fewest):
         return _told(behind, f"{_does(behind, 'is', 'are')} behind")
     if waiting:
-        return _told(found, f"{_does(found, 'waits', 'wait for each other, or')} for another node")
-    return _told(found, f"{_does(found, 'does', 'do')} not go on")
+        return _told(found, f"{_does(found, 'waits', 'wait for each other or')} for another node")
+    return _told(found, f"{_does(found, 'makes', 'make')} no progress")
 
 
 def stacks_kept(folder: Path) -> list[tuple[str, str]]:

@@ -36,10 +36,16 @@ def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
         elif found := _HCCL_ROW.fullmatch(line):
             size, took_us = int(found[1]), float(found[2])
             if not (size and took_us):
-                raise BadInput(f"{size} bytes in {took_us:g} us cannot be", path=path, line=number)
+                raise BadInput(
+                    f"expected a size and a time above 0, got {size} bytes in {took_us:g} us",
+                    path=path,
+                    line=number,
+                )
             rows.append((size, took_us))
     if not rows:
-        raise BadInput("rows of hccl_test are wanted: size | time | bandwidth | check", path=path)
+        raise BadInput(
+            "expected rows of hccl_test (size | time | bandwidth | check), got none", path=path
+        )
     return HcclTest(tuple(rows), tuple(sorted(failed)))
 
 
@@ -69,5 +75,7 @@ def compared(
         and point.message_bytes in times
     ]
     if not found:
-        raise BadInput(f"no row of {operation} over {group_size} ranks has a size of hccl_test's")
+        raise BadInput(
+            f"no row of {operation} over {group_size} ranks has a message size of the hccl_test run"
+        )
     return found

@@ -1,7 +1,7 @@
 """Whether the kernels that ranks launched are the call that a case asks for, as the profiler of
 each of them recorded it.
 
-A rank says `proved`, `unverified`, or what came in its place; one that knows nothing says nothing.
+A rank reports `proved`, `unverified` or the differences; without records it reports nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from collector.comm.kernels import Span
 from collector.measurement import Proof
 from collector.quality.identity import Comparison
 
-OTHERWISE = "other tensors came"  # how the reason of a case begins whose kernel is another's
+OTHERWISE = "kernel ran on other tensors"  # prefix of the reason of a substituted case
 
 
 def told_by(spans: Sequence[Span], calls: int, asked: Case) -> str:
-    """What a rank's records say of its calls; of several kernels a call none is the call's own."""
+    """Return what a rank's records show of its calls: unverified for several kernels a call."""
     if len(spans) != calls:
         return Proof.UNVERIFIED
     comparison = Comparison(asked)
@@ -26,8 +26,8 @@ def told_by(spans: Sequence[Span], calls: int, asked: Case) -> str:
 
 
 def told_by_all(told: Mapping[int, str]) -> str:
-    """What the ranks say together: what came in place of the call in any of them, or as much as
-    the one that knows least."""
+    """Return the result over all ranks: the differences of the first rank with other tensors, or
+    the weakest proof."""
     for rank, text in told.items():
         if text.startswith(OTHERWISE):
             return f"{OTHERWISE} in rank {rank}{text.removeprefix(OTHERWISE)}"

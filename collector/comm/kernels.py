@@ -46,10 +46,10 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
     try:
         lines = path.read_text("utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"a CSV of UTF-8 text is wanted: {error}", path=path) from error
+        raise BadInput(f"expected a CSV in UTF-8: {error}", path=path) from error
     (_, header), *rows = list(csv_rows(lines, path=path)) or [(1, [])]
     if missing := [name for name in _NEEDED if name not in header]:
-        raise BadInput(f"a column {missing[0]} is wanted", path=path, line=1)
+        raise BadInput(f"missing column {missing[0]!r}", path=path, line=1)
     name, kind, start, duration = (header.index(one) for one in _NEEDED)
     tensors = [(one, header.index(one)) for one in _TENSORS if one in header]
     found: dict[int, Span] = {}
@@ -62,7 +62,7 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
             cells = tuple((one, row[place]) for one, place in tensors if place < len(row))
             span = Span(_ns(row[start]), _ns(row[duration]), cells)
         except ValueError as error:
-            raise BadInput(f"times are wanted: {error}", path=path, line=line) from error
+            raise BadInput(f"expected times: {error}", path=path, line=line) from error
         if span.duration_ns > 0:
             same = span.start_ns // 1000
             found[same] = max(found.get(same, span), span, key=lambda one: one.duration_ns)
@@ -84,5 +84,5 @@ def spans_of_calls(spans: Sequence[Span], calls: int) -> list[Span]:
 def _ns(text: str) -> int:
     """Of microseconds with three decimals: those since 1970 no float64 holds."""
     if not _MICROSECONDS.fullmatch(text.strip()):
-        raise ValueError(f"{text.strip()[:40]!r} is no number of microseconds")
+        raise ValueError(f"expected a number of microseconds, got {text.strip()[:40]!r}")
     return int(Decimal(text.strip()) * 1000)

@@ -38,7 +38,7 @@ class OverNodes:
         """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
         all. Raises GangFailed; PeersUnreached where they have not met by then."""
         if world % self.nodes:
-            raise BadInput(f"{world} ranks are no equal shares of {self.nodes} nodes")
+            raise BadInput(f"ranks ({world}) must be divisible by nodes ({self.nodes})")
         deadline = time.monotonic() + self.gather_s
         while True:
             try:
@@ -52,7 +52,7 @@ class OverNodes:
                     raise PeersUnreached(
                         f"from {platform.node()} ({self.host}): {error}"
                     ) from error
-                logger.warning("the gang meets again: %s", error)
+                logger.warning("retrying the rendezvous of the gang: %s", error)
                 shutil.rmtree(folder)
                 folder.mkdir()
 
@@ -60,7 +60,7 @@ class OverNodes:
         try:
             self.publish(place)
         except StoreError as error:
-            raise PeersAway(f"the others cannot be told where to come: {error}") from error
+            raise PeersAway(f"cannot publish the rendezvous address: {error}") from error
 
     def _run(self, lead: Lead, work: GangWork, world: int, folder: Path) -> None:
         def watched(measured: int) -> None:
@@ -82,7 +82,7 @@ class OverNodes:
             # The first who fails takes the others along, and these only say that it has left.
             lead.blame_ours(str(error))
             words = lead.last_words()
-            said = f"{words}; here: {error}" if words else str(error)
+            said = f"{words}; on this node: {error}" if words else str(error)
             # Nobody knows which of them was the first; or all have begun, and none finds another.
             if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
                 raise PeersAway(said) from error

@@ -94,7 +94,7 @@ class Lead:
         try:
             self._server = socket.create_server(("", 0), family=family)
         except OSError as error:
-            raise GangFailed(f"no port can be opened for the other nodes: {error}") from error
+            raise GangFailed(f"cannot open a port for the other nodes: {error}") from error
         self._nodes = nodes
         self._others: dict[int, Connection] = {}
         self._ended: dict[int, str] = {}
@@ -123,8 +123,8 @@ class Lead:
             if time.monotonic() > deadline:
                 missing = sorted(set(range(1, self._nodes)) - set(self._others))
                 raise PeersAway(
-                    f"of {self._nodes} nodes of a gang {', '.join(map(str, missing))} did not come "
-                    f"within {limit_s:g} s"
+                    f"expected {self._nodes} nodes of the gang, nodes "
+                    f"{', '.join(map(str, missing))} did not connect within {limit_s:g} s"
                 )
             try:
                 link, address = self._server.accept()
@@ -200,7 +200,9 @@ def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) ->
     try:
         link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
     except OSError as error:
-        raise Unreached(f"nobody leads at {place.host}:{place.port}: {error}") from error
+        raise Unreached(
+            f"cannot reach the first node at {place.host}:{place.port}: {error}"
+        ) from error
     lead = Connection(link, f"the first node ({place.host})")
     try:
         lead.say({"token": place.token, "node_rank": node_rank, "node": node})
@@ -223,7 +225,7 @@ def _wait_for_order(lead: Connection, tick: Tick) -> Order:
     except BadInput as error:
         raise Gone(str(error)) from error
     if not order.program.startswith(_PROGRAMS):
-        raise Gone(f"{lead.other} orders {order.program!r}, which no gang runs")
+        raise Gone(f"{lead.other}: expected a program of {_PROGRAMS}*, got {order.program!r}")
     return order
 
 
@@ -243,7 +245,7 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
             lead.say({"left": str(error)})
         raise
     except (GangFailed, BadInput, HostFault) as error:
-        lead.say({"ended": str(error) or "its ranks were ended"})
+        lead.say({"ended": str(error) or "its ranks were terminated"})
         if not have_met(folder) and (word := lead.heard(_WORD_S)) is not None and "over" in word:
             raise Gone(f"{lead.other}: {word['over']}") from error
         raise

@@ -92,22 +92,22 @@ def _row(
 def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str]:
     operation = BY_KERNEL_TYPE.get(one.kernel_type)
     if operation is None:
-        return None, "no operation of this bench"
+        return None, "operation not supported by this bench"
     if one.dtype is not None and one.dtype not in _BY_HCCL_NAME:
-        return None, f"of {one.dtype}, and this bench sends {', '.join(DTYPES)}"
+        return None, f"dtype: expected one of {', '.join(DTYPES)}, got {one.dtype}"
     told = dtype if one.dtype is None else _BY_HCCL_NAME[one.dtype]
     asked_bytes = _asked_bytes(one, operation, told)
     if operation.name == "broadcast" and not asked_bytes:
-        return None, "what a rank sends of a broadcast does not tell its size"
+        return None, "the bytes that a rank sends do not determine the size of a broadcast"
     if one.group_size is None or not (asked_bytes or one.sent_bytes):
-        return None, "the profile does not tell what was sent"
+        return None, "the profile does not record what was sent"
     if one.group_size > grid.size:
-        return None, f"{one.group_size} ranks, and the grid {grid} has {grid.size}"
+        return None, f"expected at most {grid.size} ranks in the grid {grid}, got {one.group_size}"
     if one.ranks and one.ranks[-1] >= grid.size:
-        return None, f"rank {one.ranks[-1]}, and the grid {grid} has {grid.size}"
+        return None, f"expected ranks 0 to {grid.size - 1} in the grid {grid}, got {one.ranks[-1]}"
     tier = grid.tier(one.ranks) if one.ranks else grid.natural_tier(one.group_size)
     if not grid.has_group(one.group_size, tier, grid.size):
-        return None, f"{one.group_size} ranks of tier {tier} lie unevenly in the grid {grid}"
+        return None, f"{one.group_size} ranks of tier {tier} are uneven in the grid {grid}"
     found = Collective(operation.name, 0, told, one.group_size, tier)
     near_bytes = asked_bytes or one.sent_bytes / operation.crosses(one.group_size)
     whole = whole_bytes(found)

@@ -145,10 +145,12 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
     def measured(case: Collective, of_rounds: str) -> Gathered:
         member.journal.say(step=f"{case} ({of_rounds} of {plan.rounds})")
         peer = peer_case(plan, case)
-        wanted = sum(one.input_bytes + one.output_bytes for one in (case, peer) if one is not None)
-        if _COPIES * wanted > limit_bytes:
-            beside = " beside what comes before it in serving" if peer is not None else ""
-            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have{beside}")
+        size_bytes = sum(
+            one.input_bytes + one.output_bytes for one in (case, peer) if one is not None
+        )
+        if _COPIES * size_bytes > limit_bytes:
+            with_peer = f" with the {peer.operation} before it" if peer is not None else ""
+            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB of a rank{with_peer}")
         return worker.measure(case)
 
     for round_number, at in turns(plan.rounds, len(plan.collectives)):
@@ -195,13 +197,13 @@ def _first_message(device: RankDevice) -> None:
 
 
 def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> None:
-    """A first small message among all, and whether all were told the same."""
+    """Exchange a first small message among all ranks, and check that all have the same plan."""
     if world != plan.world:
-        raise BadInput(f"{plan.world} ranks are planned, {world} were started")
+        raise BadInput(f"expected {plan.world} ranks of the plan, got {world}")
     numbers = torch.tensor([plan.number, -plan.number], dtype=torch.float64)
     dist.all_reduce(numbers, dist.ReduceOp.MAX, group=control)
     if float(numbers[0]) != -float(numbers[1]):
-        raise BadInput("the nodes were started with other options: all of them need the same")
+        raise BadInput("the nodes were started with different options; use the same on every node")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class HostRank:
         return (time.perf_counter_ns() - began) / 1e3
 
     def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
-        raise BadInput("a cpu runs no kernels of collectives")
+        raise BadInput("expected a device that runs kernels of collectives, got cpu")
 
 
 class AcceleratorRank:
@@ -54,7 +54,10 @@ class AcceleratorRank:
         self._module: Any = getattr(torch, kind)
         count = self._module.device_count()
         if local_rank >= count:
-            raise BadInput(f"local rank {local_rank}: {count} {kind} devices are here")
+            raise BadInput(
+                f"local rank: expected less than {count}, the {kind} devices of this node, got "
+                f"{local_rank}"
+            )
         self._module.set_device(local_rank)
         self.name = f"{kind}:{local_rank}"
         self._window = npu_window if kind == "npu" else nccl_window
@@ -89,5 +92,5 @@ def open_rank_device(backend: str, local_rank: int) -> RankDevice:
             with imports.for_good():  # a profiler forks a dozen processes a window of what is here
                 importlib.import_module("torch_npu")  # which adds torch.npu
         except ImportError as error:
-            raise HostFault(f"--backend npu needs torch_npu and CANN: {error}") from error
+            raise HostFault(f"--backend npu requires torch_npu and CANN: {error}") from error
     return AcceleratorRank(backend, local_rank)

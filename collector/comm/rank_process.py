@@ -13,7 +13,7 @@ if __name__ == "__main__":
     del sys.argv[0]
     program = sys.argv[0]
     if find_spec(program) is None:  # said before torch is imported
-        sys.exit(f"there is no module {program}")
+        sys.exit(f"module not found: {program}")
     with imports.for_good():
         import torch.distributed
     runpy.run_module(program, run_name="__main__", alter_sys=True)

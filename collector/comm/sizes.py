@@ -46,8 +46,8 @@ def chosen_sizes(words: Iterable[str], largest_bytes: int | None = None) -> tupl
             found.add(int(word))
         else:
             names = ", ".join(SIZE_GRIDS)
-            raise BadInput(f"size {word!r}: bytes are wanted, or one of {names}")
+            raise BadInput(f"size: expected a number of bytes or one of {names}, got {word!r}")
     kept = tuple(size for size in sorted(found) if largest_bytes is None or size <= largest_bytes)
     if not kept:
-        raise BadInput("no message size is left to measure")
+        raise BadInput("expected at least one message size to measure, got none")
     return kept

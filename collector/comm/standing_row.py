@@ -34,23 +34,23 @@ def check_row(row: Mapping[str, str], way: Way, path: Path) -> None:
     # Other producers have no such columns: what they measured is of NPUs.
     there = row.get("backend", "") or ("hccl" if row.get(DURATION) else way.backend)
     if there != way.backend:
-        raise BadInput(f"its rows are of {there}, these are of {way.backend}", path=path)
+        raise BadInput(f"expected rows of backend {way.backend}, got rows of {there}", path=path)
     mode = row.get("mode", "")
     if not mode:
         return
     which = f"the row of {row[KEY[0]]} bytes over {row[KEY[1]]} ranks"
     if mode != way.mode:
         raise BadInput(
-            f"{which} is of mode {mode}, this run's would be of {way.mode}: ask for its mode by "
-            "--bench-mode, or write into another folder",
+            f"{which} has mode {mode}, this run uses {way.mode}: use --bench-mode {mode} or write "
+            "to another folder",
             path=path,
         )
     old, new = _settings(row.get("environment", "")), _settings(way.environment)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise BadInput(
-                f"{which} was measured with {name} {old.get(name, 'unset')}, this run has it "
-                f"{new.get(name, 'unset')}: set it as it was, or write into another folder",
+                f"{which} was measured with {name} {old.get(name, 'unset')}, this run has "
+                f"{new.get(name, 'unset')}: set the old value or write to another folder",
                 path=path,
             )
 

@@ -136,8 +136,10 @@ class TimedCalls:
         wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
         for rank, all_ in seen.items():
             if not all_[-2] or all_[-2] % count:
-                told = f"the profiler of rank {rank} tells of {all_[-2]:g} kernels"
-                return Gathered((), f"{told}, {count} calls were made", wrong)
+                reason = (
+                    f"the profiler of rank {rank} recorded {all_[-2]:g} kernels for {count} calls"
+                )
+                return Gathered((), reason, wrong)
         identity = told_by_all({rank: said[rank] for rank in seen})
         if identity.startswith(OTHERWISE):
             return Gathered((), identity, wrong)

@@ -58,13 +58,13 @@ class BoundShard:
         if plan.plan_hash != manifest.plan_hash:
             # The commit has the hash of the manifest, whose worker had read the plan by its hash.
             raise BadInput(
-                f"{key} is of plan {manifest.plan_hash}, and this is {plan.plan_hash}: it was "
-                "changed after it was measured",
+                f"expected plan hash {manifest.plan_hash}, recorded in {key}, got "
+                f"{plan.plan_hash}: the plan was changed after it was measured",
                 path=keys.plan(plan.campaign, plan.number),
             )
         named = [entry.part.key for entry in manifest.parts]
         if len(set(named)) < len(named):
-            raise BadInput("it names a part twice", path=key)
+            raise BadInput("duplicate part in the manifest", path=key)
         for entry in manifest.parts:
             self.check_entry(entry, key)
 
@@ -74,23 +74,25 @@ class BoundShard:
         place = self._place(entry.part, ("part",), key)
         for raw in entry.raw:
             if self._place(raw, ("raw/op_summary", "raw/journal"), key) != place:
-                raise BadInput(f"it names {raw.key} as a record of {entry.part.key}", path=key)
+                raise BadInput(
+                    f"{raw.key} is not a record of the session of {entry.part.key}", path=key
+                )
 
     def check_final(
         self, final: Mapping[str, str], records: Mapping[str, CaseRecord], key: str
     ) -> None:
-        """Raises BadInput, naming the key, where a case is answered that is not the shard's."""
+        """Raises BadInput, naming the key, where a final case is not in the shard."""
         if foreign := final.keys() - records.keys():
-            raise BadInput(f"it answers case {min(foreign)}, which is none of it", path=key)
+            raise BadInput(f"final case {min(foreign)} is not in the shard", path=key)
 
     def check_part(self, columns: Columns, records: Mapping[str, CaseRecord], key: str) -> None:
         """Raises BadInput, naming the key, for rows that are not of this shard, or not of the
         attempt and the session that the part's key names. `records` are the shard's, by case."""
         found = keys.session_object(key, self.plan.campaign, self.shard)
         if found is None or found.kind != "part":
-            raise BadInput(f"this is no part of shard {self.shard}", path=key)
+            raise BadInput(f"not a part of shard {self.shard}", path=key)
         where = (self.plan.campaign, self.shard, found.attempt, found.session)
-        for name, wanted in (
+        for name, expected in (
             ("campaign", self.plan.campaign),
             ("shard", self.shard),
             ("attempt", found.attempt),
@@ -99,7 +101,7 @@ class BoundShard:
             ("runtime", self.plan.stack.runtime.value),
         ):
             for (said,) in set(columns((name,))):
-                self._check(said, wanted, name, key)
+                self._check(said, expected, name, key)
         for (said,) in set(columns(("raw_key",))) - {("",)}:
             self._check(said, keys.raw_summary(*where), "raw_key", key)
         for number, plan_hash, head in set(columns(_RANK)):
@@ -116,11 +118,9 @@ class BoundShard:
         try:
             plan = self.plan_of(number)
         except (BadInput, NotFound) as error:
-            raise BadInput(
-                f"it is of plan {number}, of which is known: {error}", path=key
-            ) from error
+            raise BadInput(f"cannot read plan {number}: {error}", path=key) from error
         if self.shard not in {shard.shard_id for shard in plan.shards}:
-            raise BadInput(f"it is of plan {number}, which has no shard {self.shard}", path=key)
+            raise BadInput(f"plan {number} has no shard {self.shard}", path=key)
         self._check(plan.stack.stack_id, self.plan.stack.stack_id, f"stack of plan {number}", key)
         return plan
 
@@ -128,12 +128,12 @@ class BoundShard:
         """The attempt and the session of an object that a manifest names."""
         found = keys.session_object(stored.key, self.plan.campaign, self.shard)
         if found is None or found.kind not in kinds:
-            raise BadInput(f"it names {stored.key}, which is not of shard {self.shard}", path=key)
+            raise BadInput(f"object {stored.key} does not belong to shard {self.shard}", path=key)
         return found.attempt, found.session
 
-    def _check(self, said: str, wanted: str, name: str, key: str) -> None:
-        if said != wanted:
-            raise BadInput(f"{name} {wanted} is wanted, {said or 'none'} came", path=key)
+    def _check(self, got: str, expected: str, name: str, key: str) -> None:
+        if got != expected:
+            raise BadInput(f"{name}: expected {expected}, got {got or 'none'}", path=key)
 
 
 def _check_cases(
@@ -142,12 +142,13 @@ def _check_cases(
     for case, kernel_type, asked, op_state, core, recorded in set(rows):
         record = records.get(asked or case)
         if record is None:
-            raise BadInput(f"a row is of case {asked or case}, which is none of it", path=key)
+            raise BadInput(f"case {asked or case} of a row is not in the shard", path=key)
         if asked:
             _check_ran(record, (case, kernel_type, op_state, core, recorded), key)
         elif not _is_name_of(kernel_type, record.kernel_type):
             raise BadInput(
-                f"case {case} is of {record.kernel_type}, {kernel_type!r} came", path=key
+                f"case {case}: expected kernel type {record.kernel_type}, got {kernel_type!r}",
+                path=key,
             )
 
 
@@ -165,11 +166,12 @@ def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
         raise BadInput(str(error), path=key) from error
     if ran != case:
         raise BadInput(
-            f"{kernel_type} ran for case {record.case_id}, and that is not case {case}", path=key
+            f"case {case} does not match kernel {kernel_type}, which ran for case {record.case_id}",
+            path=key,
         )
 
 
 def _whole(text: str, name: str, key: str) -> int:
     if not text.isdecimal() or not text.isascii() or len(text) > 18:
-        raise BadInput(f"{name} {text!r} is no number", path=key)
+        raise BadInput(f"{name}: expected an integer, got {text!r}", path=key)
     return int(text)

@@ -77,8 +77,8 @@ class Log:
 
     @property
     def warning(self) -> str | None:
-        """The fault as every reader is told of it, who is given what there is nevertheless."""
-        return self.fault and f"warning: {self.fault}; `opmeter db verify` says more"
+        """The fault as a warning for readers, who still get the newest commit."""
+        return self.fault and f"warning: {self.fault}; run `opmeter db verify` for details"
 
 
 def commit_to_json(commit: Commit) -> bytes:
@@ -89,7 +89,7 @@ def commit_from_json(data: bytes, *, key: str) -> Commit:
     """Raises BadInput, naming the key, for anything but a commit that belongs there."""
     commit = decode_object(Commit, data, what=_WHAT, key=key)
     if wrong := _contradiction(commit, data, key):
-        raise BadInput(f"{_WHAT} is wanted: {wrong}", path=key)
+        raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
     return commit
 
 
@@ -149,7 +149,7 @@ def end_of_log(store: Store) -> Log:
     while (following := _find(store, end + 1)) is not None:
         head, end = following, end + 1
     if (behind := _greatest_beyond(store, listed, end)) is not None:
-        return Log(behind, f"{keys.commit(end + 1)}: it is not there, and {_key(behind)} is")
+        return Log(behind, f"{keys.commit(end + 1)}: missing, although {_key(behind)} exists")
     return Log(head, _fault_by_hint(store, head, hint) if hint else None)
 
 
@@ -163,7 +163,7 @@ def head_to_extend(store: Store) -> Commit | None:
     where a commit is missing or is another than it was."""
     log = read_log(store)
     if log.fault is not None:
-        raise DamagedObject(f"{store.url}: {log.fault}; nothing is added to such a log")
+        raise DamagedObject(f"{store.url}: {log.fault}; no commit can be added to a damaged log")
     return log.head
 
 
@@ -192,16 +192,16 @@ def try_commit(store: Store, commit: Commit) -> bool:
 def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
     """What in a commit cannot be of the commit of that key."""
     if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
-        return f"it says that it is commit {commit.number}"
+        return f"expected the commit of this key, got commit {commit.number}"
     if commit.parent != commit.number - 1:
-        return f"its parent is {commit.parent}, not {commit.number - 1}"
+        return f"parent: expected {commit.number - 1}, got {commit.parent}"
     if not _SHA256.fullmatch(commit.parent_sha256) if commit.parent else commit.parent_sha256:
-        return "its parent's sha256 is no such hash"
+        return "parent_sha256: invalid sha256"
     named = _SNAPSHOT.fullmatch(commit.snapshot)
     if not named or not commit.snapshot.startswith(f"{commit.number:08d}-"):
-        return f"its snapshot {commit.snapshot!r} is none of commit {commit.number}"
+        return f"snapshot {commit.snapshot!r} does not belong to commit {commit.number}"
     if not _is_spelled(commit, data):
-        return "what it says is spelled in other bytes than ours"
+        return "the JSON is not in canonical form"
     return None
 
 
@@ -216,11 +216,11 @@ def _fault_by_hint(store: Store, head: Commit | None, hint: HeadHint) -> str | N
     """What HEAD.json knows and the log does not."""
     if head is None or hint.number > head.number:
         gone = keys.commit(hint.number)
-        what = f"it is not there, and {keys.HEAD} names it (delete {keys.HEAD} to go back)"
+        what = f"missing, although {keys.HEAD} names it (delete {keys.HEAD} to go back)"
         return f"{gone}: {what}"
     named = head if hint.number == head.number else read_commit(store, hint.number)
     if named.sha256 != hint.sha256:
-        return f"{_key(named)}: it is not the commit that {keys.HEAD} names"
+        return f"{_key(named)}: differs from the commit that {keys.HEAD} names"
     return None
 
 

@@ -44,7 +44,7 @@ def write_hint(store: Store, number: int, sha256: str) -> None:
         if hint is None or hint.number < number:
             store.put(keys.HEAD, canonical_json(asdict(HeadHint.of(number, sha256))))
     except StoreError as error:
-        logger.warning("%s was not written, which only costs time: %s", keys.HEAD, error)
+        logger.warning("could not write %s; later reads are slower: %s", keys.HEAD, error)
 
 
 def is_hinted(store: Store, number: int, sha256: str) -> bool | None:

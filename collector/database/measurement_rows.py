@@ -77,7 +77,7 @@ _CLOSER: Mapping[str, Callable[[str], object]] = {
 def rows_of_part(data: bytes, *, key: str) -> pa.Table:
     """The rows of a part. Raises BadInput, naming the key, for anything else."""
     if b"\0" in data:
-        raise BadInput("a part is wanted, and this holds NUL", path=key)
+        raise BadInput("expected a part, got a file with a NUL byte", path=key)
     try:
         table = pa_csv.read_csv(
             io.BytesIO(data),
@@ -91,10 +91,10 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise BadInput(f"a part is wanted: {error}", path=key) from error
+        raise BadInput(f"expected a part: {error}", path=key) from error
     table = with_later_columns(table)
     if tuple(table.column_names) != ROW_COLUMNS:
-        raise BadInput("a part is wanted, with one column per field of a measurement", path=key)
+        raise BadInput("expected a part with one column per field of a measurement", path=key)
     check_rows(table, key)
     return table
 
@@ -115,12 +115,14 @@ def check_rows(table: pa.Table, key: str) -> None:
     try:
         _check_timings(table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], "")))
     except (pa.ArrowInvalid, BadInput) as error:
-        raise BadInput(f"a row is no measurement: {error}", path=key) from error
+        raise BadInput(f"invalid measurement in a row: {error}", path=key) from error
     bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
     if pc.any(bare).as_py():
-        raise BadInput("a row is ok and has no duration", path=key)
+        raise BadInput("a row with outcome ok has no duration", path=key)
     if wrong := _wrong_ids(table):
-        raise BadInput(f"measurement {wrong[0]!r} does not follow from its own row", path=key)
+        raise BadInput(
+            f"measurement {wrong[0]!r} does not match the ID computed from its row", path=key
+        )
 
 
 def _check_timings(timed: pa.Table) -> None:
@@ -157,17 +159,17 @@ def _check_values(table: pa.Table, key: str) -> None:
             raise BadInput(f"profiler_floor_us: {error}", path=key) from error
     for name, words in _WORDS:
         if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
-            raise BadInput(f"{name} {min(unknown)!r} is not known", path=key)
+            raise BadInput(f"{name}: unknown value {min(unknown)!r}", path=key)
     for name in LISTS:
         _check_lists(table[name], name, key)
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
-        raise BadInput("it holds a measurement twice", path=key)
+        raise BadInput("duplicate measurement", path=key)
 
 
 def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: str) -> None:
     if not pc.all(is_well, min_count=0).as_py():
         wrong = column.filter(pc.invert(is_well))
-        raise BadInput(f"{name} {wrong[0].as_py()!r} is no such number", path=key)
+        raise BadInput(f"{name}: invalid number {wrong[0].as_py()!r}", path=key)
 
 
 def _are_finite(column: pa.ChunkedArray, name: str, key: str) -> pa.ChunkedArray:

@@ -103,7 +103,7 @@ def merge_plans(
         if _publish(store, commit, guard):
             write_hint(store, commit.number, commit.sha256)
             return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
-        logger.info("commit %d was made by another merge; computing again on top", commit.number)
+        logger.info("recomputing: another merge made commit %d", commit.number)
         sleep(pause_s * surroundings.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         base = _base(store)
@@ -191,8 +191,8 @@ def _runtime(head: Commit | None, gathered: State) -> Runtime:
     if foreign := runtimes - {held}:
         what = "this database" if head else "a database"
         raise BadInput(
-            f"measurements of a {min(foreign)} runtime came, and {what} holds {held} ones; "
-            "merge them into a database of their own"
+            f"expected measurements of a {held} runtime, as {what} holds, got those of a "
+            f"{min(foreign)} runtime; merge them into a separate database"
         )
     return held
 
@@ -207,16 +207,16 @@ def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
         other = held.setdefault(stack.version_path, stack)
         if other.stack_id != stack.stack_id:
             raise BadInput(
-                f"{stack.version_path} holds stack {other.stack_id}, and plan "
+                f"{stack.version_path} holds stack {other.stack_id}, but plan "
                 f"{result.plan.number} of {result.plan.campaign} was measured on "
                 f"{stack.stack_id} (they differ in {stack.differs_in(other)}); "
-                "say --supersede-stack if the new one shall show instead"
+                "pass --supersede-stack to show the new stack instead"
             )
 
 
 def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]) -> None:
-    """Which of two stacks shows is the plans' rank to decide. Where the one that shows ranks higher
-    the word would change nothing, and what came would never be seen: that is said first."""
+    """Which of two stacks shows is the plans' rank to decide. Where the shown one ranks higher
+    the option would change nothing, and the new rows would not show: this is reported first."""
     for result in results:
         stack, path = result.plan.stack, result.plan.stack.version_path
         if path not in base.versions or not result.state.measurements_beyond(base).num_rows:
@@ -227,10 +227,10 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
             plan = result.plan
             raise BadInput(
                 f"--supersede-stack would change nothing: {path} shows stack "
-                f"{shown.shown_stack.stack_id} of a plan that was made at version "
-                f"{shown.stack.rank[0]}, and plan {plan.number} of {plan.campaign} was made at "
-                f"version {plan.head_commit}, before it; measure once more on top of what shows: "
-                "opmeter run CAMPAIGN --again --supersede-stack"
+                f"{shown.shown_stack.stack_id} of a plan made at version "
+                f"{shown.stack.rank[0]}, and plan {plan.number} of {plan.campaign} was made "
+                f"earlier, at version {plan.head_commit}; measure again on top of the shown "
+                "version: opmeter run CAMPAIGN --again --supersede-stack"
             )
 
 
@@ -278,7 +278,7 @@ def _publish(store: Store, commit: Commit, guard: Guard) -> bool:
         return False
     if not guard.still_holds():
         raise OpmeterError(
-            f"the {guard.name} was lost before commit {commit.number}; nothing was published"
+            f"lost the {guard.name} before commit {commit.number}; nothing was published"
         )
     return try_commit(store, commit)
 

@@ -48,10 +48,10 @@ def check_op_mapping(text: str, *, path: Path | str) -> None:
     document = read_values(text, path)
     top = document.fields()
     if "operator_mappings" not in top:
-        raise document.refusal("the key 'operator_mappings' is missing")
+        raise document.refusal("missing key 'operator_mappings'")
     operators = top["operator_mappings"].fields()
     if not operators:
-        raise top["operator_mappings"].refusal("at least one operator is wanted, none came")
+        raise top["operator_mappings"].refusal("expected at least one operator, got none")
     for name, entry in operators.items():
         _check_operator(Value(name, entry.node, path))
 
@@ -81,19 +81,19 @@ def _check_operator(entry: Value) -> None:
 
 
 def _check_composite(fields: Fields) -> None:
-    """A composite says what it is the sum of, and nothing else does."""
+    """Only a composite lists the kernels of which it is the sum."""
     if _is_set(fields, "composite"):
         if "sub_kernels" not in fields and not _is_set(fields, "decomposer"):
             raise fields["composite"].refusal(
-                "a list sub_kernels, or decomposer: true, is wanted beside it, neither came"
+                "requires a list sub_kernels, or decomposer: true, got neither"
             )
     elif "sub_kernels" in fields:
-        raise fields["sub_kernels"].refusal("composite: true is wanted beside it")
+        raise fields["sub_kernels"].refusal("requires composite: true")
 
 
 def _check_dispatch(entry: Value, fields: Fields) -> None:
-    """There is exactly one way to an answer. A kernel_type is the way where no other is marked;
-    beside a mark it only names the CSV."""
+    """An operator has exactly one way to get its duration. Without a mark, the kernel_type is that
+    way; with a mark, the kernel_type only names the CSV."""
     marks = [
         mark
         for mark, is_marked in (
@@ -105,17 +105,17 @@ def _check_dispatch(entry: Value, fields: Fields) -> None:
         if is_marked
     ]
     if len(marks) > 1:
-        raise entry.refusal(f"one way to an answer is wanted, {' and '.join(marks)} came")
+        raise entry.refusal(f"expected only one of these marks, got {' and '.join(marks)}")
     if "kernel_type" in fields:
         return
     if not marks:
-        came = ", ".join(map(repr, fields)) or "nothing"
+        got = ", ".join(map(repr, fields)) or "nothing"
         raise entry.refusal(
-            f"a kernel_type, composite, zero_cost or accepted_miss is wanted, {came} came"
+            f"expected a kernel_type, composite, zero_cost or accepted_miss, got {got}"
         )
     lookup = "category" if _is_communication(fields) else "query_mode"
     if lookup in fields and "composite" not in marks:
-        raise fields[lookup].refusal("a kernel_type is wanted beside it")
+        raise fields[lookup].refusal("requires a kernel_type")
 
 
 def _check_inputs(entry: Value, fields: Fields) -> None:
@@ -123,7 +123,7 @@ def _check_inputs(entry: Value, fields: Fields) -> None:
     count = fields["tc_input_count"].count() if "tc_input_count" in fields else None
     mode = fields["query_mode"].choice(_QUERY_MODES) if "query_mode" in fields else ""
     if mode == "elementwise" and count is not None:
-        raise fields["tc_input_count"].refusal("it cannot stand beside query_mode: elementwise")
+        raise fields["tc_input_count"].refusal("cannot be combined with query_mode: elementwise")
     subcategory = fields["compute_subcategory"].text() if "compute_subcategory" in fields else ""
     if subcategory == "quantized_matmul":
         _check_formats(entry, fields, count)
@@ -133,12 +133,13 @@ def _check_formats(entry: Value, fields: Fields, count: int | None) -> None:
     """A quantized matmul knows its weight by the format, so each compared input has one."""
     if count is None or "expected_input_formats" not in fields:
         raise entry.refusal(
-            "compute_subcategory: quantized_matmul wants tc_input_count and expected_input_formats"
+            "compute_subcategory: quantized_matmul requires tc_input_count and "
+            "expected_input_formats"
         )
     formats = [item.text() for item in fields["expected_input_formats"].items()]
     if len(formats) != count:
         raise fields["expected_input_formats"].refusal(
-            f"as many as tc_input_count says are wanted, {count}, {len(formats)} came"
+            f"expected {count} formats (tc_input_count), got {len(formats)}"
         )
 
 

@@ -62,7 +62,7 @@ def origin_problems(
     for key, (commit, rows) in claims.rows.items():
         for part, count in _unfounded(rows, held, final):
             if not part.startswith(tuple(told)):
-                yield commit, f"{key}: {count} of its measurements are not what came from {part}"
+                yield commit, f"{key}: {count} of its measurements do not match {part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str
         plan = read_plan(store, merged.campaign, merged.number)
     except NotFound:
         key = keys.plan(merged.campaign, merged.number)
-        gone = f"{key}: it is missing, and plan {merged.plan_hash} was merged"
+        gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
         return _Reading(_NO_ROWS, (gone,), frozenset({keys.all_attempts(merged.campaign)}))
     except BadInput as error:
         return _Reading(_NO_ROWS, (str(error),), frozenset({keys.all_attempts(merged.campaign)}))

@@ -136,7 +136,7 @@ class _Rows:
     ) -> None:
         table = _measurements(self._plan, answer, records, most)
         if not table.num_rows:
-            raise BadInput("none of its parts holds a row", path=answer.key)
+            raise BadInput("no part has a row", path=answer.key)
         ran = _records_that_ran(table, records)
         self._measurements.append(table)
         self.records += records_named(answer.manifest, answer.key)
@@ -174,7 +174,9 @@ def _measurements(
 ) -> pa.Table:
     """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
     if not answer.parts:
-        raise BadInput("it names no part, and a committed shard has one", path=answer.key)
+        raise BadInput(
+            "the manifest names no part; a committed shard has at least one", path=answer.key
+        )
     own = {record.case_id: record for record in records}
     answer.bound.check_final(answer.manifest.final, own, answer.key)
     parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
@@ -212,7 +214,7 @@ def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Arr
     if absent := named.difference((case, m) for case, m, asked in answers if not asked):
         case, measurement = min(absent)
         raise BadInput(
-            f"it names {measurement} as final for case {case}, and none of its parts holds it",
+            f"final measurement {measurement} of case {case} is in no part",
             path=key,
         )
     # A kernel that ran in place of the one asked for answers nothing of its shard, so that no

@@ -61,16 +61,19 @@ def read_plan(store: Store, campaign: str, number: int) -> Plan:
     with stored():
         plan = plan_from_json(store.get(key), key=key)
     if (plan.campaign, plan.number) != (campaign, number):
-        raise DamagedObject(f"it says that it is plan {plan.number} of {plan.campaign}", path=key)
+        raise DamagedObject(
+            f"expected plan {number} of {campaign}, got plan {plan.number} of {plan.campaign}",
+            path=key,
+        )
     return plan
 
 
 def assigned_plan(store: Store, campaign: str, number: int, plan_hash: str) -> Plan:
-    """The plan that whoever gave out its shards has read. Raises what read_plan raises, and
+    """The plan that the scheduler of its shards has read. Raises what read_plan raises, and
     DamagedObject for another one."""
     plan = read_plan(store, campaign, number)
     if plan.plan_hash != plan_hash:
-        what = f"plan {plan_hash} was assigned, and this is {plan.plan_hash}"
+        what = f"expected the assigned plan hash {plan_hash}, got {plan.plan_hash}"
         raise DamagedObject(what, path=keys.plan(campaign, number))
     return plan
 
@@ -93,8 +96,10 @@ def changed(plan: Plan, merged: Collection[MergedPlan]) -> Damage | None:
     if not hashes or plan.plan_hash in hashes:
         return None
     key = keys.plan(plan.campaign, plan.number)
-    what = f"{key}: plan {min(hashes)} was merged, and this is {plan.plan_hash}: it was changed"
-    return Damage(plan.campaign, plan.number, "", f"{what} after it was written")
+    what = f"{key}: expected the merged plan hash {min(hashes)}, got {plan.plan_hash}"
+    return Damage(
+        plan.campaign, plan.number, "", f"{what}: the plan was changed after it was written"
+    )
 
 
 def plan_reader(store: Store, campaign: str) -> Callable[[int], Plan]:

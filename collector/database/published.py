@@ -179,4 +179,4 @@ def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Ta
         for batch in file.iter_batches(_BATCH_ROWS, columns=known, use_threads=False):
             yield with_later_columns(pa.table(batch), columns)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
-        raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error
+        raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error

@@ -42,7 +42,7 @@ def known_intervals(published: Published, version_path: str) -> dict[str, KnownI
         try:
             found |= _intervals(data, PurePosixPath(path).stem)
         except (ArithmeticError, BadInput, KeyError, ValueError) as error:
-            raise DamagedObject(f"rows with intervals are wanted: {error}", path=path) from error
+            raise DamagedObject(f"expected rows with intervals: {error}", path=path) from error
     return found
 
 

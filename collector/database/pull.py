@@ -84,7 +84,7 @@ def check_is_real(version_dir: Path) -> None:
         marker = _read_marker(folder)
         if marker is not None and marker.runtime is not Runtime.REAL:
             raise BadInput(
-                "a tree of a fake runtime: its numbers are no device's, and answer nothing",
+                "a tree of a fake runtime: its durations were not measured on a device",
                 path=version_dir,
             )
 
@@ -135,7 +135,7 @@ def _check_target(target: Path) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise BadInput("a folder is wanted to pull into", path=target)
+        raise BadInput("expected a folder, got a file", path=target)
     if not any(target.iterdir()):
         return
     written = _written_by_pull(target)
@@ -143,7 +143,7 @@ def _check_target(target: Path) -> None:
         name = path.relative_to(target).as_posix()
         if name != MARKER and written.get(name) != sha256_hex(path.read_bytes()):
             raise BadInput(
-                "it was added or changed after the last pull; move it away, or pull elsewhere",
+                "added or changed after the last pull; move it away, or pull into another folder",
                 path=path,
             )
 
@@ -152,21 +152,21 @@ def _written_by_pull(target: Path) -> Mapping[str, str]:
     marker = _read_marker(target)
     if marker is None:
         raise BadInput(
-            "the folder is not empty, and no earlier pull made it; pull into another one",
+            "the folder is not empty and was not made by `opmeter pull`; pull into another one",
             path=target,
         )
     return marker.files
 
 
 def _read_marker(folder: Path) -> _Marker | None:
-    """What a pull said of a folder; None where none made it. A marker that cannot be read is
-    refused: it may be that of a fake runtime."""
+    """The marker of a pulled folder; None where no pull made the folder. A marker that cannot be
+    read is refused: it may be that of a fake runtime."""
     path = folder / MARKER
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    return decode_object(_Marker, data, what="what a pull says of its folder", key=str(path))
+    return decode_object(_Marker, data, what="the marker of a pulled folder", key=str(path))
 
 
 def _safe(path: str) -> PurePosixPath:

@@ -20,35 +20,33 @@ def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) ->
     DamagedObject, naming the key of the one of the two that was changed, where they are others."""
     if named_by is not None and not _SHA256.fullmatch(sha256):
         raise DamagedObject(
-            f"it names {key} by {sha256!r}, which is no sha256: it was changed after it was "
+            f"expected a sha256 of {key}, got {sha256!r}: this object was changed after it was "
             "written",
             path=named_by,
         )
     try:
         data = store.get(key)
     except NotFound as error:
-        raise DamagedObject(
-            f"it is not there, and {_whose(named_by)} names it", path=key
-        ) from error
-    came = sha256_hex(data)
-    if came == sha256:
+        raise DamagedObject(f"missing, although {_whose(named_by)} names it", path=key) from error
+    got = sha256_hex(data)
+    if got == sha256:
         return data
-    if named_by is not None and is_slip(sha256, came):
+    if named_by is not None and is_slip(sha256, got):
         raise DamagedObject(
-            f"it names {key} by sha256 {sha256}, which has {came}: so few digits apart, it is the "
-            "name that was changed after it was written",
+            f"expected sha256 {got} of {key}, got {sha256}: the two differ in so few digits that "
+            "the recorded sha256 was changed after it was written",
             path=named_by,
         )
     raise DamagedObject(
-        f"sha256 {sha256} was promised by {_whose(named_by)}, {came} came: it was changed after it "
-        "was written",
+        f"expected sha256 {sha256}, recorded by {_whose(named_by)}, got {got}: the object was "
+        "changed after it was written",
         path=key,
     )
 
 
-def is_slip(promised: str, came: str) -> bool:
-    """Whether a hash that was promised is, but for some digits, that of what came."""
-    return sum(a == b for a, b in zip(promised, came, strict=False)) > _MOST_DIGITS
+def is_slip(promised: str, got: str) -> bool:
+    """Return whether a recorded hash differs from the actual one in a few digits only."""
+    return sum(a == b for a, b in zip(promised, got, strict=False)) > _MOST_DIGITS
 
 
 def _whose(named_by: str | None) -> str:

@@ -103,13 +103,15 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     for name in ("runtime", "content_hash"):
         said, claimed = getattr(manifest, name), getattr(commit, name)
         if said != claimed:
-            what = f"its {name} is {claimed}, and {key}, as it names it, says {said}"
-            raise DamagedObject(f"{what}: it was changed after it was written", path=named_by)
+            what = f"{name}: expected {said}, as in {key}, got {claimed}"
+            raise DamagedObject(
+                f"{what}: the commit was changed after it was written", path=named_by
+            )
     if foreign := set(commit.plans).difference(manifest.plans):
         plan = min(foreign)
         raise DamagedObject(
-            f"it merged plan {plan.number} of {plan.campaign}, which {key}, as it names it, does "
-            "not hold: it was changed after it was written",
+            f"merged plan {plan.number} of {plan.campaign} is not in {key}: the commit was "
+            "changed after it was written",
             path=named_by,
         )
     return manifest
@@ -169,8 +171,8 @@ def state_of(
         plans=manifest.plans,
     )
     if foreign := set(pc.unique(state.measurements["runtime"]).to_pylist()) - {commit.runtime}:
-        what = f"measurements of runtime {ascii(min(foreign))} are among those of a "
-        raise DamagedObject(f"{what}{commit.runtime} database", path=keys.commit(commit.number))
+        what = f"expected measurements of runtime {commit.runtime}, got "
+        raise DamagedObject(f"{what}{ascii(min(foreign))}", path=keys.commit(commit.number))
     return state
 
 
@@ -204,9 +206,9 @@ def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
             table = with_later_columns(table)
         table = table.cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedObject(f"a table of other columns is wanted: {error}", path=key) from error
+        raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
     if empty := [n for n in schema.names if n not in _MAY_BE_NULL and table[n].null_count]:
-        raise DamagedObject(f"column {empty[0]!r} has no cell in some row", path=key)
+        raise DamagedObject(f"column {empty[0]!r} has an empty cell", path=key)
     return table
 
 
@@ -217,5 +219,5 @@ def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise DamagedObject("text in UTF-8 is wanted", path=f"{place}/{OP_MAPPING}") from error
+        raise DamagedObject("expected UTF-8 text", path=f"{place}/{OP_MAPPING}") from error
     return replace(version, op_mapping=Ranked(version.op_mapping.rank, text))

@@ -87,7 +87,7 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifes
     except BadInput as error:  # a name that cannot be one
         wrong = str(error)
     if wrong:
-        raise BadInput(f"{_WHAT} is wanted: {wrong}", path=key)
+        raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
     return SnapshotManifest(
         runtime=stored.runtime,
         content_hash=stored.content_hash,
@@ -101,19 +101,19 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifes
 def _contradiction(stored: _StoredManifest) -> str | None:
     """What in a manifest cannot be of a snapshot."""
     if stored.schema != _SCHEMA:
-        return f"schema {stored.schema} came, not {_SCHEMA}"
+        return f"schema: expected {_SCHEMA}, got {stored.schema}"
     if other := [k for k in stored.measurements if keys.name_of(k, keys.measurements) is None]:
-        return f"{ascii(other[0])} is no file of measurements"
+        return f"{ascii(other[0])} is not a key of a measurements file"
     needed = set(_TABLES)
     for path, version in stored.versions.items():
         if version.stack.version_path != path:
-            return f"{ascii(path)} is not where its stack belongs"
+            return f"{ascii(path)} is not the version path of its stack"
         if version.op_mapping_rank is not None:
             needed.add(f"{path}/{OP_MAPPING}")
     if missing := needed - stored.files.keys():
-        return f"{min(missing)} is not among its files"
+        return f"missing file {min(missing)}"
     if foreign := [p for p in stored.files.keys() - needed if not _is_shown(p, stored)]:
-        return f"{ascii(min(foreign))} is no file of one of its versions"
+        return f"file {ascii(min(foreign))} belongs to no version"
     return None
 
 

@@ -15,7 +15,7 @@ from collector.database.snapshot import read_manifest
 from collector.errors import BadInput
 from collector.store.base import Info, Store
 
-_DAMAGED_HINT = "damaged; the next merge writes it anew, and until then no lost commit is missed"
+_DAMAGED_HINT = "damaged; the next merge writes it again; until then, a lost commit is not detected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ def _named(store: Store) -> _Named:
 
 def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
     if not keys.is_ours(info.key):
-        yield Stray(info.key, "no key of this project")
+        yield Stray(info.key, "not a key of this project")
     elif info.size_bytes == 0:
-        yield Stray(info.key, "it is empty")
+        yield Stray(info.key, "empty object")
     elif named.is_all and info.key.startswith((keys.SNAPSHOTS, keys.MEASUREMENTS)):
         yield from _unnamed(info.key, named)
 
@@ -75,6 +75,6 @@ def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
 def _unnamed(key: str, named: _Named) -> Iterator[Stray]:
     snapshot = "/".join(key.split("/")[:3]) + "/"
     if key.startswith(keys.SNAPSHOTS) and snapshot not in named.snapshots:
-        yield Stray(snapshot, "no version is this snapshot")
+        yield Stray(snapshot, "no version uses this snapshot")
     elif key not in named.objects:
         yield Stray(key, "no version names it")

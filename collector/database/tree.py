@@ -66,11 +66,9 @@ def read_kernel_file(path: Path) -> KernelFile:
     read = []
     for line, row in rows:
         if len(row) != len(columns):
-            raise BadInput(
-                f"{len(columns)} cells are wanted, {len(row)} came", path=path, line=line
-            )
+            raise BadInput(f"expected {len(columns)} cells, got {len(row)}", path=path, line=line)
         if not is_utf8_row(row):
-            raise BadInput("UTF-8 text is wanted", path=path, line=line)
+            raise BadInput("expected UTF-8 text", path=path, line=line)
         cells = _renamed(dict(zip(columns, row, strict=True)), now)
         _case(path.stem, cells, path, line)
         read.append(cells)
@@ -131,9 +129,9 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
 def _check_header(columns: Sequence[str], path: Path) -> None:
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
-        raise BadInput(f"column {min(twice)!r} comes twice in the header", path=path, line=1)
+        raise BadInput(f"duplicate column {min(twice)!r} in the header", path=path, line=1)
     if INPUT_SHAPES not in columns:
-        raise BadInput(f"a column {INPUT_SHAPES!r} is wanted", path=path, line=1)
+        raise BadInput(f"missing column {INPUT_SHAPES!r}", path=path, line=1)
 
 
 def _renamed(cells: Cells, now: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from itertools import pairwise
 import pyarrow as pa
 
 from collector import keys
-from collector.counting import counted
 from collector.database.commits import Commit, end_of_log, read_commit
 from collector.database.head_hint import is_hinted
 from collector.database.measurement_rows import check_rows
@@ -78,7 +77,7 @@ def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
             problems.append(Problem(number, str(error)))
             continue
         except NotFound:
-            problems.append(Problem(number, f"{keys.commit(number)}: it is missing"))
+            problems.append(Problem(number, f"{keys.commit(number)}: missing"))
             continue
         commits.append(commit)
     witnesses = _Witnesses(store, {commit.number: commit for commit in commits})
@@ -121,13 +120,13 @@ def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[P
         is_whole = witnesses.confirm(commit)
         slipped = is_slip(commit.parent_sha256, before.sha256)
         if is_whole is False or (slipped and not is_whole):
-            what = f"the sha256 that it names {parent} by is not that one's: it was changed"
+            what = f"parent_sha256 does not match the sha256 of {parent}: the commit was changed"
             yield Problem(commit.number, f"{key}: {what} after it was written")
         else:
-            what = f"it has not the sha256 that {key} names it by: it was changed"
+            what = f"its sha256 does not match the one recorded in {key}: the commit was changed"
             yield Problem(before.number, f"{parent}: {what} after it was written")
     if commit.runtime != before.runtime:
-        text = f"its runtime is {commit.runtime}, and that of {parent} {before.runtime}"
+        text = f"runtime: expected {before.runtime}, as in {parent}, got {commit.runtime}"
         yield Problem(commit.number, f"{key}: {text}")
 
 
@@ -170,7 +169,7 @@ class _Check:
             return
         for name in ("measurements", "plans"):
             if lost := set(getattr(self.last, name)).difference(getattr(manifest, name)):
-                what = f"{min(lost)} was in the version before, and is not here"
+                what = f"{min(lost)} was in the previous version and is missing here"
                 yield f"{keys.snapshot_manifest(commit.snapshot)}: {what}"
 
     def _measurements(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
@@ -198,7 +197,7 @@ class _Check:
                 yield str(error)
                 continue
             if len(found) != entry.size_bytes:
-                what = f"{entry.size_bytes} bytes were promised, {len(found)} came"
+                what = f"expected {entry.size_bytes} bytes, got {len(found)}"
                 yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
             if path in manifest.state_files:
                 data[path] = found
@@ -226,16 +225,18 @@ def _view_problems(commit: Commit, manifest: SnapshotManifest, shown: Shown) -> 
     for path in sorted({*view, *promised}):
         if path not in view or path not in promised:
             where = "the snapshot" if path in promised else "its state's view"
-            yield f"{place}{path}: it is in {where} only"
+            yield f"{place}{path}: exists only in {where}"
         elif view[path].sha256 != promised[path].sha256:
-            yield f"{place}{path}: it does not follow from the state"
+            yield f"{place}{path}: its content does not match the state"
         elif view[path].rows != promised[path].rows:
-            yield f"{place}{path}: it has {counted(view[path].rows, 'row')}, not what is promised"
+            yield f"{place}{path}: expected {promised[path].rows} rows, got {view[path].rows}"
 
 
 def _content_problems(commit: Commit, state: State, hashes: Mapping[str, str]) -> Iterator[str]:
     """Whether the content hash follows from the state and the sha256 of each file of its tree."""
     found = content_hash_of(state, hashes)
     if commit.content_hash != found:
-        what = f"it claims content {commit.content_hash}, the state has {found}"
+        what = (
+            f"content_hash: expected {found}, as computed from the state, got {commit.content_hash}"
+        )
         yield f"{keys.commit(commit.number)}: {what}"

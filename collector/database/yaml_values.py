@@ -16,10 +16,10 @@ from collector.yaml_nodes import NamedNode, line_of, read_node, refusal_of
 # read need not be who may read it. Keys are named, as columns of a CSV are.
 _KINDS = {
     "null": "nothing",
-    "str": "a text",
+    "str": "text",
     "int": "a number",
     "float": "a number",
-    "bool": "a bool",
+    "bool": "a boolean",
 }
 
 
@@ -44,13 +44,13 @@ class Value(NamedNode):
     def text(self) -> str:
         """A text as YAML reads it: not a number, not a yes."""
         if not self.is_a("str"):
-            raise self.unwanted("a text")
+            raise self.unwanted("text")
         return str(self.node.value)
 
     def choice(self, allowed: Sequence[str]) -> str:
         text = self.text()
         if text not in allowed:
-            raise self.refusal(f"one of {', '.join(allowed)} is wanted, another text came")
+            raise self.refusal(f"expected one of {', '.join(allowed)}, got other text")
         return text
 
     def flag(self) -> bool:
@@ -61,7 +61,7 @@ class Value(NamedNode):
     def count(self) -> int:
         text = str(self.node.value)
         if not (self.is_a("int") and text.isdecimal() and int(text) > 0):
-            raise self.unwanted("a whole number of at least 1")
+            raise self.unwanted("an integer of at least 1")
         return int(text)
 
     def is_a(self, kind: str) -> bool:
@@ -74,7 +74,7 @@ class Value(NamedNode):
 
 def read_values(text: str, path: Path | str) -> Value:
     """The one document of a text. Raises BadInput, with the line, where a loader would refuse
-    it, and where a key stands twice, of which a loader would drop one."""
+    it, and where a key occurs twice: a loader would drop one of them."""
     node = read_node(text, path)
     _check_keys(node, path)
     try:
@@ -84,11 +84,9 @@ def read_values(text: str, path: Path | str) -> Value:
         raise refusal_of(error, path) from error
     except (ValueError, LookupError, AttributeError) as error:
         # PyYAML's own, for a scalar that is not what its tag says, as 2026-02-30 and `!!bool 7`.
-        raise BadInput(
-            "a value cannot be loaded: it is not what its tag says", path=path
-        ) from error
+        raise BadInput("cannot load a value: it does not match its YAML tag", path=path) from error
     except RecursionError as error:
-        raise BadInput("not YAML that can be read: nested too deeply", path=path) from error
+        raise BadInput("cannot read the YAML: nested too deeply", path=path) from error
     return Value("", node, path)
 
 
@@ -111,7 +109,7 @@ def _check_keys_of(mapping: yaml.MappingNode, path: Path | str) -> None:
     for node, _ in mapping.value:
         key = Value("", node, path)
         if not isinstance(node, yaml.ScalarNode):
-            raise key.refusal("a key must be a plain word")
+            raise key.refusal("expected a scalar key")
         if node.value in lines:
-            raise key.refusal(f"a key stands here that stands in line {lines[node.value]} already")
+            raise key.refusal(f"duplicate key; first defined in line {lines[node.value]}")
         lines[node.value] = line_of(node)

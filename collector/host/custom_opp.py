@@ -20,12 +20,12 @@ API_LIBRARY = f"{_API}/libcust_opapi.so"  # below each folder of custom operator
 
 
 def custom_opp_problem(environment: Mapping[str, str]) -> str:
-    """What is missing, with the two export lines that mend it; empty where nothing is."""
+    """What is missing, with the two export lines that fix it; empty where nothing is."""
     if not environment.get(_OPP, "").replace(":", "").strip():
         return f"{_OPP} is not set; {_remedy(None)}"
     held = custom_opp_folders(environment)
     if not held:
-        return f"{_OPP}={environment[_OPP]} is no folder; {_remedy(None)}"
+        return f"{_OPP}={environment[_OPP]}: expected a folder; {_remedy(None)}"
     searched = {_plain(part) for part in environment.get(_LIBRARIES, "").split(":") if part}
     if not any(_plain(folder / _API) in searched for folder in held):
         return f"{held[0] / _API} is not on {_LIBRARIES}; {_remedy(held[0])}"

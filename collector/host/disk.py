@@ -55,5 +55,5 @@ def _limit(environment: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise BadInput(f"{_LIMIT}={text!r}: a number of bytes is wanted")
+        raise BadInput(f"{_LIMIT}: expected a number of bytes, got {text!r}")
     return int(text)

@@ -41,7 +41,7 @@ def parse(text: str) -> tuple[Gpu, ...]:
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     found = [Gpu(int(row[0]), *row[1:]) for row in rows if len(row) == 4 and row[0].isdigit()]
     if not found:
-        raise HostFault(f"backend cuda: nvidia-smi names no GPU: {' '.join(text.split())[:300]}")
+        raise HostFault(f"backend cuda: nvidia-smi lists no GPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 
@@ -63,7 +63,7 @@ def visible(found: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
 
 def _named(found: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.startswith("MIG"):
-        raise HostFault(f"{_VISIBLE}: {entry!r} is a part of a GPU; whole ones are measured")
+        raise HostFault(f"{_VISIBLE}: expected a whole GPU, got the part {entry!r}")
     if entry.isdigit():
         matching = [gpu for gpu in found if gpu.index == int(entry)]
     else:
@@ -74,7 +74,7 @@ def _named(found: Sequence[Gpu], entry: str) -> Gpu | None:
 def _nvidia_smi() -> str:
     command = shutil.which("nvidia-smi")
     if command is None:
-        raise HostFault("backend cuda: nvidia-smi is not on PATH, so no GPU can be named")
+        raise HostFault("backend cuda: nvidia-smi is not on PATH, so no GPU can be listed")
     query = [command, f"--query-gpu={_FIELDS}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(
@@ -82,7 +82,7 @@ def _nvidia_smi() -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise HostFault(
-            f"backend cuda: nvidia-smi does not answer within {_PATIENCE_S:g} s: "
+            f"backend cuda: nvidia-smi does not respond within {_PATIENCE_S:g} s: "
             "the driver or a GPU hangs"
         ) from error
     except OSError as error:

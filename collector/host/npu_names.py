@@ -59,8 +59,8 @@ def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
     if chip is None or cube_cores is None or cube_cores >= chip.cube_cores:
         return ""
     return (
-        f"this {soc} shows {cube_cores} cube cores of {chip.cube_cores}: a slice of a device, "
-        "whose numbers would not be the device's; measure on a whole one"
+        f"this {soc} reports {cube_cores} cube cores, expected {chip.cube_cores}: a slice of "
+        "a device, whose durations differ from those of the device; measure on a whole device"
     )
 
 
@@ -79,13 +79,13 @@ def device_name(
     this = f"{soc} with {memory_gb:g} GB{cores}"
     if wanted is not None:
         if names and wanted not in names:
-            raise HostFault(f"this is {this}, {' or '.join(names)}, and {wanted} is wanted")
+            raise HostFault(f"expected {wanted}, got {this}, {' or '.join(names)}")
         return wanted
     if len(names) == 1:
         return names[0]
-    problem = "can be known by several names" if names else "is none that has a name of its own"
+    problem = "has several possible names" if names else "has no known name"
     which = f"one of {', '.join(names)}" if names else "its name in the database"
     raise BadInput(
-        f"backend npu: {this} {problem}: say which in the campaign, "
+        f"backend npu: {this} {problem}: set it in the campaign, "
         f"target: {{device: NAME, ...}} with {which}"
     )

@@ -68,7 +68,7 @@ def check_health(environment: Mapping[str, str] = os.environ, count: int | None 
     chosen = list_npus(environment)[:count]
     if broken := [npu for npu in chosen if npu.health.upper() in _UNFIT]:
         told = ", ".join(f"{npu.physical} {npu.health}" for npu in broken)
-        raise HostFault(f"backend npu: npu-smi says of the health of NPU {told}")
+        raise HostFault(f"backend npu: npu-smi reports the health of NPU {told}")
 
 
 def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
@@ -128,7 +128,7 @@ def parse(text: str) -> tuple[Npu, ...]:
             found.append(Npu(place, place, card, chip, first[2], memory_gb, health))
         first = _FIRST.fullmatch(line.strip())
     if not found:
-        raise HostFault(f"backend npu: npu-smi names no NPU: {' '.join(text.split())[:300]}")
+        raise HostFault(f"backend npu: npu-smi lists no NPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 
@@ -138,7 +138,7 @@ def parse_board(card: str, chip: str) -> Board:
     both = {**of_card, **of_chip}
     name = both.get("Chip Name", "").replace(" ", "")
     if not name:
-        raise HostFault(f"backend npu: npu-smi names no chip: {' '.join(chip.split())[:300]}")
+        raise HostFault(f"backend npu: npu-smi lists no chip: {' '.join(chip.split())[:300]}")
     # As vLLM-Ascend puts it together: A3 has an NPU Name, A2 has not.
     number = both.get("NPU Name", "")
     soc = f"{name}_{number}" if number else name if name.startswith("Ascend") else f"Ascend{name}"
@@ -180,7 +180,7 @@ def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     patience_s = patience_s or _PATIENCE_S
     command = shutil.which("npu-smi")
     if command is None:
-        raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be named: {_REMEDY}")
+        raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be listed: {_REMEDY}")
     try:
         answer = subprocess.run(
             [command, *arguments],
@@ -192,7 +192,7 @@ def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise HostFault(
-            f"backend npu: npu-smi does not answer within {patience_s:g} s: "
+            f"backend npu: npu-smi does not respond within {patience_s:g} s: "
             "the driver or an NPU hangs"
         ) from error
     except OSError as error:

@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 
 _VARIABLE = "OPMETER_PEAKS"
 _CACHE = "XDG_CACHE_HOME"
-_ANEW = "`opmeter selftest cpu` measures them anew; until then the peaks of any such cpu stand"
+_AGAIN = (
+    "`opmeter selftest cpu` measures them again; until then the default peaks of this cpu apply"
+)
 
 
 def path_of_peaks(stack: Stack, environment: Mapping[str, str] = os.environ) -> Path:
@@ -33,10 +35,10 @@ def kept_peaks(stack: Stack, path: Path | None = None) -> MachinePeaks | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (BadInput, OSError) as error:
-        logger.warning("%s; %s", error, _ANEW)
+        logger.warning("%s; %s", error, _AGAIN)
         return None
     if peaks.stack != stack:
         others = peaks.stack.differs_in(stack)
-        logger.warning("%s: measured with another %s; %s", path, others, _ANEW)
+        logger.warning("%s: measured with another %s; %s", path, others, _AGAIN)
         return None
     return peaks

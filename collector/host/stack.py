@@ -50,7 +50,7 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
         found = list_npus()
         cores = cube_cores_of(found[0])
         return npu_stack(torch, found, board_of(found[0]), cores, wanted_device)
-    raise BadInput(f"backend {backend!r} cannot be described here: cpu, cuda or npu is wanted")
+    raise BadInput(f"backend: expected cpu, cuda or npu, got {backend!r}")
 
 
 def cpu_stack(torch: str) -> Stack:
@@ -94,7 +94,7 @@ def device_serial(backend: str, index: int) -> str | None:
         return None
     found = list_npus() if backend == "npu" else list_gpus()
     if index >= len(found):
-        raise HostFault(f"{backend} device {index} is wanted, this process may use {len(found)}")
+        raise HostFault(f"expected {backend} device {index}, but this process may use {len(found)}")
     device = found[index]
     return board_of(device).serial if isinstance(device, Npu) else device.uuid
 
@@ -112,8 +112,7 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
     models = sorted({gpu.name for gpu in found})
     if len(models) > 1:
         raise HostFault(
-            f"a campaign measures one model of GPU, and here are {', '.join(models)}: "
-            "choose with CUDA_VISIBLE_DEVICES"
+            f"expected one model of GPU, got {', '.join(models)}: choose with CUDA_VISIBLE_DEVICES"
         )
     return Stack(device=gpu_device(models[0]), torch=torch, driver=found[0].driver)
 
@@ -131,7 +130,7 @@ def npu_stack(
     models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
     if len(models) > 1:
         raise HostFault(
-            f"a campaign measures one model of NPU, and here are {', '.join(models)}: "
+            f"expected one model of NPU, got {', '.join(models)}: "
             "choose with ASCEND_RT_VISIBLE_DEVICES"
         )
     torch_npu, cann = installed_version("torch_npu", "torch-npu"), cann_version()
@@ -139,7 +138,7 @@ def npu_stack(
         raise BadInput("torch_npu is not installed: pip install torch_npu of torch's version")
     if cann is None:
         raise BadInput(
-            "the version of CANN is not known: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+            "the version of CANN is unknown: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
         )
     vllm = installed_vllm()
     details = (*runtime_details(cann_runtime()), *find_kernel_libraries(os.environ, vllm))

@@ -72,13 +72,13 @@ class Batches:
             if self._failed_starts == _FAILED_STARTS:
                 raise SessionsFail(
                     f"{_FAILED_STARTS} sessions in a row ended before their first case; "
-                    f"the last one {answers.reason}"
+                    f"the last: {answers.reason}"
                 )
             return None
         self._failed_starts = 0
         if answers.unread and len(batch) == 1:
             case = batch[0].record.case.describe()
-            raise SessionsFail(f"nothing was recorded of {case}, alone: {answers.unread}")
+            raise SessionsFail(f"{case}, measured alone, left no recording: {answers.unread}")
         self._suspects = frozenset(case.record.case_id for case in batch)
         self._most = max(1, len(batch) // 2)
         if len(batch) > 1:
@@ -96,7 +96,7 @@ def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[
     """The cases that have killed their worker: alone in such a session, and in another before."""
     times = Counter(case_id for batch in killed for case_id in batch)
     alone = {batch[0] for batch in killed if len(batch) == 1}
-    why = "{} workers were killed with it, one alone"
+    why = "{} workers died measuring it, one of them measuring it alone"
     return [
         Unmeasured(case.record, Outcome.CRASHED, why.format(times[case_id]))
         for case in todo

@@ -132,7 +132,9 @@ class ReplayInstrument:
         if not is_canary(spec, report.offender):
             return report, result, usage
         self._has_canaries = False
-        logger.warning("session %d died in a canary: there are no more", provenance.session)
+        logger.warning(
+            "session %d died in a canary: measuring without canaries", provenance.session
+        )
         if result.measurements or self._stop.is_set():
             return report, result, usage
         # Nothing tells of its cases, so that one of them would be blamed for it.
@@ -182,7 +184,7 @@ class ReplayInstrument:
         shutil.move(folder, self._unread)
         return replace(
             result,
-            unread=f"{result.unread}; what was recorded is kept in {self._unread}",
+            unread=f"{result.unread}; the recording is stored in {self._unread}",
             summary=self._unread / result.summary.name,
             journal=self._unread / result.journal.name,
         )
@@ -228,6 +230,6 @@ def case_limit_s(predicted_s: float, limits: Limits, least_s: float = _LEAST_LIM
 
 
 def _check_runtime(measurements: Sequence[Measurement], provenance: Provenance) -> None:
-    wanted = provenance.runtime
-    for runtime in {m.provenance.runtime for m in measurements} - {wanted}:
-        raise HostFault(f"a {runtime} runtime answered, and a {wanted} one is wanted")
+    expected = provenance.runtime
+    for runtime in {m.provenance.runtime for m in measurements} - {expected}:
+        raise HostFault(f"runtime: expected {expected}, got {runtime}")

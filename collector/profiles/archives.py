@@ -116,7 +116,7 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
         return _unpack_zip(archive, folder, is_named=is_named)
     except _DAMAGED as error:
         raise BadInput(
-            f"an archive that can be unpacked is wanted: {error or type(error).__name__}",
+            f"cannot unpack the archive: {error or type(error).__name__}",
             path=archive,
         ) from error
 
@@ -139,7 +139,7 @@ def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
             if member.is_dir() or is_link or not (is_table or _is_beside(path.name)):
                 continue
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                message = f"a member leaves the archive: {member.filename}"
+                message = f"a member has a path outside the archive: {member.filename}"
                 raise BadInput(message, path=archive)
             target = folder.joinpath(*path.parts)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
                 left_bytes -= _copy(source, target, archive, left_bytes)
             has_profile |= is_table
     if is_named and not has_profile:
-        message = "no kernel_details*.csv or op_summary_*.csv is in this archive"
+        message = "no kernel_details*.csv or op_summary_*.csv in this archive"
         raise BadInput(message, path=archive)
     return has_profile
 

@@ -149,11 +149,11 @@ def pair(
     doubt = ""
     if len(file.shapes) != len(operators):
         if len(agreeing) < len(pairs):
-            doubt = f"from pair {len(agreeing) + 1} on the query is of another size"
+            doubt = f"from pair {len(agreeing) + 1} on the query has another size"
         pairs = agreeing
     elif len(agreeing) < len(pairs):
         others = sum(not _same_query(*pair) for pair in pairs)
-        doubt = f"in {others} pairs the query is of another size"
+        doubt = f"in {others} pairs the query has another size"
     pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), doubt)
     return pairs, pairing
 

@@ -42,7 +42,7 @@ def start_ns_of(text: str) -> int:
     """Nanoseconds of `1764246877083299.960<tab>` microseconds, exactly; ValueError otherwise."""
     match = _START.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{START} is not like 1764246877083299.960")
+        raise ValueError(f"{START}: expected a time such as 1764246877083299.960")
     whole, fraction = match.group(1), match.group(2) or ""
     return int(whole) * 1000 + int((fraction + "000")[:3])
 
@@ -51,7 +51,7 @@ def duration_us_of(text: str) -> float:
     """A duration: a finite number, not negative; ValueError otherwise."""
     duration_us = _number(text)
     if duration_us is None or duration_us < 0:
-        raise ValueError(f"{DURATION} is not a number of microseconds")
+        raise ValueError(f"{DURATION}: expected a number of microseconds")
     return duration_us
 
 
@@ -64,7 +64,7 @@ def counter_of(name: str, text: str) -> float | None:
         return None
     number = _number(text)
     if number is None and is_counter_name(name):
-        raise ValueError(f"{name} is not a number")
+        raise ValueError(f"{name}: expected a number")
     return number
 
 
@@ -88,16 +88,16 @@ def check_key(key: Sequence[str]) -> None:
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
     if not _CORE.fullmatch(core):
-        raise BadInput(f"{ACCELERATOR_CORE} is not like AI_CORE")
+        raise BadInput(f"{ACCELERATOR_CORE}: expected a name such as AI_CORE")
     if not _STATE.fullmatch(state):
-        raise BadInput(f"{OP_STATE} is not static, dynamic or {NOT_KNOWN}")
+        raise BadInput(f"{OP_STATE}: expected static, dynamic or {NOT_KNOWN}")
     for name in _WORD_CELLS:
         for word in split_cell(cells[name]):
             if not _WORD.fullmatch(word):
-                raise BadInput(f"{name}: a name like FLOAT or ND is wanted in each slot")
+                raise BadInput(f"{name}: expected a name such as FLOAT or ND in each slot")
     if not is_unnamed(cells[TYPE]):
         if not _TYPE.search(cells[TYPE]):
-            raise BadInput(f"{TYPE} is no name of a kernel")
+            raise BadInput(f"{TYPE}: expected the name of a kernel")
         case_from_cells(cells[TYPE], cells)
 
 

@@ -57,12 +57,12 @@ def export_kernels(database: Path, table: Path) -> None:
         tables = _columns(connection)
         if lacking := [name for name in (_TASK, _KERNELS, _STRINGS) if name not in tables]:
             raise BadInput(
-                f"no table {', '.join(lacking)}: an export of msprof or torch_npu's profiler at "
-                "level 1 is wanted",
+                f"missing table {', '.join(lacking)}: expected an export of msprof or of "
+                "torch_npu's profiler at level 1",
                 path=database,
             )
         if absent := sorted(_NEEDED - tables[_KERNELS]):
-            raise BadInput(f"{_KERNELS} has no column {', '.join(absent)}", path=database)
+            raise BadInput(f"table {_KERNELS} has no column {', '.join(absent)}", path=database)
         words = dict(connection.execute(f"SELECT id, value FROM {_STRINGS}"))
         with table.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)

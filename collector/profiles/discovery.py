@@ -18,17 +18,17 @@ _OTHERS = (
     (
         (".nsys-rep", ".qdrep", ".ncu-rep"),
         "NVIDIA's profilers",
-        "launches of Ascend NPUs are read",
+        "opmeter reads launches of Ascend NPUs only",
     ),
     (
         (".db", ".sqlite"),
         "databases that hold no kernels",
-        "msprof_*.db and ascend_pytorch_profiler*.db are read, and tables of kernels",
+        "opmeter reads msprof_*.db, ascend_pytorch_profiler*.db and tables of kernels",
     ),
     (
         ("trace_view.json", ".pt.trace.json", ".json.gz"),
         "traces, which hold no shapes",
-        "kernel_details.csv lies beside trace_view.json where torch_npu's profiler had "
+        "torch_npu's profiler writes kernel_details.csv next to trace_view.json with "
         "record_shapes and a level above 0",
     ),
     ((".bin", ".slice_0"), "raw data", "export it: msprof --export=on --output=PROF_..."),
@@ -81,7 +81,7 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield path
         return
     if not path.is_dir():
-        raise BadInput(f"no such file or folder; {WANTED} is looked for", path=path)
+        raise BadInput(f"no such file or folder; expected {WANTED}", path=path)
     held = [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
     files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:
@@ -111,7 +111,7 @@ def _software(folder: Path) -> ProfiledSoftware | None:
     for path in sorted(folder.glob("profiler_info*.json")):
         try:
             data = read_small_file(path)
-            info = json_object(data, what="what a profiler says of itself", key=str(path))
+            info = json_object(data, what="the profiler_info of a profiler", key=str(path))
         except (OSError, BadInput):
             continue  # the file is only asked what it knows; the rows do not depend on it
         torch_npu, cann = (_version(info.get(f"{name}_version")) for name in _INFO_NAMES)

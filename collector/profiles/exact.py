@@ -47,7 +47,7 @@ class BlockChecker:
         for block in blocks:
             rows = rows_of(block, self.header.counters)
             if not rows.has_numbers():
-                raise NotPlain("a number is missing, or is none")
+                raise NotPlain("a number is missing or invalid")
             for key in rows.keys:
                 self.check_key(key)
             yield block, rows
@@ -86,12 +86,12 @@ class ExactReader:
         """The rows, as long as none has swallowed those behind it, which no skipping would tell."""
         for line, row in rows:
             if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
-                raise BadInput("a quote is left open", path=self._path, line=line)
+                raise BadInput("unclosed quote", path=self._path, line=line)
             yield line, row
 
     def _grouped(self, rows: Sequence[Sequence[str]]) -> list[Block]:
         if any(len(row) != len(self._header.names) for row in rows):
-            raise NotPlain("rows of other lengths")
+            raise NotPlain("rows of different lengths")
         return list(self._checker.grouped([self._parse(rows_bytes(rows))]))
 
     def _good_rows(self, batch: Iterable[Row]) -> Iterator[list[str]]:
@@ -108,9 +108,9 @@ class ExactReader:
         """What is wrong with a row; None for a good one."""
         header = self._header
         if len(row) != len(header.names):
-            return f"{len(header.names)} cells are wanted, {len(row)} came"
+            return f"expected {len(header.names)} cells, got {len(row)}"
         if not is_utf8_row(row):
-            return "UTF-8 text is wanted"
+            return "expected UTF-8 text"
         try:
             duration_us_of(header.cell(row, DURATION))
             for name in header.counters:

@@ -29,10 +29,10 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
         data = read_small_file(path, _MOST_BYTES)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
-    told = json_object(data, what="what a profiler says of a run", key=str(path))
+    told = json_object(data, what="the metadata of a profiled run", key=str(path))
     groups = told.get("parallel_group_info", {})
     if not isinstance(groups, dict):
-        raise BadInput("an object 'parallel_group_info' is wanted", path=path)
+        raise BadInput("'parallel_group_info': expected an object", path=path)
     return {group_number(name): _ranks(name, group, path) for name, group in groups.items()}
 
 
@@ -52,9 +52,9 @@ def _hash(name: str, multiplier: int) -> int:
 def _ranks(name: str, group: object, path: Path) -> tuple[int, ...]:
     found = group.get("global_ranks") if isinstance(group, Mapping) else None
     if not isinstance(found, list) or not all(map(_is_rank, found)):
-        raise BadInput(f"{name!r}: a list 'global_ranks' of ranks is wanted", path=path)
+        raise BadInput(f"{name!r}: 'global_ranks': expected a list of ranks", path=path)
     if len(set(found)) != len(found):
-        raise BadInput(f"{name!r}: a rank stands twice in 'global_ranks'", path=path)
+        raise BadInput(f"{name!r}: duplicate rank in 'global_ranks'", path=path)
     return tuple(sorted(found))
 
 

@@ -60,7 +60,7 @@ _COUNTER_NAME = re.compile(
     r".+(\((us|GB/s|KB|%)\)|_(ratio|rate|cycles|fops|bound|hit|miss|allocate|victim))"
 )
 
-LEVEL_0 = "taken at level 0 (no shapes), profile at Level1"
+LEVEL_0 = "profiled at level 0 (no shapes); profile at Level1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def read_header(names: Sequence[str], *, path: Path) -> Header:
     for position, raw in enumerate(names):
         name = _RENAMED.get(raw.strip(), raw.strip())
         if name and name in positions:
-            raise BadInput(f"column {name!r} comes twice in the header", path=path, line=1)
+            raise BadInput(f"duplicate column {name!r} in the header", path=path, line=1)
         if name:
             positions[name] = position
     _check_required(positions, path)
@@ -114,7 +114,7 @@ def _check_required(positions: Mapping[str, int], path: Path) -> None:
     if TYPE in positions and DURATION in positions and set(missing) <= set(_SHAPE_CELLS):
         raise BadInput(LEVEL_0, path=path, line=1)
     raise BadInput(
-        "the columns of kernel_details or op_summary are wanted; missing: " + ", ".join(missing),
+        "expected the columns of kernel_details or op_summary; missing: " + ", ".join(missing),
         path=path,
         line=1,
     )

@@ -138,7 +138,8 @@ def _with_contexts(
     for path, file in files.items():
         if not file.order.is_told:
             raise BadInput(
-                f"{START!r} of every row is wanted to know what ran before it", path=path
+                f"expected {START!r} in every row, which gives the kernel that ran before",
+                path=path,
             )
     bare = {label: as_neighbour(record) for label, record in records.items()}
     before = launches_before(((file.groups, file.order) for file in files.values()), label_of)

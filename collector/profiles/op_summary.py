@@ -50,12 +50,12 @@ def _launches(path: Path) -> Iterator[KernelLaunch]:
     names, rows = open_rows(path)
     header = read_header(names, path=path)
     if not header.has(START):
-        raise BadInput(f"column {START!r} is missing", path=path, line=1)
+        raise BadInput(f"missing column {START!r}", path=path, line=1)
     for line, row in rows:
         if len(row) != len(names):
-            raise BadInput(f"{len(names)} cells are wanted, {len(row)} came", path=path, line=line)
+            raise BadInput(f"expected {len(names)} cells, got {len(row)}", path=path, line=line)
         if not is_utf8_row(row):
-            raise BadInput("UTF-8 text is wanted", path=path, line=line)
+            raise BadInput("expected UTF-8 text", path=path, line=line)
         try:
             yield _launch(header, row)
         except ValueError as error:

@@ -28,7 +28,7 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
     if not names:
         raise BadInput("the file is empty", path=path)
     if not is_utf8_row(names):
-        raise BadInput("UTF-8 text is wanted", path=path, line=line)
+        raise BadInput("expected UTF-8 text", path=path, line=line)
     return names, rows
 
 
@@ -42,9 +42,7 @@ def _rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         for line, row in csv_rows(file, path=path):
             if "\0" in "".join(row):
-                raise BadInput(
-                    "a CSV file is wanted, and this is a binary one", path=path, line=line
-                )
+                raise BadInput("expected a CSV file, got a binary file", path=path, line=line)
             if row:
                 yield line, row
 
@@ -58,7 +56,7 @@ def _refuse_other_formats(path: Path) -> None:
     if head.startswith(_LFS):
         raise BadInput("a git-lfs pointer, not the file itself: run `git lfs pull`", path=path)
     if head.startswith(_UTF16):
-        raise BadInput("UTF-8 is wanted, and this is UTF-16", path=path, line=1)
+        raise BadInput("expected UTF-8, got UTF-16", path=path, line=1)
     if b"\0" in head:
         line = 1 + head.count(b"\n", 0, head.index(b"\0"))
-        raise BadInput("a CSV file is wanted, and this is a binary one", path=path, line=line)
+        raise BadInput("expected a CSV file, got a binary file", path=path, line=line)

@@ -13,7 +13,7 @@ def open_own_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -23,5 +23,5 @@ def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     with open_own_file(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise OSError(f"{path} is over {most_bytes} bytes")
+        raise OSError(f"{path} is larger than {most_bytes} bytes")
     return data

@@ -59,7 +59,7 @@ def read_steps(file: Path) -> tuple[Times, ...]:
     rows = csv_rows(io.StringIO(text, newline=""), path=file)
     _, header = next(rows, (1, []))
     if missing := [name for name in _PARTS if name not in header]:
-        raise BadInput(f"the columns {', '.join(_PARTS)} are wanted: no {missing[0]}", path=file)
+        raise BadInput(f"expected the columns {', '.join(_PARTS)}: missing {missing[0]}", path=file)
     places = [header.index(name) for name in _PARTS]
     return tuple(_times_us(line, row, places, file) for line, row in rows if row)
 
@@ -69,12 +69,12 @@ def _times_us(line: int, row: Sequence[str], places: Sequence[int], file: Path) 
         return tuple(_time_us(row[at]) for at in places)
     except (IndexError, ValueError) as error:
         raise BadInput(
-            f"line {line}: times of a step, in microseconds, are wanted", path=file
+            f"line {line}: expected times of a step, in microseconds", path=file
         ) from error
 
 
 def _time_us(cell: str) -> float:
     number = float(cell)
     if not 0 <= number <= _MOST_US:
-        raise ValueError("no time of a step")
+        raise ValueError("invalid time of a step")
     return number

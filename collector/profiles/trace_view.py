@@ -80,7 +80,7 @@ class _Text:
         else:
             yield from self._listed()
         if self._next():
-            raise self._refusal("something follows the list")
+            raise self._refusal("unexpected text after the list")
 
     def _listed(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         mark = ","
@@ -91,17 +91,17 @@ class _Text:
 
     def _event(self) -> Mapping[str, Any]:
         if self._next() != "{":  # of anything else a beginning could be taken for the whole
-            raise self._refusal("an object is wanted")
+            raise self._refusal("expected an object")
         while True:
             try:
                 event, self._at = _event_at(self._text, self._at)
                 break
             except RecursionError as error:
-                raise self._refusal("it is nested too deeply") from error
+                raise self._refusal("nested too deeply") from error
             except ValueError as error:  # a wrong one, or the beginning of one
                 if len(self._text) - self._at > _LONGEST_EVENT or not self._more():
                     told = error.msg if isinstance(error, json.JSONDecodeError) else error
-                    raise self._refusal(f"this is no JSON: {told}") from error
+                    raise self._refusal(f"invalid JSON: {told}") from error
         found: Mapping[str, Any] = event
         return found
 
@@ -109,7 +109,7 @@ class _Text:
         """The next mark, which is one of some."""
         mark = self._next()
         if not mark or mark not in marks:
-            raise self._refusal(f"a list of events is wanted, and no {marks[-1]} comes")
+            raise self._refusal(f"expected a list of events: missing {marks[-1]}")
         self._at += 1
         return mark
 
@@ -133,7 +133,7 @@ class _Text:
         try:
             text = self._decoder.decode(piece, final=not piece)
         except UnicodeDecodeError as error:
-            raise self._refusal("this is not UTF-8") from error
+            raise self._refusal("expected UTF-8 text") from error
         self._text, self._at = self._text[self._at :] + text, 0
         return True
 
@@ -147,12 +147,12 @@ def _asked(args: object, place: str, path: Path) -> Asked | None:
     if args is None:
         return None
     if not isinstance(args, dict):
-        raise BadInput(f"{place}: an object 'args' is wanted", path=path)
+        raise BadInput(f"{place}: 'args': expected an object", path=path)
     count, data_type = args.get("count"), args.get("data_type")
     if count is None or data_type is None or count in _UNTOLD:
         return None
     if not isinstance(data_type, str):
-        raise BadInput(f"{place}: a text 'data_type' is wanted", path=path)
+        raise BadInput(f"{place}: 'data_type': expected text", path=path)
     elements = _whole(count, "count", place, path)
     if data_type in _UNTOLD or not 0 < elements < _MOST_ELEMENTS:
         return None
@@ -162,5 +162,5 @@ def _asked(args: object, place: str, path: Path) -> Asked | None:
 
 def _whole(value: object, name: str, place: str, path: Path) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadInput(f"{place}: a whole number {name!r} is wanted", path=path)
+        raise BadInput(f"{place}: {name!r}: expected a non-negative integer", path=path)
     return value

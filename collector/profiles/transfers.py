@@ -63,10 +63,10 @@ def _told_instead(path: Path) -> str:
     except BadInput:
         return ""
     if not rows:
-        return ", and none of its kernels is communication"
+        return "; none of its kernels is communication"
     return (
-        f"; {counted(rows, 'kernel')} of communication without what was sent, which "
-        "torch_npu.profiler writes from Level1 on"
+        f"; found {counted(rows, 'kernel')} of communication without the transferred sizes, "
+        "which torch_npu.profiler records from Level1 on"
     )
 
 
@@ -131,7 +131,7 @@ def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
         data = read_small_file(path, _MOST_BYTES)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
-    steps = json_object(data, what="what a profiler says of collectives", key=str(path))
+    steps = json_object(data, what="the collectives of a profiled run", key=str(path))
     for step in steps:
         kinds = _members(steps, step, path)
         for kind in kinds:
@@ -143,14 +143,14 @@ def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
 def _members(of: Mapping[str, object], name: str, path: Path) -> Mapping[str, object]:
     found = of.get(name)
     if not isinstance(found, dict):
-        raise BadInput(f"an object {name!r} is wanted", path=path)
+        raise BadInput(f"{name!r}: expected an object", path=path)
     return found
 
 
 def _number(of: Mapping[str, object], name: str, path: Path) -> float:
     found = of.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float):
-        raise BadInput(f"a number {name!r} is wanted", path=path)
+        raise BadInput(f"{name!r}: expected a number", path=path)
     if not 0 <= found < 1e12:  # nor what is no number at all
-        raise BadInput(f"{name!r}: {found!r} cannot be", path=path)
+        raise BadInput(f"{name!r}: value {found!r} is out of range", path=path)
     return float(found)

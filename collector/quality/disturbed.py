@@ -127,7 +127,7 @@ def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:
         return ()
     if disturbance.clean:
         told = f"only {disturbance.clean} of {disturbance.watched} repeats were undisturbed"
-        return (f"{told}, and {ENOUGH_CLEAN} are wanted",)
+        return (f"{told}, expected at least {ENOUGH_CLEAN}",)
     waited, stolen = disturbance.waited_share, disturbance.stolen_share
     reasons = [f"threads waited for a core {waited:.0%} of the time"] if waited else []
     if stolen >= _STOLEN_SHARE:

@@ -10,7 +10,8 @@ from collector.measurement import Outcome
 _REFUSALS = (
     ("below the physical floor", "floor"),
     ("above the limit of the case", "limit"),
-    ("is no duration", "no duration"),
+    ("is no duration", "no duration"),  # of earlier certificates
+    ("is not a duration", "no duration"),
     ("less than its cores worked", "cores at work"),
     ("another unit than us", "unit"),
     ("host time:", "host time"),

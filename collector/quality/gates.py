@@ -21,7 +21,7 @@ def no_duration(duration_us: float, limit_us: float) -> str:
     """Why this cannot be how long a launch took, which is ended at the limit of its case; empty
     where it can."""
     if not isfinite(duration_us) or duration_us <= 0:
-        return f"{duration_us} us is no duration"
+        return f"{duration_us} us is not a duration"
     if duration_us > limit_us:
         return f"{duration_us:.6g} us is above the limit of the case, {limit_us:.6g} us"
     return ""
@@ -57,5 +57,5 @@ def doubts(timing: Timing, accepted: int, *, spread: float = SPREAD_LIMIT) -> tu
     if timing.spread > spread:
         found.append(f"spread {timing.spread:.0%} is above {spread:.0%}")
     if accepted < FEW_REPEATS:
-        found.append(f"{accepted} accepted repeats: the interval says little")
+        found.append(f"{accepted} accepted repeats: too few for a reliable interval")
     return tuple(found)

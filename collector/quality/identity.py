@@ -6,7 +6,7 @@ whatever else differs is another call. What the profiler did not tell, or the ca
 proves nothing in either direction.
 
     asked     Sort     16,64 DT_BF16 ND
-    recorded  Sort     16,64 FLOAT   ND     input 1: FLOAT came, DT_BF16 was asked for
+    recorded  Sort     16,64 FLOAT   ND     input 1: expected DT_BF16, got FLOAT
     recorded  Sort     N/A                  its inputs are not told (unverified)
 """
 
@@ -112,7 +112,7 @@ def identity_of(asked: Case, cells: Mapping[str, str], placed: Case | None = Non
     try:
         recorded = case_from_cells(asked.kernel_type, cells)
     except BadInput as error:
-        return Identity(untold=(f"what was recorded cannot be read: {error}",))
+        return Identity(untold=(f"cannot read the recorded launch: {error}",))
     inputs = (asked.inputs, recorded.inputs, placed.inputs if placed else None)
     if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in asked.inputs or ()):
         inputs = (_unpacked(inputs[0]), _unpacked(inputs[1]), _unpacked(inputs[2]))
@@ -138,7 +138,7 @@ def _side(
         # N/A, or columns that the case's source did not have: nothing is asked of this side.
         return Identity()
     if not recorded:
-        return Identity(untold=(f"its {name}s are not told",))
+        return Identity(untold=(f"its {name}s are not recorded",))
     if name == "output":
         asked, recorded = _returned(asked, len(recorded)), _returned(recorded, len(asked))
     differences = _differences(name, asked, recorded)
@@ -153,7 +153,7 @@ def _side(
     if not is_left_out or _differences(name, *present):
         return Identity(differences)
     if placed is None or placed == asked:
-        return Identity(untold=(f"which of its {name}s are absent is not told",))
+        return Identity(untold=(f"it is not recorded which of its {name}s are absent",))
     return _side(name, placed, recorded)
 
 
@@ -165,13 +165,13 @@ def _is_compact(slots: Sequence[Slot]) -> bool:
 
 def _untold(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> Iterator[str]:
     """What the case says of tensors that are there and the row does not."""
-    for number, (wanted, came) in enumerate(zip(asked, recorded, strict=False), 1):
-        if came.shape is None:
+    for number, (expected, got) in enumerate(zip(asked, recorded, strict=False), 1):
+        if got.shape is None:
             continue
-        if is_absent_dtype(came.dtype) and not is_absent_dtype(wanted.dtype):
-            yield f"the dtype of {name} {number} is not told"
-        if is_absent_format(came.format) and not is_absent_format(wanted.format):
-            yield f"the format of {name} {number} is not told"
+        if is_absent_dtype(got.dtype) and not is_absent_dtype(expected.dtype):
+            yield f"the dtype of {name} {number} is not recorded"
+        if is_absent_format(got.format) and not is_absent_format(expected.format):
+            yield f"the format of {name} {number} is not recorded"
 
 
 def _returned(slots: Slots, others: int) -> Slots:
@@ -190,9 +190,9 @@ def _present(slots: Sequence[Slot]) -> Sequence[Slot]:
 def _differences(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> tuple[str, ...]:
     pairs = zip_longest(asked, recorded, fillvalue=_NOTHING)
     return tuple(
-        f"{name} {number}: {_text(came)} came, {_text(wanted)} was asked for"
-        for number, (wanted, came) in enumerate(pairs, 1)
-        if _is_other(wanted, came)
+        f"{name} {number}: expected {_text(expected)}, got {_text(got)}"
+        for number, (expected, got) in enumerate(pairs, 1)
+        if _is_other(expected, got)
     )
 
 

@@ -106,7 +106,7 @@ def _without_context(
     first, *repeats = stretches
     window = list(first)
     if expected.before and len(repeats) != expected.launches:
-        return window, f"{expected.launches} contexts were begun, {len(repeats)} were recorded"
+        return window, f"{expected.launches} contexts were launched, {len(repeats)} were recorded"
     for stretch in repeats:
         at = 0
         for types in expected.before:
@@ -178,7 +178,7 @@ def _wrong_count(
     further try will change; anything else was lost by the profiler."""
     times, left = divmod(len(own), expected.launches)
     if times > 1 and not left and expected.launches > 1:  # a single one may be there twice
-        reason = f"{times} launches of {asked} a call, which asks for one"
+        reason = f"{times} launches of {asked} per call, expected one"
         split = Substitution(asked, is_filed=False, reason=reason)
         counted = tuple(own[-expected.repeats * times :])
         return Attribution(expected.ordinal, counted, len(own), companions, substitution=split)

@@ -104,7 +104,7 @@ def _fault(opened: list[int], closed: list[int]) -> str:
     for name, places in (("opening", opened), ("closing", closed)):
         if len(places) != 1:
             return f"its {name} sentinel was recorded {len(places)} times"
-    return "its sentinels came in the wrong order" if opened[0] > closed[0] else ""
+    return "its sentinels were recorded in the wrong order" if opened[0] > closed[0] else ""
 
 
 def _overlapping(windows: list[Window]) -> set[int]:

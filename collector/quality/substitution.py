@@ -119,7 +119,7 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
     if not any(identity.differences for identity in found):
         return next((identity for identity in found if identity.untold), found[0]), ()
     if len(found) > 1:
-        return Identity(differences=("its launches differ among themselves",)), ()
+        return Identity(differences=("its launches differ from each other",)), ()
     cells = {tensor_cells(row.cells) for row in counted}
     told_cells = cells.pop() if len(cells) == 1 else ()
     return found[0], told_cells if have_dtypes(told_cells) else ()
@@ -137,13 +137,13 @@ def _whole(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
     return cells if are_told(cells) else ()
 
 
-def _difference(what: str, came: set[str], asked: str) -> str:
+def _difference(what: str, got: set[str], asked: str) -> str:
     """Launches of two kinds have no mean, whatever the case says of it."""
-    told = sorted(came - {""})
+    told = sorted(got - {""})
     others = " and ".join(name for name in told if name != asked)
     if asked and others:
-        return f"{what} {others} came, {asked} was asked for"
-    return f"{what} {others} came by turns" if len(told) > 1 else ""
+        return f"{what}: expected {asked}, got {others}"
+    return f"{what}: got {others} in different launches" if len(told) > 1 else ""
 
 
 def type_of(row: DeviceRow) -> str:

@@ -46,8 +46,8 @@ def who_answers(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answe
 
 def _refusal(kernel: str, asked: str, found: Library) -> str:
     if found is Library.VLLM_ASCEND:
-        return f"{kernel} of {asked} is asked for, and vLLM-Ascend's custom OPP has it here"
+        return f"{kernel}: expected the kernel of {asked}, got that of vLLM-Ascend's custom OPP"
     return (
-        f"{kernel} of {asked} is asked for, and no custom OPP has it here: install a vllm-ascend "
-        "whose operators do, or ask for cann's"
+        f"{kernel}: expected the kernel of {asked}, but no custom OPP has it: install a "
+        "vllm-ascend that has it, or request cann's"
     )

@@ -29,7 +29,7 @@ from collector.vocabulary import LIBRARY, STATIC
 _ATB_LIBRARY = "libatb.so"
 _LONGEST_REASON = 400
 _FROM = {
-    "torch": "another version of torch is installed than this operator needs",
+    "torch": "this operator requires another version of torch",
     "torch_npu": "pip install a torch_npu that has it (the post number of a version matters)",
     "vllm-ascend": "install vllm-ascend of the campaign's version, built with its custom operators",
 }
@@ -113,7 +113,7 @@ class NpuCalls:
         try:
             _NEEDS[need](self._environment)
         except (ImportError, OSError, AttributeError, NoOperator) as error:
-            return f"{need.value} is needed: {' '.join(str(error).split())[:_LONGEST_REASON]}"
+            return f"requires {need.value}: {' '.join(str(error).split())[:_LONGEST_REASON]}"
         return ""
 
 
@@ -142,9 +142,9 @@ def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:
             found = getattr(found, name)
     except (AttributeError, ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise NoOperator(f"{call} is not there ({reason}): {_FROM[library_of(call)]}") from error
+        raise NoOperator(f"{call} not found ({reason}): {_FROM[library_of(call)]}") from error
     if not callable(found):
-        raise NoOperator(f"{call} is no function: {_FROM[library_of(call)]}")
+        raise NoOperator(f"{call} is not a function: {_FROM[library_of(call)]}")
     api: Callable[..., Any] = found
     return api
 

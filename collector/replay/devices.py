@@ -80,7 +80,7 @@ def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
         device = CudaDevice(spec.device)
         check_gpu(spec, torch.cuda.get_device_name(spec.device))
         return device
-    raise BadInput(f"backend {spec.backend!r}: cpu, cuda or npu is wanted")
+    raise BadInput(f"backend: expected cpu, cuda or npu, got {spec.backend!r}")
 
 
 def emulated_by(device: Device, op: OpSpec) -> frozenset[str]:
@@ -92,7 +92,7 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
     """Raises BadInput where a gpu of this name is not the device that the results are for."""
     if spec.stack and gpu_device(name) != spec.stack.device:
         raise BadInput(
-            f"cuda device {spec.device} is {name!r} to torch, and {spec.stack.device} is measured"
+            f"cuda device {spec.device}: expected {spec.stack.device}, but torch reports {name!r}"
         )
 
 
@@ -163,7 +163,10 @@ class CudaDevice(_InTorch):
 
     def __init__(self, index: int):
         if index >= torch.cuda.device_count():
-            raise BadInput(f"cuda device {index} is wanted, torch sees {torch.cuda.device_count()}")
+            raise BadInput(
+                f"expected cuda device {index}, but torch reports "
+                f"{torch.cuda.device_count()} devices"
+            )
         self.name = f"cuda:{index}"
         torch.cuda.set_device(index)
         properties = torch.cuda.get_device_properties(index)

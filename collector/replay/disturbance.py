@@ -67,7 +67,8 @@ def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> l
     ]
     if not found:
         raise OpmeterError(
-            f"device {first}: no reference case was measured both alone and beside the others"
+            f"device {first}: no reference case was measured both alone and "
+            "concurrently with the others"
         )
     return sorted(found, key=lambda case: case.slowdown, reverse=True)
 

@@ -31,8 +31,8 @@ def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
             if taken is not None and not _fits(passed, taken):
                 return (
                     f"the custom OPP {folder} has a {passed.name} that takes {_count(taken)}, and "
-                    f"torch_npu passes {_count(passed)}: it is another function. Measure this "
-                    "kernel without vllm_ascend, or on the releases that go together"
+                    f"torch_npu passes {_count(passed)}: the functions differ. Measure this "
+                    "kernel without vllm_ascend, or with matching releases"
                 )
     return ""
 

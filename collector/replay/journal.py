@@ -235,7 +235,7 @@ class JournalTail:
             try:
                 self.journal.add(json.loads(line))
             except (LookupError, TypeError, ValueError, RecursionError) as error:
-                logger.warning("%s: a line that cannot be read: %r", self._path, error)
+                logger.warning("%s: skipping an unreadable line: %r", self._path, error)
                 self._is_broken = True
                 break
         return self.journal

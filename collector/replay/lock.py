@@ -55,8 +55,8 @@ class DeviceLock:
             descriptor = _open_for_all(path)
         except OSError as error:
             raise OpmeterError(
-                f"{self._device} cannot be locked: {path}: {error.strerror}; {_VARIABLE} can name "
-                "another folder, the same for everybody who measures on this machine"
+                f"{self._device} cannot be locked: {path}: {error.strerror}; set {_VARIABLE} to "
+                "another folder, the same for all users who measure on this machine"
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None
     if not text:
         return None
     if not text.isdigit() or int(text) < 1:
-        raise BadInput(f"{_CONCURRENCY}={text!r}: a whole number from 1 is wanted")
+        raise BadInput(f"{_CONCURRENCY}: expected a whole number from 1, got {text!r}")
     return int(text)
 
 
@@ -194,14 +194,14 @@ def _check_folder(status: os.stat_result) -> None:
     """Raises OSError for a folder in which anybody may take away anybody's lock."""
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write and not status.st_mode & stat.S_ISVTX:
-        raise OSError(errno.EPERM, "others may remove what lies in the folder: chmod 1777")
+        raise OSError(errno.EPERM, "other users can remove files in the folder: chmod 1777")
 
 
 def _check_file(status: os.stat_result) -> None:
     """Raises OSError for what is no file of its own: a pipe, or a second name of another file,
     which would lose its content to our note."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise OSError(errno.EPERM, "it is not a file of its own")
+        raise OSError(errno.EPERM, "not a regular file with a single link")
 
 
 def _sweep(prefix: str) -> None:
@@ -233,7 +233,7 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
     except OSError as error:
         where = tempfile.gettempdir()
         raise OpmeterError(
-            f"no folder to work in: {where}: {error.strerror}; set TMPDIR"
+            f"cannot create a scratch folder: {where}: {error.strerror}; set TMPDIR"
         ) from error
 
 

@@ -55,7 +55,7 @@ def check_no_mark(case: Case) -> None:
     """Marks are known by their shapes alone: no tensor of a case may look like one."""
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         if slot.shape is not None and sentinel_of(slot.shape) is not None:
-            raise CaseRejected(f"{slot.shape} is the shape of a mark: {case.describe()}")
+            raise CaseRejected(f"shape {slot.shape} is reserved for marks: {case.describe()}")
 
 
 def _filler(device: Device) -> Any:

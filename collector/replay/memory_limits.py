@@ -19,9 +19,9 @@ class NotEnoughMemory(OpmeterError):
 def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
     """Raises NotEnoughMemory where so many bytes exceed a limit (GiB) or what is free (bytes)."""
     if needed > limit_gb * GIB:
-        raise NotEnoughMemory(f"{gib(needed)} are needed, the limit is {limit_gb:g} GiB")
+        raise NotEnoughMemory(f"requires {gib(needed)}, the limit is {limit_gb:g} GiB")
     if free is not None and needed > free:
-        raise NotEnoughMemory(f"{gib(needed)} are needed, {gib(free)} are free")
+        raise NotEnoughMemory(f"requires {gib(needed)}, {gib(free)} are free")
 
 
 def exceeds(needed: int, limit_gb: float, free: int | None, held: int = 0) -> bool:
@@ -36,13 +36,13 @@ def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once:
     that, of a session that holds its share where `at_once` measure together.
     """
     if held > limit_gb * GIB:
-        return f"the session holds {gib(held)}, the limit is {limit_gb:g} GiB"
+        return f"the session uses {gib(held)}, the limit is {limit_gb:g} GiB"
     if container is None or container.held <= _FULL * container.limit:
         return ""
     if held <= container.limit / (2 * at_once):
         return ""
     return (
-        f"the session holds {gib(held)}, and with it its container {gib(container.held)} "
+        f"the session uses {gib(held)}, its container uses {gib(container.held)} "
         f"of {gib(container.limit)}"
     )
 

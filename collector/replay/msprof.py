@@ -101,8 +101,8 @@ def check_space(directory: Path, launches: int) -> None:
     free = free_bytes(directory)
     if free < wanted:
         raise NoSpace(
-            f"{directory}: {free >> 20} MiB are free, and a session of {launches} launches wants "
-            f"{-(-wanted >> 20)} MiB: free some, or make sessions shorter (shards: session_s)"
+            f"{directory}: {free >> 20} MiB are free, a session of {launches} launches requires "
+            f"{-(-wanted >> 20)} MiB: free disk space, or make sessions shorter (shards: session_s)"
         )
 
 
@@ -128,7 +128,7 @@ def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> 
             continue
         # What a killed parser left half done would be taken for the whole.
         shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
-        logger.info("%s has no op_summary: parsing it again", profile)
+        logger.info("parsing %s again: it has no op_summary", profile)
         with log.open("ab") as stream:
             try:
                 subprocess.run(

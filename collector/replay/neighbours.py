@@ -66,7 +66,7 @@ class Neighbours:
                 raise
             except _NOT_LAUNCHED as error:
                 described = one.record.case.describe()
-                logger.info("%s is not run before another case: %s", described, error)
+                logger.info("skipping %s as a neighbour of another case: %s", described, error)
                 context = context.without(len(launches))
             else:
                 launches.append(launch)
@@ -97,5 +97,7 @@ def _whole(context: Context) -> Context:
     if not context.neighbours:
         left_out = ", ".join(dict.fromkeys(context.left_out))
         what = f"nothing but {left_out}, which cannot be launched here" if left_out else "nothing"
-        raise CaseRejected(f"{what} stands before it in its source, and cache: context is wanted")
+        raise CaseRejected(
+            f"{what} precedes it in its source, and cache: context requires a predecessor"
+        )
     return context

@@ -43,7 +43,9 @@ class NpuDevice:
         torch_npu = import_torch_npu()
         index = spec.device
         if index >= torch.npu.device_count():
-            raise BadInput(f"npu device {index} is wanted, torch sees {torch.npu.device_count()}")
+            raise BadInput(
+                f"expected npu device {index}, but torch reports {torch.npu.device_count()} devices"
+            )
         properties = torch.npu.get_device_properties(index)
         # Not every release tells the cores.
         cores = int(getattr(properties, "cube_core_num", 0)) or None
@@ -94,12 +96,12 @@ def check_npu(
     """Raises BadInput where an NPU of this name, memory and cores is known, and not as the device
     that the results are for, or is a part of one."""
     if fault := slice_of_a_chip(soc, cube_cores):
-        raise BadInput(f"npu device {spec.device} to torch: {fault}")
+        raise BadInput(f"npu device {spec.device}, as torch reports it: {fault}")
     names = device_names(soc, memory_gb, cube_cores)
     if spec.stack and names and spec.stack.device not in names:
         raise BadInput(
-            f"npu device {spec.device} is {soc!r} to torch, {' or '.join(names)}, and "
-            f"{spec.stack.device} is measured"
+            f"npu device {spec.device}: expected {spec.stack.device}, but torch reports "
+            f"{soc!r}, {' or '.join(names)}"
         )
 
 
@@ -108,7 +110,7 @@ def import_torch_npu() -> Any:
     cuda = torch.version.cuda
     if cuda is not None and not _is_loaded(_SHIM):
         raise BadInput(
-            f"this torch ({torch.__version__}) is a CUDA build, and torch_npu beside one ends the "
+            f"this torch ({torch.__version__}) is a CUDA build, with which torch_npu aborts the "
             "process: install torch's CPU build, from https://download.pytorch.org/whl/cpu"
         )
     try:

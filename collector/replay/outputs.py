@@ -31,9 +31,9 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
         if slot is None:
             return
         if slot.shape is not None and not _agrees(tensor, slot, dtype):
-            came = "none" if tensor is None else f"{shape_text(tuple(tensor.shape))} {tensor.dtype}"
+            got = "none" if tensor is None else f"{shape_text(tuple(tensor.shape))} {tensor.dtype}"
             raise CaseRejected(
-                f"output {position} is {came}, the case says {shape_text(slot.shape)} {slot.dtype}"
+                f"output {position}: expected {shape_text(slot.shape)} {slot.dtype}, got {got}"
             )
 
 
@@ -42,9 +42,9 @@ def find_doubt(
 ) -> str:
     """What is odd about the numbers of the outputs; empty where nothing is.
 
-    Of large outputs an evenly spaced sample is looked at. An output whose dtype or layout a device
-    cannot look at is not doubted: it was measured all the same. In the outputs at `infinite`
-    infinities are right. Where only the first rows were `written` only these are looked at.
+    Of large outputs an evenly spaced sample is checked. An output whose dtype or layout a device
+    cannot check is not suspect: it was measured all the same. In the outputs at `infinite`
+    infinities are right. Where only the first rows were `written` only these are checked.
     """
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
@@ -53,10 +53,10 @@ def find_doubt(
         try:
             is_right = _is_finite(rows, or_infinite=position in infinite)
         except RuntimeError as error:  # NotImplementedError is one
-            logger.warning("output %d was not looked at: %s", position, error)
+            logger.warning("output %d was not checked: %s", position, error)
             continue
         if not is_right:
-            return f"output {position} holds numbers that are not finite"
+            return f"output {position} has non-finite values"
     return ""
 
 

@@ -155,6 +155,6 @@ def _is_gone_within(process: ProcessId, patience_s: float) -> bool:
 
 def _stuck(process: int, patience_s: float) -> SessionStuck:
     return SessionStuck(
-        f"session process {process} is still there {patience_s:g} s after SIGKILL: "
-        "a driver holds it"
+        f"session process {process} still exists {patience_s:g} s after SIGKILL: "
+        "a driver blocks its exit"
     )

@@ -135,7 +135,7 @@ def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
         if path.exists() and sha256_hex(path.read_bytes()) == window.sha256:
             intact.append(path)
         else:
-            logger.warning("%s is not what the session wrote; its cases are lost", path)
+            logger.warning("%s differs from what the session wrote; its cases are lost", path)
     return intact
 
 

@@ -79,7 +79,9 @@ def read_spec(directory: Path) -> SessionSpec:
         records = read_table((directory / _CASES).read_bytes(), path=str(directory / _CASES))
         return _spec(json.loads(path.read_bytes()), records)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"the specification of a session is wanted: {error!r}", path=path) from error
+        raise BadInput(
+            f"expected the specification of a session, got {error!r}", path=path
+        ) from error
 
 
 def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:

@@ -72,7 +72,7 @@ def join_summaries(slices: Sequence[Path], path: Path) -> bool:
             try:
                 has_rows = _write_union(slices, headers, stream)
             except UnicodeDecodeError as error:
-                raise BadInput("op_summary in UTF-8 is wanted", path=path.parent) from error
+                raise BadInput("expected an op_summary in UTF-8", path=path.parent) from error
         else:
             stream.write(headers[0] if headers else (",".join(_COLUMNS) + "\n").encode())
             has_rows = sum(_copy_rows(piece, stream) for piece in slices) > 0

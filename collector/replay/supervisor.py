@@ -127,7 +127,7 @@ def why_it_ended(report: SessionReport, *, began: bool) -> str:
     """The reason of a session's end in one line. One that never began a case has said why in its
     log: torch that cannot be imported, a device that is not there."""
     words = report.log_tail.strip().splitlines()
-    reason = report.reason or "ended without an answer"
+    reason = report.reason or "ended without a result"
     return reason if began or not words or reason in words[-1] else f"{reason}: {words[-1]}"
 
 
@@ -140,7 +140,7 @@ def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directo
     try:
         process.wait(parse_limit_s(journal.launches))
     except subprocess.TimeoutExpired:
-        logger.warning("msprof has not parsed %s in time: once more without it", directory)
+        logger.warning("retrying without %s: msprof timed out parsing the recording", directory)
         end_group(process, session)
         discard_exports(directory)
 
@@ -211,7 +211,7 @@ class _Watch:
         if code is not None and self._outlives_msprof(journal):
             return Ending.CRASHED, f"msprof {describe_end(code)} before its session", None
         case = journal.in_flight
-        where = f"while {case.phase}" if case is not None else "outside of every case"
+        where = f"while {case.phase}" if case is not None else "outside any case"
         how = "ended under msprof" if code is None else describe_end(code)
         return Ending.CRASHED, f"{how} {where}", _ordinal(journal)
 
@@ -257,8 +257,8 @@ def _whose_limit(limit_s: float, case_s: float) -> str:
     """Where the limit that a case outlived comes from: one below that of all cases was made from
     its forecast, which only a campaign has."""
     if limit_s < case_s:
-        return f"its limit by forecast (limits.case_s is {case_s:g} s)"
-    return "the most for any case"
+        return f"its limit from the forecast (limits.case_s is {case_s:g} s)"
+    return "the limit of any case"
 
 
 def _ordinal(journal: Journal) -> int | None:

@@ -110,27 +110,29 @@ def spread(mean: int, count: int, percent: int) -> list[int]:
 
 
 def check_batch(batch: Batch) -> None:
-    """Raise BadInput for a pass that nobody could make."""
+    """Raise BadInput for an impossible pass."""
     if min(batch.requests, batch.queries) < 1 or batch.keys < batch.queries:
-        raise BadInput(f"{batch}: at least one token, and as many keys as tokens, are wanted")
+        raise BadInput(f"{batch}: expected at least one token, and at least as many keys as tokens")
     if not 0 <= batch.padding < batch.requests or (batch.padding and not batch.is_decode):
-        raise BadInput(f"{batch}: a decode with a request that is not empty is wanted")
+        raise BadInput(
+            f"{batch}: padding requires a decode with at least one request that is not empty"
+        )
     if batch.followed < 0 or (batch.followed and (batch.is_decode or batch.followed_keys < 1)):
-        raise BadInput(f"{batch}: answers, each with a key, stand beside prompts")
+        raise BadInput(f"{batch}: mixed decodes require prompts, and at least one key each")
     if not (0 <= batch.skew < 100 and 0 <= batch.imbalance < 100):
-        raise BadInput(f"{batch}: percents from 0 to 99 are wanted")
+        raise BadInput(f"{batch}: expected percentages from 0 to 99")
     if batch.predicted < 0 or (batch.predicted and batch.followed):
-        raise BadInput(f"{batch}: predicted tokens want prompts and answers in passes of their own")
+        raise BadInput(f"{batch}: predicted tokens require separate passes for prompts and decodes")
     if batch.is_decode and batch.queries not in (1, 1 + batch.predicted):
-        raise BadInput(f"{batch}: a decode has one token a request, and those that are predicted")
+        raise BadInput(f"{batch}: a decode has one token per request plus the predicted tokens")
     if batch.idle < 0 or (batch.idle and not (batch.is_draft and batch.is_decode)):
-        raise BadInput(f"{batch}: tokens of no request pass where a later token is predicted")
+        raise BadInput(f"{batch}: idle tokens require a draft decode")
     if batch.decodes_alone and not batch.is_decode:
         raise BadInput(f"{batch}: a host that only decodes has no prompts")
     if batch.is_draft and not batch.predicted:
-        raise BadInput(f"{batch}: a draft wants to predict tokens")
+        raise BadInput(f"{batch}: a draft requires at least one predicted token")
     requests, keys = batch.requests + batch.followed, max(batch.keys, batch.followed_keys)
     if requests > _MOST_REQUESTS or keys > _MOST_TOKENS:
         raise BadInput(
-            f"{batch}: at most {_MOST_REQUESTS} requests of {_MOST_TOKENS} tokens are wanted"
+            f"{batch}: expected at most {_MOST_REQUESTS} requests of {_MOST_TOKENS} tokens"
         )

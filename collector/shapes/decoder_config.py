@@ -78,7 +78,7 @@ def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
     step is not derived here."""
     found = json_value(data, what="a model's config.json", key=str(path))
     if not isinstance(found, dict):  # never quoted: who names a file need not be who may read it
-        raise BadInput("a model's config.json is wanted, which is an object", path=path)
+        raise BadInput("expected a model's config.json, a JSON object", path=path)
     try:
         return _decoder(_Config(found), name)
     except BadInput as error:
@@ -86,8 +86,8 @@ def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
 
 
 class _Config:
-    """The keys of a config.json, each a whole number, a share, a switch or a list of words where
-    one is wanted."""
+    """The keys of a config.json, each a whole number, a share, a switch or a list of words, as
+    requested."""
 
     def __init__(self, values: Mapping[str, Any]):
         self._values = values
@@ -102,7 +102,7 @@ class _Config:
     def switch(self, key: str, default: bool) -> bool:
         value = self._values.get(key)
         if value is not None and not isinstance(value, bool):
-            raise BadInput(f"{key}: true or false is wanted")
+            raise BadInput(f"{key}: expected true or false")
         return default if value is None else value
 
     def size(self, *keys: str, default: int | None = None, least: int = 1) -> int:
@@ -111,10 +111,10 @@ class _Config:
             if value is None:
                 continue
             if type(value) is not int or not least <= value <= _LARGEST:
-                raise BadInput(f"{key}: a whole number of at least {least} is wanted")
+                raise BadInput(f"{key}: expected an integer of at least {least}")
             return value
         if default is None:
-            raise BadInput(f"{keys[0]} is missing: the config.json of a decoder is wanted")
+            raise BadInput(f"missing key {keys[0]}: expected the config.json of a decoder")
         return default
 
     def share(self, key: str, default: float) -> float:
@@ -125,13 +125,13 @@ class _Config:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-            raise BadInput(f"{key}: a share of a head, above 0 and up to 1, is wanted")
+            raise BadInput(f"{key}: expected a fraction of a head, above 0 and up to 1")
         return float(value)
 
     def items(self, key: str) -> Sequence[object]:
         value = self._values.get(key)
         if value is not None and not isinstance(value, list):
-            raise BadInput(f"{key}: a list is wanted")
+            raise BadInput(f"{key}: expected a list")
         return value or ()
 
 
@@ -140,18 +140,18 @@ def _decoder(config: _Config, name: str) -> Decoder:
     family = _FAMILIES.get(kind)
     if family is None:
         known = ", ".join(_FAMILIES)
-        raise BadInput(f"model_type: one of {known} is wanted; others are not derived")
+        raise BadInput(f"model_type: expected one of {known}; other types are not supported")
     _refuse_others(config, family)
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
     if layers > _MOST_LAYERS:
-        raise BadInput(f"num_hidden_layers: at most {_MOST_LAYERS} are wanted")
+        raise BadInput(f"num_hidden_layers: expected at most {_MOST_LAYERS}")
     latent = _latent(config)
     experts = _experts(config, family, layers)
     heads = config.size("num_attention_heads")
     head_size = config.size("v_head_dim" if latent else "head_dim", default=hidden // heads)
     qkv_bias = config.switch(*family.qkv_bias)
     if qkv_bias and latent:
-        raise BadInput("a bias of latent projections (attention_bias) is not derived")
+        raise BadInput("a bias of latent projections (attention_bias) is not supported")
     found = Decoder(
         name=name,
         layers=layers,
@@ -180,21 +180,25 @@ def _refuse_others(config: _Config, family: _Family) -> None:
     windows = config.is_off("use_sliding_window", (True,))
     for key, (what, off) in _NOT_DERIVED.items():
         if not config.is_off(key, off) and (windows or key != "sliding_window"):
-            raise BadInput(f"{what} ({key}) is not derived")
+            raise BadInput(f"{what} ({key}) is not supported")
     if any(one not in _WHOLE_LAYERS for one in config.items("layer_types")):
-        raise BadInput("attention in a sliding window, or of another kind (layer_types)")
+        raise BadInput(
+            "attention in a sliding window, or of another kind (layer_types), is not supported"
+        )
     if not family.shares_by_gate and not config.is_off("shared_expert_intermediate_size", (0,)):
         raise BadInput(
-            "a shared expert with a gate (shared_expert_intermediate_size) is not derived"
+            "a shared expert with a gate (shared_expert_intermediate_size) is not supported"
         )
     if not family.is_sparse and not config.is_off("index_topk", (0,)):
-        raise BadInput("sparse attention with an indexer (index_topk) is not derived of this type")
+        raise BadInput(
+            "sparse attention with an indexer (index_topk) is not supported for this type"
+        )
 
 
 def _latent(config: _Config) -> dict[str, Any]:
     sizes = [config.size(key, default=0, least=0) for key in _LATENT]
     if any(sizes) and not all(sizes):
-        raise BadInput(f"latent attention without one of {', '.join(_LATENT)} is not derived")
+        raise BadInput(f"latent attention requires all of {', '.join(_LATENT)}")
     return dict(zip(("q_lora", "kv_lora", "nope", "rope"), sizes, strict=True)) if sizes[0] else {}
 
 
@@ -267,15 +271,17 @@ def _indexers(config: _Config, layers: int) -> int:
 def _check(decoder: Decoder, kind: str, family: _Family) -> None:
     """Raise BadInput for sizes that do not go together."""
     if decoder.is_moe != family.of_experts:
-        raise BadInput(f"model_type {kind}: experts are {'not ' * decoder.is_moe}wanted")
+        raise BadInput(f"model_type {kind}: expected {'no ' * decoder.is_moe}experts")
     if decoder.choices > decoder.experts:
-        raise BadInput("num_experts_per_tok: at most as many as there are experts are wanted")
+        raise BadInput("num_experts_per_tok: expected at most the number of experts")
     if not decoder.head_size or (not decoder.is_mla and decoder.heads % decoder.kv_heads):
         raise BadInput(
-            "num_attention_heads: heads that share hidden_size, and num_key_value_heads that "
-            "divides them, are wanted"
+            "num_attention_heads: expected at most hidden_size heads, and a multiple of "
+            "num_key_value_heads"
         )
     if decoder.rotated < 2 or decoder.rotated % 2:
-        raise BadInput(f"{_ROTATED}: an even number of a head's numbers is wanted")
+        raise BadInput(f"{_ROTATED}: expected an even number of rotated elements per head")
     if decoder.is_sparse and not (decoder.is_mla and decoder.indexers):
-        raise BadInput("index_topk: latent attention, and layers that choose, are wanted")
+        raise BadInput(
+            "index_topk: requires latent attention and at least one layer with an indexer"
+        )

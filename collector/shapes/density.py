@@ -70,9 +70,9 @@ class Standard:
 
 @cache
 def find_standard(name: str) -> Standard:
-    """The standard of a name. BadInput for one that nobody has."""
+    """The standard of a name. BadInput for an unknown name."""
     if name not in STANDARDS:
-        raise BadInput(f"no standard is called {name!r}: {', '.join(STANDARDS)} is wanted")
+        raise BadInput(f"unknown standard {name!r}: expected {', '.join(STANDARDS)}")
     file = files("collector") / "data" / f"{name.replace('-', '_')}.yaml"
     told = yaml.safe_load(file.read_text(encoding="utf-8"))
     own = {

@@ -61,7 +61,7 @@ class Expression:
         except (ZeroDivisionError, TypeError) as error:
             raise BadInput(f"{self.text!r}: {error}") from error
         if abs(found) > _LARGEST:
-            raise BadInput(f"{self.text!r}: the number is beyond any tensor")
+            raise BadInput(f"{self.text!r}: the number is larger than any tensor")
         return int(found)
 
 
@@ -86,11 +86,11 @@ def dims_of(text: str) -> tuple[Expression, ...]:
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:
-        raise BadInput(f"an expression of at most {_LONGEST} characters is wanted")
+        raise BadInput(f"expected an expression of at most {_LONGEST} characters, got {len(text)}")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadInput(f"{text!r} is no expression") from error
+        raise BadInput(f"invalid expression {text!r}") from error
 
 
 def _check(node: ast.expr, text: str) -> None:
@@ -103,8 +103,8 @@ def _check(node: ast.expr, text: str) -> None:
         )
         if not known:
             raise BadInput(
-                f"{text!r}: whole numbers, names, + - * // %, comparisons, and, or, not, "
-                f"{', '.join(_FUNCTIONS)} are wanted"
+                f"{text!r}: expected only integers, names, + - * // %, comparisons, and, or, not, "
+                f"{', '.join(_FUNCTIONS)}"
             )
 
 
@@ -119,7 +119,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
             return number
         case ast.Name(id=name):
             if name not in names:
-                raise BadInput(f"nothing is called {name!r} here; {', '.join(sorted(names))} are")
+                raise BadInput(f"unknown name {name!r}; expected one of {', '.join(sorted(names))}")
             return names[name]
         case ast.BinOp(left=left, op=op, right=right):
             return _OPERATORS[type(op)](_value(left, names), _value(right, names))
@@ -136,4 +136,4 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
             return int(all(_COMPARISONS[type(op)](low, high) for op, low, high in pairs))
         case ast.Call(func=ast.Name(id=name), args=args):
             return int(_FUNCTIONS[name](*(_value(argument, names) for argument in args)))
-    raise BadInput("an expression is wanted")
+    raise BadInput("expected an expression")

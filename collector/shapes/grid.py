@@ -212,8 +212,8 @@ def asked(
     way."""
     broken = next((rule.text for rule in pattern.keep if not rule.value(names)), None)
     if broken is not None:
-        return f"{broken} is wanted"
-    why = "the pattern does not tell all of the slots, or not how they lie"
+        return f"requires {broken}"
+    why = "the pattern does not define every slot or its format"
     columns = _columns(pattern, names)
     for record in _ways(pattern.ways, template, names):
         answer = ask(replace(record, extra={**record.extra, **columns}) if columns else record)

@@ -123,7 +123,7 @@ def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> Gri
     }
     source, *more = [of for of in said["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
     if more:
-        raise BadInput("one axis of models at most is wanted")
+        raise BadInput("expected at most one axis of models")
     return GridPattern(
         name,
         axes,

@@ -118,7 +118,7 @@ def find_kernel_set(release: str) -> KernelSet:
     """The set of a release. BadInput for one that does not come with the package."""
     if release not in bundled_releases():
         known = ", ".join(bundled_releases())
-        raise BadInput(f"no set of kernels for {release!r}: {known} is wanted")
+        raise BadInput(f"no kernel set for release {release!r}: expected one of {known}")
     file = files("collector") / "data" / "kernel_sets" / f"{release}.yaml"
     told = yaml.safe_load(file.read_text(encoding="utf-8"))
     other = find_kernel_set(told["like"]) if "like" in told else None
@@ -153,7 +153,7 @@ def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> 
 def _habit(told: Any, name: str, other: KernelSet | None) -> int:
     number = told.get(name, getattr(other.habits, name) if other is not None else 0)
     if type(number) is not int or number < 0:
-        raise BadInput(f"{name}: a whole number is wanted")
+        raise BadInput(f"{name}: expected a non-negative integer, got {number!r}")
     return number
 
 
@@ -169,7 +169,7 @@ def _changed(
     strange = [name for name in without if name not in places]
     strange += [behind or one.layer for one, behind in new if (behind or one.layer) not in places]
     if strange:
-        raise BadInput(f"kernel set {release}: no layer is called {', '.join(strange)}")
+        raise BadInput(f"kernel set {release}: unknown layer {', '.join(strange)}")
     replaced = {one.layer for one, behind in new if not behind}
     last = {pattern.layer: at for at, pattern in enumerate(old)}
     found: list[StepPattern] = []
@@ -193,7 +193,7 @@ def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
     else:
         what = _kernel(line)
     if line:
-        raise BadInput(f"nobody reads {', '.join(line)}")
+        raise BadInput(f"unknown key {', '.join(map(str, line))}")
     return StepPattern(layer, what, times, when, source), behind
 
 
@@ -202,14 +202,17 @@ def _product(line: dict[str, Any]) -> ProductPattern:
     scheme, weight = line.pop("scheme"), line.pop("weight", "NZ")
     bias = parse_expression(str(line.pop("bias", 0)))
     if scheme not in SCHEMES or weight not in ("NZ", "ND"):
-        raise BadInput(f"scheme: {', '.join(SCHEMES)}, and weight: NZ or ND, are wanted")
+        raise BadInput(
+            f"expected scheme {' or '.join(SCHEMES)}, and weight NZ or ND, "
+            f"got {scheme!r} and {weight!r}"
+        )
     return ProductPattern(rows, width, depth, scheme, weight == "NZ", bias)
 
 
 def _collective(line: dict[str, Any]) -> CollectivePattern:
     operation, group = line.pop("collective"), line.pop("over")
     if operation not in OPERATIONS or group not in ("tp", "ep"):
-        raise BadInput("a collective of collector.collective over tp or ep is wanted")
+        raise BadInput(f"expected a collective ({', '.join(OPERATIONS)}) over tp or ep")
     return CollectivePattern(operation, parse_expression(str(line.pop("bytes"))), group)
 
 
@@ -228,7 +231,7 @@ def _slot(text: str) -> SlotPattern:
         return SlotPattern("DT_UNDEFINED", "NULL", False, None)
     found = _SLOT.fullmatch(text)
     if found is None or dtype_of(found["dtype"]) is None:
-        raise BadInput(f"{text!r}: a slot such as DT_BF16 (tokens, hidden), or -, is wanted")
+        raise BadInput(f"expected a slot such as DT_BF16 (tokens, hidden), or -, got {text!r}")
     dims = dims_of(found["dims"])
     return SlotPattern(
         found["dtype"], FRACTAL_NZ if found["form"] else "ND", found["form"] == " NZ", dims

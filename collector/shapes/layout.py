@@ -57,7 +57,7 @@ def layout_of(text: str) -> Layout:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
         if name in found:
-            raise BadInput(f"layout: {name} stands there twice")
+            raise BadInput(f"layout: duplicate {name}")
         found[name] = _setting(name, value, part)
     return Layout(**found)  # type: ignore[arg-type]  # each by its name, above
 
@@ -65,7 +65,7 @@ def layout_of(text: str) -> Layout:
 def check_layout(decoder: Decoder, layout: Layout) -> None:
     """Raise BadInput where a model cannot be spread so."""
     if min(layout.tp, layout.dp, layout.ep) < 1:
-        raise BadInput("layout: tp, dp and ep want to be at least 1")
+        raise BadInput("layout: tp, dp and ep must be at least 1")
     for what, size in (("heads", decoder.heads), ("the intermediate size", decoder.intermediate)):
         if size % layout.tp:
             raise BadInput(
@@ -73,19 +73,21 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
             )
     if not decoder.is_mla and max(decoder.kv_heads, layout.tp) % min(decoder.kv_heads, layout.tp):
         raise BadInput(
-            f"layout: tp={layout.tp} does not share {decoder.kv_heads} key heads of {decoder.name}"
+            f"layout: tp={layout.tp} does not divide {decoder.kv_heads} key heads of {decoder.name}"
         )
     if not decoder.is_moe and layout.ep > 1:
-        raise BadInput(f"layout: {decoder.name} has no experts, ep=1 is wanted")
+        raise BadInput(f"layout: expected ep=1, got ep={layout.ep}: {decoder.name} has no experts")
     if decoder.is_moe and layout.ep != layout.tp * layout.dp:
         ranks = layout.tp * layout.dp
-        raise BadInput(f"layout: experts lie on all {ranks} ranks of tp x dp: ep={ranks} is wanted")
+        raise BadInput(
+            f"layout: expected ep={ranks}, got ep={layout.ep}: experts use all ranks of tp x dp"
+        )
     if decoder.shared % layout.tp:
         raise BadInput(
             f"layout: tp={layout.tp} does not divide the shared expert of {decoder.name}"
         )
     if layout.quantisation is Quantisation.W4A8 and not decoder.is_moe:
-        raise BadInput(f"layout: W4A8 is of experts, and {decoder.name} has none")
+        raise BadInput(f"layout: W4A8 requires experts, and {decoder.name} has none")
     if decoder.is_moe and decoder.experts % layout.ep:
         raise BadInput(
             f"layout: ep={layout.ep} does not divide {decoder.experts} experts of {decoder.name}"
@@ -103,8 +105,8 @@ def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Ex
         return int(value)
     if name == "nz" and value in NZ_SETTINGS:
         return int(value)
-    wanted = (
+    expected = (
         f"tp=, dp=, ep=, nz=, sequence_split, quantisation={' or '.join(Quantisation)}, "
         f"experts={' or '.join(Experts)}"
     )
-    raise BadInput(f"layout: {wanted} are wanted, {part!r} came")
+    raise BadInput(f"layout: expected {expected}, got {part!r}")

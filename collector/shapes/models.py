@@ -33,7 +33,7 @@ def bundled_decoder(word: str) -> Decoder | None:
 def unknown_model(word: str) -> BadInput:
     """The error about a word that is neither a name nor a file of a model."""
     known = ", ".join(bundled_names())
-    return BadInput(f"no model is called {word!r}: {known}, or a config.json, is wanted")
+    return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 
 
 def find_decoder(word: str) -> Decoder:
@@ -59,7 +59,7 @@ def _bytes_of(file: Path) -> bytes:
     try:
         return read_small_file(file)
     except OSError as error:
-        why = error.strerror or "no regular file, or larger than any config.json"
+        why = error.strerror or "not a regular file, or too large for a config.json"
         raise BadInput(f"cannot be read: {why}", path=file) from error
     except ValueError as error:  # a path with a NUL
-        raise BadInput("cannot be read: no file has such a name") from error
+        raise BadInput("cannot be read: invalid file name") from error

@@ -44,16 +44,16 @@ def passes(serving: Serving) -> dict[Batch, int]:
     time: prefills of as many whole prompts as fit, of those that are left, or of each chunk of
     one; and for each token of an answer but its first a decode, told by three of them: at the
     first, in the middle and at the last. Where they are mixed, what passes beside prompts is no
-    decode any more. BadInput for what nobody could serve."""
+    decode any more. BadInput for impossible settings."""
     sizes = (*serving.concurrency, serving.input_tokens, serving.batched_tokens)
     if min(sizes) < 1 or serving.output_tokens < 1:
-        raise BadInput("serving: numbers of at least 1 are wanted")
+        raise BadInput("serving: expected numbers of at least 1")
     if ceil_div(serving.input_tokens, serving.batched_tokens) > _MOST_CHUNKS:
-        raise BadInput(f"serving: a prompt of over {_MOST_CHUNKS} chunks")
+        raise BadInput(f"serving: expected a prompt of at most {_MOST_CHUNKS} chunks")
     if serving.mixed and serving.phases != tuple(Phase):
-        raise BadInput("serving: prompts and answers are mixed where both phases run")
+        raise BadInput("serving: mixed prompts and decodes require both phases")
     if serving.predicted < 0 or (serving.predicted and serving.mixed):
-        raise BadInput("serving: predicted tokens want prompts and answers in passes of their own")
+        raise BadInput("serving: predicted tokens require separate passes for prompts and decodes")
     found: Counter[Batch] = Counter()
     for requests in dict.fromkeys(serving.concurrency):
         followed = _followed(serving, requests) if serving.mixed else 0
@@ -70,11 +70,11 @@ def passes(serving: Serving) -> dict[Batch, int]:
                 for one, repeats in _predicting(uneven, serving.predicted):
                     found[one] += times * repeats
     if not found:
-        raise BadInput("serving: no pass is left: an answer of one token is all of the prefill's")
+        raise BadInput("serving: no decode pass: the prefill produces the only output token")
     if sum(batch.requests + batch.followed for batch in found) > _MOST_REQUESTS:
         raise BadInput(
-            f"serving: passes of {_MOST_REQUESTS} requests in all, at most, are wanted: fewer or "
-            "smaller numbers of concurrency"
+            f"serving: expected passes of at most {_MOST_REQUESTS} requests in total: use fewer or "
+            "smaller concurrency values"
         )
     return dict(found)
 

@@ -177,7 +177,7 @@ def _slot(pattern: SlotPattern, names: Numbers) -> Slot:
         return Slot(None, pattern.dtype, pattern.format)
     shape = tuple(one.value(names) for one in pattern.dims)
     if any(size < 0 for size in shape):
-        raise BadInput(f"a shape of {shape} came of a pattern")
+        raise BadInput(f"a pattern produced the negative shape {shape}")
     if pattern.in_blocks:
         return in_blocks(pattern.dtype, shape)
     return Slot(shape, pattern.dtype, pattern.format)

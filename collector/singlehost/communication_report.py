@@ -84,4 +84,4 @@ def _check(row: Cells, path: Path, line: int) -> None:
     except ValueError:
         is_right = False
     if not is_right:
-        raise BadInput("numbers of a collective are wanted", path=path, line=line)
+        raise BadInput("expected the numbers of a collective", path=path, line=line)

@@ -80,7 +80,7 @@ def backfill(
     file = read_kernel_file(path)
     values = read_runtime_values(values_path)
     if not tag.strip():
-        raise BadInput("an empty tag; something like runtime_values_dumped is wanted")
+        raise BadInput("empty tag: expected text such as runtime_values_dumped")
     joining = _Joining(values, tag.strip())
     rows = joining.joined(file)
     columns = inserted(file.columns, ATTENTION_COLUMNS)

@@ -50,7 +50,7 @@ def microbench_from_profile(
     files = VersionFiles.read(folder)
     launches = _compute(profile)
     there_is = {*files.kernel_types, *(record.case.kernel_type for record in launches)}
-    only_known(kernels, there_is, "neither the tree nor the profile has")
+    only_known(kernels, there_is, "neither the tree nor the profile has the")
     rows = chosen_rows(files, kernels)
     matches = match(rows, [record for record in launches if _concerns(record, kernels)])
     written = [w for found in matches.found if (w := _write(files, found, update)) is not None]
@@ -115,13 +115,13 @@ def _ran(found: Match) -> str:
     theirs = "; ".join(sorted({shapes_of(record.case) for record in found.launches}))
     if found.how is How.FAMILY:
         return f"{' and '.join(kernels)} ran: {theirs}"
-    return f"by the coarser signature: {theirs}"
+    return f"matched by the coarser signature: {theirs}"
 
 
 def _leftover(
     files: VersionFiles, matches: Matches, kernels: Collection[str], update: Update
 ) -> tuple[list[Written], list[Leftover]]:
-    """Launches without a row: those that were added, and those that are only told of."""
+    """Launches without a row: those that were added, and those that are only reported."""
     had = frozenset(files.kernel_types)
     added, leftover = [], []
     for record in matches.unmatched:
@@ -133,7 +133,9 @@ def _leftover(
         else:
             added.append(_append(files, record))
     for record, rows in matches.ambiguous:
-        fate = f"fit {len(rows)} rows of different attributes, which a profile cannot tell apart"
+        fate = (
+            f"match {len(rows)} rows with different attributes, which a profile cannot distinguish"
+        )
         leftover.append(_left(record, fate))
     return added, leftover
 
@@ -142,16 +144,16 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
     """Why launches make no row of the tree; empty where they do."""
     kernel_type = record.case.kernel_type
     if update is Update.MISSING_ONLY:
-        return "missing-only adds no rows"
+        return "missing-only does not add rows"
     if pooled([record]).mean_us <= 0:
-        return "0 us is no duration"
+        return "0 us is not a duration"
     if kernel_type in had:
         return ""
     if had:
         return f"the tree has no {kernel_type}.csv"
     core = record.cells[ACCELERATOR_CORE].replace("_", "").upper()
     if core == _AICPU or _AICPU in kernel_type.upper():
-        return "an AICPU kernel makes no file"
+        return "an AICPU kernel gets no file"
     return ""
 
 
@@ -160,7 +162,7 @@ def _append(files: VersionFiles, record: CaseRecord) -> Written:
     runtime = dict.fromkeys(ATTENTION_COLUMNS, "") if case.kernel_type == ATTENTION else {}
     cells = {**runtime, **case_cells(record), **duration_cells(took.mean_us, took.counters)}
     place = files.append(case.kernel_type, cells)
-    note = "inputs unknown (N/A): whatever ran under this name" if case.inputs is None else ""
+    note = "inputs unknown (N/A): all launches of this kernel" if case.inputs is None else ""
     return Written(place, case, took.mean_us, took.count, ran=note, is_new=True)
 
 
@@ -171,13 +173,13 @@ def _left(record: CaseRecord, fate: str) -> Leftover:
 
 def _about(profile: Profile) -> Iterator[tuple[str, str]]:
     report = profile.report
-    yield "Source", "launches that a profiler recorded earlier, the plain mean of all"
+    yield "Source", "launches recorded by a profiler, arithmetic mean"
     for file in report.files:
         yield "File", str(file)
     for again in report.repeated:
         yield (
             "Left out",
-            f"{counted(again.rows, 'row')} of {again.path}: of the same run as {again.of}",
+            f"{counted(again.rows, 'row')} of {again.path}: from the same run as {again.of}",
         )
     for software in report.software:
         yield "Software", f"CANN {software.cann or '?'}, torch_npu {software.torch_npu or '?'}"

@@ -69,8 +69,8 @@ def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iter
     kernel_types = VersionFiles.read(folder).kernel_types
     if not kernel_types:
         raise BadInput(
-            "no {KernelType}.csv in this folder, whose rows say dtypes and formats; "
-            "`opmeter parse` makes some",
+            "no {KernelType}.csv in this folder to take dtypes and formats from; run "
+            "`opmeter parse` to make some",
             path=folder,
         )
     before = _stamps(folder)
@@ -84,9 +84,9 @@ def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iter
         if write:
             if _stamps(folder) != before:
                 raise BadInput(
-                    f"another command has changed this tree since it was read, and what it wrote "
-                    f"would be lost; nothing is written of {kernel_type} and those behind it: run "
-                    "this one again when the other has ended",
+                    "another command changed this tree since it was read, and its changes would be "
+                    f"lost; {kernel_type} and later kernel types are not written: run this "
+                    "command again when the other one has finished",
                     path=folder,
                 )
             files.write()
@@ -112,10 +112,10 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
         return Grown(kernel_type, pick(map(_asked, records), len(records), known, wish))
     pattern = bundled_patterns().of(kernel_type)
     if pattern is None:
-        return Grown(kernel_type, None, "no pattern of shapes is known for it")
+        return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
     like = templates(_bare(record).case for record in rows)
     if not like:
-        return Grown(kernel_type, None, "no row says its inputs")
+        return Grown(kernel_type, None, "no row has inputs")
     sizes = _sizes(options, pattern.source)
     return Grown(kernel_type, choose(pattern, like, sizes, known, _asked, wish))
 
@@ -127,16 +127,16 @@ def _between(
     options: GridOptions,
     wish: Wish,
 ) -> Grown:
-    """What a standard of density wants between the rows of a kernel."""
+    """The rows that a standard of density requires between the rows of a kernel."""
     patterns, standard = bundled_patterns(), find_standard(options.standard)
     pattern = patterns.of(kernel_type)
     if pattern is None:
-        return Grown(kernel_type, None, "no pattern of shapes is known for it")
+        return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
     cases = [_bare(record).case for record in rows]
     found = list(between(pattern, cases, standard, patterns.sizes, _asked))
     new = {one.case_id for one in found if isinstance(one, CaseRecord)} - known
     if len(new) + len(rows) > standard.most_growth * len(rows):
-        why = f"{len(new):,} rows between {len(rows):,} are more than the standard allows"
+        why = f"{len(new):,} rows between {len(rows):,} exceed the limit of the standard"
         return Grown(kernel_type, None, why)
     return Grown(kernel_type, pick(found, len(found), known, wish))
 

@@ -26,7 +26,7 @@ def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) 
         hint = f"; did you mean {close[0]!r}?" if close else ""
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
         raise BadInput(
-            f"{lacking} kernel type {name!r}{hint}; there are: "
+            f"{lacking} kernel type {name!r}{hint}; available: "
             f"{', '.join(known[:_LISTED]) or 'none'}{more}"
         )
 

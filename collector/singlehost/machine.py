@@ -29,18 +29,20 @@ def check_device(folder: Path, stack: Stack) -> str:
         return ""
     if device != stack.device:
         raise BadInput(
-            f"this tree is of {device}, and here {stack.device} would be measured; "
-            "name another tree, or another --backend",
+            f"expected a tree of {stack.device}, the device of this machine, got a tree of "
+            f"{device}; pass another tree, or another --backend",
             path=folder,
         )
     name, here = folder.absolute().name, stack.version
-    return "" if here == name else f"the tree is of {name}, and this machine has {here}"
+    return "" if here == name else f"the tree was made for {name}, and this machine has {here}"
 
 
 def check_runtime(stack: Stack) -> None:
     """Raise OpmeterError where a runtime that computes nothing would give the numbers."""
     if stack.runtime is not Runtime.REAL:
-        raise OpmeterError(f"the runtime here is {stack.runtime}: its numbers are no measurements")
+        raise OpmeterError(
+            f"the runtime of this machine is {stack.runtime}: it cannot measure durations"
+        )
 
 
 def provenance_of(stack: Stack, backend: str) -> Provenance:
@@ -65,10 +67,10 @@ def provenance_of(stack: Stack, backend: str) -> Provenance:
 
 
 def describe(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
-    """What a report says of where its numbers are from."""
+    """The rows of a report about the source of its numbers."""
     software = {"torch": stack.torch, "torch_npu": stack.torch_npu, "CANN": stack.cann}
     software |= {"vLLM-Ascend": stack.vllm, "driver": stack.driver}
-    repeats = f"as many as {measure.budget_s:g} s pay for, {measure.min_repeats} to "
+    repeats = f"as many as fit in {measure.budget_s:g} s, {measure.min_repeats} to "
     repeats += str(measure.max_repeats)
     return [
         ("Source", f"replay on this machine, backend {backend}"),

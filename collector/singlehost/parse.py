@@ -79,7 +79,7 @@ def parse_profile(
     Raises BadInput, and writes nothing, for input that is wrong: the profile's or the tree's.
     """
     if version_dir.exists() and not version_dir.is_dir():
-        raise BadInput("a folder is wanted for the version", path=version_dir)
+        raise BadInput("expected a version folder, got a file", path=version_dir)
     known = read_parsed(version_dir)
     is_counted = pool or known is not None
     profile = read_profile(

@@ -38,18 +38,18 @@ class ParsedProfiles:
     profiles: tuple[Parsed, ...] = ()
 
     def check_new(self, runs: Sequence[RunSketch], path: Path) -> None:
-        """Raises BadInput where one of these is in the tree, or where nobody knows what is."""
+        """Raises BadInput where one of these is in the tree, or where its content is unknown."""
         for parsed in self.profiles:
             if not parsed.is_whole:
                 raise BadInput(
-                    f"the parse of {parsed.profile} was cut off, and which of its rows the tree "
-                    "has is not known; parse all profiles with --pool, into another tree",
+                    f"the parse of {parsed.profile} was interrupted, and it is unknown which of "
+                    "its rows the tree has; parse all profiles with --pool into another tree",
                     path=path,
                 )
             for run in runs:
                 if parsed.is_of(run):
                     raise BadInput(
-                        f"of the same run as {parsed.profile}, which the tree has: its launches "
+                        f"from the same run as {parsed.profile}, which the tree has: its launches "
                         f"would count twice ({path})",
                         path=run.path,
                     )
@@ -80,7 +80,7 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
     found = decode_object(ParsedProfiles, data, what="a list of parsed profiles", key=str(path))
     for parsed in found.profiles:
         if not parsed.launches or not all(map(_is_mark, parsed.launches)):
-            raise BadInput(f"{parsed.profile}: marks of launches are hex numbers", path=path)
+            raise BadInput(f"{parsed.profile}: expected hexadecimal marks of launches", path=path)
     return found
 
 

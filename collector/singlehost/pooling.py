@@ -65,16 +65,16 @@ def pooled(old: Cells, new: Cells, path: Path) -> Cells:
 
 
 UNCOUNTED = (
-    "the tree has statistics of a profile that was parsed without --pool, so of how many launches "
-    f"and of which runs is not known ({PROFILING_COUNT}, {PARSED_PROFILES}); parse all profiles "
-    "with --pool, into another tree"
+    "the tree has statistics of a profile that was parsed without --pool, so the number of "
+    f"launches and the runs are unknown ({PROFILING_COUNT}, {PARSED_PROFILES}); parse all profiles "
+    "with --pool into another tree"
 )
 
 
 def _moments(row: Cells, path: Path) -> Moments:
     count = row[PROFILING_COUNT]
     if not count.isdecimal() or not int(count):
-        raise BadInput(f"{PROFILING_COUNT} must be a whole number, {count[:40]!r} came", path=path)
+        raise BadInput(f"{PROFILING_COUNT}: expected an integer, got {count[:40]!r}", path=path)
     mean, std = (_number(row, name, path) for name in (PROFILING_AVERAGE, PROFILING_STD))
     return Moments(int(count), mean, std)
 
@@ -101,5 +101,5 @@ def _number(row: Cells, name: str, path: Path) -> float:
     except ValueError:
         value = nan
     if not -inf < value < inf:
-        raise BadInput(f"{name} must be a number, {text[:40]!r} came", path=path)
+        raise BadInput(f"{name}: expected a number, got {text[:40]!r}", path=path)
     return value

@@ -90,7 +90,7 @@ def table(columns: Sequence[str], rows: Rows) -> list[str]:
 def _page(result: MicrobenchResult) -> Iterator[str]:
     yield "# Microbenchmark report"
     if not result.is_complete:
-        yield from ("", "**Ended early: rows that are not listed here were not tried.**")
+        yield from ("", "**Stopped early: rows that are not listed here were not measured.**")
     yield from _section("What was measured", ("", ""), result.about)
     yield from _section("Overview", ("Metric", "Value"), _overview(result))
     operators = ("Operator", "Updated", "Added", "Unchanged", "Deleted", "Failed", "Skipped")

@@ -41,10 +41,10 @@ def read_runtime_values(path: Path) -> list[RuntimeValues]:
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
     except UnicodeDecodeError as error:
-        raise BadInput("UTF-8 text is wanted, one JSON object a line", path=path) from error
+        raise BadInput("expected UTF-8 text with one JSON object per line", path=path) from error
     values = list(_values(lines, path))
     if not values:
-        raise BadInput("the file is empty; one JSON object a line is wanted", path=path)
+        raise BadInput("expected one JSON object per line, got an empty file", path=path)
     return values
 
 
@@ -55,20 +55,20 @@ def _values(lines: Sequence[str], path: Path) -> Iterator[RuntimeValues]:
         try:
             yield _of(number, json.loads(line))
         except json.JSONDecodeError as error:
-            message = f"one JSON object a line is wanted: {error}"
+            message = f"expected one JSON object per line: {error}"
             raise BadInput(message, path=path, line=number) from error
         except RecursionError as error:
-            raise BadInput("it is nested too deeply", path=path, line=number) from error
+            raise BadInput("nested too deeply", path=path, line=number) from error
         except ValueError as error:
             raise BadInput(str(error), path=path, line=number) from error
 
 
 def _of(line: int, value: Any) -> RuntimeValues:
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object is wanted, not {value!r:.60}")
+        raise ValueError(f"expected a JSON object, got {value!r:.60}")
     missing = [name for name in _MANDATORY if name not in value]
     if missing:
-        raise ValueError(f"{', '.join(missing)}: wanted, and not there")
+        raise ValueError(f"missing {', '.join(missing)}")
     query, key, val, mask, table = (_integers(value[name], name) for name in _SHAPES)
     lengths_kv = _integers(value["actual_seq_lengths_kv"], "actual_seq_lengths_kv")
     if not query or not lengths_kv:
@@ -119,13 +119,13 @@ def _integer(value: Any, name: str) -> int:
         try:
             value = int(value)
         except ValueError:
-            raise ValueError(f"{name}: integers are wanted, not {value!r}") from None
+            raise ValueError(f"{name}: expected non-negative integers, got {value!r}") from None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name}: integers are wanted, not {value!r}")
+        raise ValueError(f"{name}: expected non-negative integers, got {value!r}")
     return value
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or not is_text(value):
-        raise ValueError(f"{name}: a text is wanted, not {value!a}")
+        raise ValueError(f"{name}: expected text, got {value!a}")
     return value.strip()

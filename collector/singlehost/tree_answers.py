@@ -20,7 +20,7 @@ from collector.singlehost.tree_rows import Asked, TreeRows, asked_by
 
 
 class TreeAnswers:
-    """What is to be measured for a tree, then what came of it. With `ends_at_failure` the first
+    """The cases to measure for a tree, then their results. With `ends_at_failure` the first
     case that fails is enough."""
 
     def __init__(
@@ -59,8 +59,8 @@ class TreeAnswers:
         return self._ends_at_failure and any(has_failed(u.outcome) for u in self._without_number)
 
     def unanswered(self) -> list[ShardCase]:
-        """The cases to measure, in the tree's order. Nobody has forecast them: each is taken to
-        need what its repeats may."""
+        """The cases to measure, in the tree's order. They have no forecast: each is taken to
+        need the budget of its repeats."""
         return [ShardCase(asked.record, self._measure.budget_s) for asked in self._todo.values()]
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
@@ -79,7 +79,7 @@ class TreeAnswers:
         self._take(case.certificate(provenance, cache) for case in unmeasured)
 
     def result(self, about: Iterable[tuple[str, str]], *, prune_empty: bool) -> MicrobenchResult:
-        """What came of it. Rows are pruned only where all had their chance."""
+        """Return the result. Rows are pruned only after every case was measured."""
         is_complete = not self._todo
         deleted = self._rows.prune() if prune_empty and is_complete else ()
         self._rows.save()

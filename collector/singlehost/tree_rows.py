@@ -65,10 +65,10 @@ class TreeRows:
         self._files = VersionFiles.read(folder)
         if not self._files.kernel_types:
             raise BadInput(
-                "no {KernelType}.csv in this folder to measure; `opmeter parse` makes some",
+                "no {KernelType}.csv in this folder to measure; run `opmeter parse` to make some",
                 path=folder,
             )
-        only_known(kernels, self._files.kernel_types, "the tree has no file of")
+        only_known(kernels, self._files.kernel_types, "the tree has no file of the")
         self.folder, self.update = folder, update
         self._kernels = kernels
         self._chosen = chosen_rows(self._files, kernels)
@@ -103,7 +103,7 @@ class TreeRows:
         """Give a number to the rows of the kernel that ran in place of the one asked for."""
         m = measurement
         ran = as_ran(asked.record, m.kernel_type, m.op_state, m.core, m.recorded)
-        note = f"ran where {asked.record.kernel_type} was asked for"
+        note = f"ran instead of the requested {asked.record.kernel_type}"
         places = self._places.get(ran.case, ())
         is_due = self.update is Update.ALL
         for place in places:
@@ -117,7 +117,9 @@ class TreeRows:
             self._write(place, ran.case, measurement, asked, note, is_new=True)
         elif measurement.timing is not None:
             mean_us, launches = measurement.timing.mean_us, measurement.n_accepted
-            self.leftover.append(Leftover(ran.case, mean_us, launches, f"{note}; it has no row"))
+            self.leftover.append(
+                Leftover(ran.case, mean_us, launches, f"{note}; no row of this case")
+            )
 
     def _write(
         self,

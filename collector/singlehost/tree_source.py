@@ -33,7 +33,7 @@ class TreeCases:
         if not self.fallen:
             return ""
         parts = (
-            f"{count:,} " + (f"differ in {', '.join(names)} alone" if names else "say the same")
+            f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
             for names, count in sorted(self.fallen.items())
         )
         rows = counted(sum(self.fallen.values()), "row is", "rows are")
@@ -46,7 +46,7 @@ def read_tree(version_dir: Path) -> TreeCases:
     Raises BadInput where there is no `{KernelType}.csv`, or where one cannot be read.
     """
     if not version_dir.is_dir():
-        raise BadInput("no such folder; that of a tree's version is wanted", path=version_dir)
+        raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)
     files = [path for path in kernel_files(version_dir) if not path.stem.startswith("hcom_")]
     if not files:

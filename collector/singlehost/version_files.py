@@ -69,7 +69,7 @@ class VersionFiles:
         Raises BadInput for a file that cannot be read.
         """
         if folder.exists() and not folder.is_dir():
-            raise BadInput("a folder is wanted for the version", path=folder)
+            raise BadInput("expected a version folder, got a file", path=folder)
         there_is = dict.fromkeys(path.stem for path in compute_files(folder))
         wanted = (name for name in there_is if not kernel_types or name in kernel_types)
         return cls(folder, (read_kernel(folder, kernel_type) for kernel_type in wanted))

@@ -40,7 +40,7 @@ def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None
         finally:
             temporary.unlink(missing_ok=True)
             os.close(descriptor)
-    raise StoreUnavailable(f"{path}: the file is taken away as often as it is written")
+    raise StoreUnavailable(f"{path}: another process removes the file each time it is written")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -57,7 +57,7 @@ def link_over(path: Path, link: Callable[[Path], None]) -> None:
                 return
         finally:  # of two names of one file a rename keeps both
             temporary.unlink(missing_ok=True)
-    raise StoreUnavailable(f"{path}: the file is taken away as often as it is linked")
+    raise StoreUnavailable(f"{path}: another process removes the file each time it is linked")
 
 
 @contextmanager
@@ -128,7 +128,9 @@ def _beside(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
             return temporary, make(temporary)
         except FileNotFoundError:
             _make_folder(path.parent)
-    raise StoreUnavailable(f"{path.parent}: the folder goes away as often as it is made")
+    raise StoreUnavailable(
+        f"{path.parent}: another process removes the folder each time it is made"
+    )
 
 
 def _open_locked(temporary: Path) -> int:
@@ -173,7 +175,9 @@ def _claim(claim: Path, path: Path) -> int:
         if descriptor is not None and _is_held(descriptor, claim, where_locks_are_unknown=False):
             return descriptor
         sleep(_CLAIM_PAUSE_S)
-    raise StoreUnavailable(f"{claim}: its writer has not ended; if none lives, remove it")
+    raise StoreUnavailable(
+        f"{claim}: its writer has not finished; remove the file if no writer is running"
+    )
 
 
 def _is_held(descriptor: int, claim: Path, *, where_locks_are_unknown: bool) -> bool:

@@ -67,7 +67,7 @@ class FileStore:
             try:
                 return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                raise NotFound(f"{path}: holds nothing") from error
+                raise NotFound(f"{path}: no such object") from error
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -82,7 +82,7 @@ class FileStore:
             except FileExistsError as error:
                 if path.is_dir():
                     raise parent_conflict(str(path)) from error
-                raise AlreadyExists(f"{path}: holds an object already") from error
+                raise AlreadyExists(f"{path}: object already exists") from error
 
     def list(self, prefix: str) -> Iterator[Info]:
         check_prefix(prefix)
@@ -94,12 +94,12 @@ class FileStore:
         with _errors_told(path):
             try:
                 if not stat.S_ISREG(origin.lstat().st_mode):
-                    raise NotFound(f"{origin}: holds nothing")
+                    raise NotFound(f"{origin}: no such object")
                 link_over(path, lambda temporary: self._link(origin, temporary))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if origin.exists():
                     raise
-                raise NotFound(f"{origin}: holds nothing") from error
+                raise NotFound(f"{origin}: no such object") from error
             except OSError as error:
                 if error.errno not in _NOT_LINKED:
                     raise
@@ -182,7 +182,7 @@ def _store_error(error: OSError, path: Path) -> StoreError:
     if error.errno in _PARENT:
         return parent_conflict(str(path))
     if error.errno in _REFUSED:
-        return StoreRefused(f"{path}: {error.strerror}: this user may not read or write here")
+        return StoreRefused(f"{path}: {error.strerror}: this user cannot read or write this path")
     if error.errno in _UNAVAILABLE:
         return StoreUnavailable(f"{path}: {error.strerror}")
     if error.errno == errno.ENAMETOOLONG:

@@ -33,7 +33,7 @@ class MemoryStore:
         check_key(key)
         with self._lock:
             if key in self._objects:
-                raise AlreadyExists(f"memory:{key}: holds an object already")
+                raise AlreadyExists(f"memory:{key}: object already exists")
             self._hold(key, data)
 
     def list(self, prefix: str) -> Iterator[Info]:
@@ -59,7 +59,7 @@ class MemoryStore:
 
     def _held(self, key: str) -> bytes:
         if key not in self._objects:
-            raise NotFound(f"memory:{key}: holds nothing")
+            raise NotFound(f"memory:{key}: no such object")
         return self._objects[key]
 
     def _hold(self, key: str, data: bytes) -> None:

@@ -29,14 +29,14 @@ def check_prefix(prefix: str) -> None:
 def parent_conflict(address: str) -> StoreError:
     """What every store answers to `a` beside `a/b`."""
     return StoreError(
-        f"{address}: no key can be the parent of another: a key above this one, "
-        "or a key below it, holds an object"
+        f"{address}: a key cannot be the parent of another key: an object "
+        "exists above or below this key"
     )
 
 
 def _check_part(part: str, key: str) -> None:
     if part == "":
-        raise StoreError(f"key {key!r}: parts between single '/' are wanted, none of them empty")
+        raise StoreError(f"key {key!r}: expected non-empty parts between single '/'")
     if part in (".", ".."):
         raise StoreError(f"key {key!r}: '.' and '..' cannot be parts of a key")
     if part.startswith(TEMPORARY):
@@ -47,8 +47,8 @@ def _check_part(part: str, key: str) -> None:
 
 def _check_characters(key: str) -> None:
     if _CONTROL.search(key):
-        raise StoreError(f"key {key!r}: a key holds no control characters")
+        raise StoreError(f"key {key!r}: control characters are not allowed")
     try:
         key.encode()
     except UnicodeEncodeError as error:
-        raise StoreError(f"key {key!r}: a key is written in UTF-8") from error
+        raise StoreError(f"key {key!r}: expected UTF-8 text") from error

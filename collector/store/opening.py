@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from collector.counting import counted
 from collector.errors import BadInput, StoreError
 from collector.store.base import Store
 from collector.store.file import FileStore
@@ -61,7 +60,7 @@ def _told_as(name: str) -> Iterator[None]:
 
 def _check(url: str) -> None:
     if not url:
-        raise BadInput(f"an address is wanted, and it is empty; write {_FORMS}")
+        raise BadInput(f"expected an address, got empty text; write {_FORMS}")
     _check_no_credentials(url)
     if not _SCHEME.match(url) or url == "memory:":
         return
@@ -73,7 +72,7 @@ def _check(url: str) -> None:
         _path(parts)
     else:
         raise BadInput(
-            f"the address is of no kind of store; write {_FORMS} "
+            f"unknown kind of store in the address; write {_FORMS} "
             "(a folder with ':' in its name is written ./name)"
         )
 
@@ -82,8 +81,8 @@ def _check_no_credentials(url: str) -> None:
     """Raises BadInput, which does not show it, for an address that may hold a name and a secret."""
     if _CREDENTIALS.match(url):
         raise BadInput(
-            "an address holds no credentials; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or mount the file AWS_SHARED_CREDENTIALS_FILE names"
+            "an address must not contain credentials; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or mount the file that AWS_SHARED_CREDENTIALS_FILE names"
         )
 
 
@@ -109,13 +108,13 @@ def _split(url: str) -> SplitResult:
 
 def _path(parts: SplitResult) -> Path:
     if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/"):
-        raise BadInput("file:///folder is wanted, with an absolute path")
+        raise BadInput("expected file:///folder with an absolute path")
     return Path(unquote(parts.path))
 
 
 def _folder(path: Path) -> Store:
     if path.exists() and not path.is_dir():
-        raise BadInput(f"{str(path)!r}: a folder is wanted, and this is a file")
+        raise BadInput(f"{str(path)!r}: expected a folder, got a file")
     return FileStore(path)
 
 
@@ -128,17 +127,15 @@ def _bucket_of(parts: SplitResult) -> tuple[str, str]:
         if prefix:
             check_key(prefix)
     except StoreError as error:
-        raise BadInput(f"bucket {bucket!r}: the prefix is bad: {error}") from error
+        raise BadInput(f"bucket {bucket!r}: invalid prefix: {error}") from error
     return bucket, prefix
 
 
 def _no_bucket(name: str) -> str:
     """What is wrong with the name of a bucket; only its length is told, since it may be a slip."""
     if 0 < len(name) < _FEWEST:
-        return (
-            f"the name of the bucket has {counted(len(name), 'letter')}, and {_FEWEST} are wanted"
-        )
-    return f"the address has no name of a bucket; write {_FORMS}"
+        return f"bucket name: expected at least {_FEWEST} characters, got {len(name)}"
+    return f"the address has no valid bucket name; write {_FORMS}"
 
 
 def _s3(parts: SplitResult) -> Store:
@@ -156,11 +153,11 @@ def _parameters(query: str) -> dict[str, str]:
     for name in parameters:
         if name not in _PARAMETERS:  # neither is shown: either may be a secret
             raise BadInput(
-                f"s3:// takes {' and '.join(_PARAMETERS)}, and nothing else; credentials "
-                "come from the environment"
+                f"unexpected parameter: s3:// accepts {' and '.join(_PARAMETERS)} only; "
+                "credentials are read from the environment"
             )
     if len(parameters) != len(pairs) or not all(parameters.values()):
-        raise BadInput("endpoint and region are given once each, with a value")
+        raise BadInput("expected endpoint and region at most once each, with a value")
     if "endpoint" in parameters:
         _check_endpoint(parameters["endpoint"])
     return parameters
@@ -170,4 +167,4 @@ def _check_endpoint(endpoint: str) -> None:
     _check_no_credentials(endpoint)
     parts = _split(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise BadInput("endpoint: http://host:port or https://host is wanted")
+        raise BadInput("endpoint: expected http://host:port or https://host")

@@ -84,7 +84,7 @@ class PatientStore:
             except self._waits_for as error:
                 if self._clock() + pause_s > min(deadline, self._end()):
                     raise
-                logger.warning("%s; trying again in %.1f s", error, pause_s)
+                logger.warning("%s; retrying in %.1f s", error, pause_s)
                 was_stopped = self._stop.is_set()
                 self._sleep(pause_s * surroundings.uniform(0.5, 1.0))
                 if self._clock() >= self._end():

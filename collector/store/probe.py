@@ -118,7 +118,7 @@ def probe_store(
         together.end()
         side_by_side(lambda race: _remove(store, race.key), races, _CHECKERS)
     if fault is not None:
-        return Probe(False, f"{store.url}: create-only is not honoured: {fault}")
+        return Probe(False, f"{store.url}: the store does not support create-only writes: {fault}")
     return Probe(True, f"{store.url}: {_in_words(races, writers)}")
 
 
@@ -136,7 +136,7 @@ def _in_words(races: Sequence[_Race], writers: int) -> str:
     if writers < 2:
         return told
     window_ms = 1000 * max(_seen_s(races), _WINDOW_S)
-    return f"{told}; a server that looks and then writes would have shown from {window_ms:.0f} ms"
+    return f"{told}; a check-then-write race of {window_ms:.0f} ms or more would have been detected"
 
 
 def _run(store: Store, key: str, writers: int, together: Together) -> _Race:
@@ -180,7 +180,7 @@ def _second_write(store: Store, key: str, held: bytes) -> str | None:
         store.create(key, held + b" again")
     except AlreadyExists:
         kept = store.get(key) == held
-        return None if kept else "a write that was refused replaced the object"
+        return None if kept else "a refused write replaced the object"
     return "a second write was accepted"
 
 
@@ -188,4 +188,4 @@ def _remove(store: Store, key: str) -> None:
     try:
         store.delete(key)
     except StoreError as error:  # harmless, and the race's own answer matters more
-        logger.warning("the probe's object stays: %s", error)
+        logger.warning("could not delete the probe's object: %s", error)

@@ -97,10 +97,17 @@ class S3Store:
                 return data
             except _NO_ANSWER as error:  # botocore retries a request, not the body of its answer
                 trouble = error
-                logger.info("%s: cut off (%s), attempt %d", self._address(key), error, attempt)
+                logger.info(
+                    "%s: connection interrupted (%s), attempt %d",
+                    self._address(key),
+                    error,
+                    attempt,
+                )
             finally:
                 answer["Body"].close()
-        raise StoreUnavailable(f"{self._address(key)}: cut off each time: {trouble}") from trouble
+        raise StoreUnavailable(
+            f"{self._address(key)}: connection interrupted in every attempt: {trouble}"
+        ) from trouble
 
     def put(self, key: str, data: bytes) -> None:
         check_key(key)
@@ -211,9 +218,11 @@ class S3Store:
         if status == 409:
             return _Conflict(what)
         if code == "NoSuchBucket":
-            return StoreRefused(f"{what}; make it: {self._how_to_make_the_bucket()}")
+            return StoreRefused(f"{what}; create it: {self._how_to_make_the_bucket()}")
         if status in (401, 403) or code in _REFUSALS:
-            return StoreRefused(f"{what}; credentials come from AWS_* or the files it names")
+            return StoreRefused(
+                f"{what}; credentials are read from AWS_* or the files that AWS_* names"
+            )
         if status == 404:
             return NotFound(what)
         # 501 is an answer: this server will never know that header.
@@ -223,7 +232,9 @@ class S3Store:
 
     def _troubled(self, error: Exception, where: str) -> StoreError:
         if isinstance(error, _NO_CREDENTIALS):
-            return StoreRefused(f"{where}: {error}; credentials come from AWS_* or mounted files")
+            return StoreRefused(
+                f"{where}: {error}; credentials are read from AWS_* or mounted files"
+            )
         if isinstance(error, _NO_ANSWER):
             return StoreUnavailable(f"{where}: {error}")
         return StoreError(f"{where}: {error}")

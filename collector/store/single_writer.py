@@ -37,11 +37,11 @@ class SingleWriterStore:
 
     def create(self, key: str, data: bytes) -> None:
         if self._holds(key):
-            raise AlreadyExists(f"{self.url}: {key} holds an object already")
+            raise AlreadyExists(f"{self.url}: {key} object already exists")
         if not self._may_write():
             raise StoreError(
                 f"{self.url}: {key} was not written: the lock of its writer is lost, "
-                "and another may write it by now"
+                "and another process may write it"
             )
         self._store.put(key, data)
 

@@ -43,7 +43,7 @@ def estimate(
     """What all points take by those asked, at least a hundred, whose durations these are. The same
     arguments, chance in the same state among them, give the same numbers."""
     if len(asked) < LEAST_POINTS:
-        raise ValueError(f"{len(asked)} points are no surface: at least {LEAST_POINTS} are needed")
+        raise ValueError(f"expected at least {LEAST_POINTS} points for a surface, got {len(asked)}")
     base = roofline(points, asked, duration_us)
     bins = binned(np.column_stack([features(points), base]))
     left = np.log(duration_us) - base[asked]

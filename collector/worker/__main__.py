@@ -112,7 +112,7 @@ def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
 def _check_space(machine: Machine, scratch: Path) -> None:
     free = machine.free_bytes(scratch)
     if free < _LEAST_FREE_BYTES:
-        message = f"{free >> 20} MiB are free, 1 GiB is wanted"
+        message = f"{free >> 20} MiB are free, expected at least 1 GiB"
         raise OSError(errno.ENOSPC, message, str(scratch))
 
 
@@ -135,21 +135,29 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="collector.worker", description=__doc__)
-    parser.add_argument("--root", required=True, help="the store's URL")
+    parser.add_argument("--root", required=True, help="URL of the store")
     parser.add_argument("--campaign", required=True)
     parser.add_argument("--plan", type=int, required=True)
     parser.add_argument("--plan-hash", required=True)
-    parser.add_argument("--single-writer", action="store_true", help="nobody else writes there")
+    parser.add_argument(
+        "--single-writer", action="store_true", help="no other process writes to the store"
+    )
     parser.add_argument("--shard", required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--scratch", type=Path, required=True, help="an empty folder to write in")
-    parser.add_argument("--patience-s", type=float, default=600.0, help="for a store that is away")
-    parser.add_argument("--progress-s", type=float, default=2.0, help="between two pictures of it")
-    parser.add_argument("--pods", type=int, default=1, help="over which its gang is spread")
-    parser.add_argument("--host", default="", help="this pod's address, where they are several")
-    parser.add_argument("--wave", default="", help="the same, by whose name they meet")
-    parser.add_argument("--parent", type=int, help="the process to die with")
+    parser.add_argument("--scratch", type=Path, required=True, help="empty scratch folder")
+    parser.add_argument(
+        "--patience-s", type=float, default=600.0, help="seconds to retry an unavailable store"
+    )
+    parser.add_argument(
+        "--progress-s", type=float, default=2.0, help="seconds between two progress reports"
+    )
+    parser.add_argument("--pods", type=int, default=1, help="number of pods of the shard's gang")
+    parser.add_argument("--host", default="", help="address of this pod, if the gang has several")
+    parser.add_argument(
+        "--wave", default="", help="name of the wave, under which the gang's pods meet"
+    )
+    parser.add_argument("--parent", type=int, help="process whose exit ends this one")
     return parser
 
 

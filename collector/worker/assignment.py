@@ -127,7 +127,7 @@ def keep_log(
         said = log.read_bytes()
         store.create(key, zstandard.compress(said[-most_bytes:] if most_bytes else said))
     except AlreadyExists:
-        logger.debug("%s is there already", key)
+        logger.debug("%s exists already", key)
     except (OSError, StoreError) as error:
         logger.warning("the log was not stored: %s", error)
 
@@ -152,7 +152,7 @@ def check_stack(wanted: Stack, here: Stack) -> None:
 
 
 def _difference(name: str, wanted: object, here: object) -> str:
-    return f"the plan is for {name} {wanted!r}, and this machine has {here!r}"
+    return f"{name}: expected {wanted!r} as in the plan, got {here!r} on this machine"
 
 
 def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard]:
@@ -174,7 +174,7 @@ def _read_cases(store: Store, plan: Plan, planned: PlannedShard) -> list[ShardCa
     try:
         return read_shard(read_sealed(store, key, planned.sha256, named_by=plan_key), path=key)
     except BadInput as error:
-        logger.warning("nobody can measure this shard: %s", error)
+        logger.warning("no worker can measure this shard: %s", error)
         return None
 
 

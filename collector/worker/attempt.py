@@ -113,7 +113,7 @@ class Attempt:
                 keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
             )
         except AlreadyExists:
-            logger.info("shard %s: somebody else was first to commit it", self.shard)
+            logger.info("shard %s: another worker committed it first", self.shard)
 
     def _store_compressed(self, key: str, path: Path) -> StoredObject:
         return _create(self.store, key, zstandard.compress(path.read_bytes()))
@@ -125,7 +125,7 @@ def is_committed(store: Store, campaign: str, shard: str) -> bool:
     try:
         return read_commit(store, campaign, shard) is not None
     except BadInput as error:
-        logger.error("shard %s is committed, and its commit is damaged: %s", shard, error)
+        logger.error("shard %s is committed, but its commit is damaged: %s", shard, error)
         return True
 
 

@@ -103,7 +103,7 @@ class GangInstrument:
 
         def tick(measured: int) -> None:
             if self._stop.is_set():
-                raise GangFailed("the gang was told to stop")
+                raise GangFailed("the gang received a request to stop")
             done = max(0, measured - (ROUNDS - 1) * len(cases))
             in_flight = cases[measured % len(cases)].record.case
             self._on_progress(min(done, len(cases)), in_flight.describe())

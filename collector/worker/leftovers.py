@@ -51,7 +51,7 @@ def read_leftovers(store: Store, bound: BoundShard, records: Mapping[str, CaseRe
             elif found.kind == "session" and session not in ended:
                 killed.append(_case_ids(store, key, records))
         except BadInput as error:
-            logger.warning("set aside, and measured again: %s", error)
+            logger.warning("ignored, measuring its cases again: %s", error)
     return Leftovers(tuple(parts), tuple(case_ids for case_ids in killed if case_ids))
 
 
@@ -67,7 +67,7 @@ def _part(
     entry = entry_from_json(_read(store, entry_key), key=entry_key)
     bound.check_entry(entry, entry_key)
     if entry.part.key != key:
-        raise BadInput(f"it is the entry of {entry.part.key}", path=entry_key)
+        raise BadInput(f"expected the entry of {key}, got that of {entry.part.key}", path=entry_key)
     data, *_ = (
         read_sealed(store, stored.key, stored.sha256, named_by=entry_key)
         for stored in (entry.part, *entry.raw)
@@ -76,7 +76,7 @@ def _part(
     _check_bound(measurements, bound, records, key)
     for named in {m.provenance.raw_key for m in measurements} - {None}:
         if named not in {raw.key for raw in entry.raw}:
-            raise BadInput(f"it does not name {named}, which rows are made from", path=entry_key)
+            raise BadInput(f"it does not name {named}, which its rows use", path=entry_key)
     return Part(entry, measurements)
 
 
@@ -88,9 +88,9 @@ def _check_bound(
 ) -> None:
     rows = [to_row(measurement) for measurement in measurements]
     if not rows:
-        raise BadInput("it holds no measurement", path=key)
+        raise BadInput("it has no measurement", path=key)
     if len({row["measurement"] for row in rows}) < len(rows):
-        raise BadInput("it holds a measurement twice", path=key)
+        raise BadInput("it has a measurement twice", path=key)
     bound.check_part(lambda names: [tuple(row[n] for n in names) for row in rows], records, key)
 
 
@@ -98,7 +98,7 @@ def _case_ids(store: Store, key: str, records: Mapping[str, CaseRecord]) -> tupl
     wanted: type[tuple[str, ...]] = tuple[str, ...]
     found = decode_object(wanted, _read(store, key), what="a list of case ids", key=key)
     if foreign := set(found) - records.keys():
-        raise BadInput(f"case {min(foreign)} is none of the shard's", path=key)
+        raise BadInput(f"case {min(foreign)} does not belong to the shard", path=key)
     return found
 
 
@@ -106,4 +106,4 @@ def _read(store: Store, key: str) -> bytes:
     try:
         return store.get(key)
     except NotFound as error:
-        raise BadInput("it is gone", path=key) from error
+        raise BadInput("not found", path=key) from error

@@ -93,7 +93,7 @@ def load_campaign(path: Path) -> Campaign:
         reason = error.strerror or error
         raise BadInput(f"the campaign file cannot be read: {reason}", path=path) from error
     except UnicodeDecodeError as error:
-        raise BadInput("a campaign file in UTF-8 is wanted", path=path) from error
+        raise BadInput("the campaign file is not valid UTF-8", path=path) from error
     return campaign_from_text(text, path=path, base=path.parent)
 
 
@@ -102,7 +102,7 @@ def without_collectives(campaign: Campaign) -> Campaign:
     nothing else is left of it."""
     kept = tuple(one for one in campaign.sources if not isinstance(one, CollectivesSource))
     if not kept:
-        raise BadInput(f"campaign {campaign.name} has no sources but collectives")
+        raise BadInput(f"campaign {campaign.name} has only collectives as sources")
     return replace(campaign, sources=kept)
 
 
@@ -118,17 +118,17 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     quality = read("quality", read_quality, QualitySettings())
     if (update == "precision") != (quality.budget_device_h is not None):
         raise found.get("update", document).refusal(
-            "`update: precision` and `quality: {budget_device_h: HOURS}` are wanted together"
+            "`update: precision` and `quality: {budget_device_h: HOURS}` must be set together"
         )
     density = read("density", read_density, None)
     if density is not None and update != "missing-only":
         raise found["density"].refusal(
-            f"`density` measures what is missing, in rounds: `update: {update}` is not for it"
+            f"`density` requires `update: missing-only`, got `update: {update}`"
         )
     backend = found["backend"].choice(BACKENDS)
     runtime = read("runtime", read_runtime, RuntimeValues())
     if runtime.libraries and backend != "npu":
-        raise found["runtime"].refusal(f"`library` is of kernels on NPUs; the backend is {backend}")
+        raise found["runtime"].refusal(f"`library` requires backend npu, got {backend}")
     sources, measure = read_sources(found["sources"], base), read("measure", read_measure, _USUAL)
     if measure.cache == CONTEXT:
         _check_context(found, sources, update)
@@ -157,13 +157,15 @@ def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update
     for item, source in zip(found["sources"].items(), sources, strict=True):
         if not isinstance(source, ProfileSource | CasesSource):
             raise item.refusal(
-                "`measure.cache: context` runs before a case what ran before it: a profile is "
-                "wanted, in which launches have an order"
+                "`measure.cache: context` replays the launches that preceded a case: expected a "
+                "profile, which records the order of launches"
             )
     for key, is_there in (("density", "density" in found), ("update", update == "precision")):
         if is_there:
-            told = "is about numbers of a case alone; `measure.cache: context` measures others"
-            raise found[key].refusal(told)
+            problem = (
+                "applies to isolated measurements only; remove it, or `measure.cache: context`"
+            )
+            raise found[key].refusal(problem)
 
 
 def _name(entry: Entry) -> str:
@@ -182,7 +184,7 @@ def _checked(entry: Entry, check: Callable[[str], str]) -> str:
 def _operators(entry: Entry) -> frozenset[str] | None:
     if not entry.is_list:
         if entry.is_mapping or entry.text() != "all":
-            raise entry.refusal("all, or a list of kernel types like [Add, MatMulV3], is wanted")
+            raise entry.refusal("expected all or a list of kernel types such as [Add, MatMulV3]")
         return None
     entry.distinct_texts()
     return frozenset(_checked(item, normal_kernel_type) for item in entry.items())
@@ -191,7 +193,7 @@ def _operators(entry: Entry) -> frozenset[str] | None:
 def _target(entry: Entry) -> Target | None:
     if not entry.is_mapping:
         if entry.is_list or entry.text() != "here":
-            raise entry.refusal("here, or a mapping like {device: NAME, torch: 2.9.0}, is wanted")
+            raise entry.refusal("expected here or a mapping such as {device: NAME, torch: 2.9.0}")
         return None
     found = entry.fields(_TARGET_KEYS, required=("device",))
     return Target(**{name: value.text() for name, value in found.items()})
@@ -212,6 +214,6 @@ def _store(entry: Entry, base: Path) -> str:
     text = entry.text()
     is_address = text.startswith(_ADDRESSES)
     if not is_address and ":" in text.partition("/")[0]:
-        raise entry.refusal("s3://bucket/prefix, file:///folder or a folder is wanted")
+        raise entry.refusal("expected s3://bucket/prefix, file:///folder or a folder")
     _checked(entry, checked_address)
     return text if is_address else str(base / text)

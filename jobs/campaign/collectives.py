@@ -68,9 +68,9 @@ def read_collectives(entry: Entry) -> CollectivesSource:
     ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
     grid = _grid(found["grid"]) if "grid" in found else _A3
     if ranks > grid.size:
-        raise entry.refusal(f"{ranks} ranks, and the grid {grid} has room for {grid.size}")
+        raise entry.refusal(f"expected at most {grid.size} ranks for the grid {grid}, got {ranks}")
     if ranks < max(groups):
-        raise found["ranks"].refusal(f"a group of {max(groups)} is not among {ranks} ranks")
+        raise found["ranks"].refusal(f"expected groups of at most {ranks} ranks, got {max(groups)}")
     return CollectivesSource(
         operations=_operations(found.get("operations")),
         sizes=_sizes(found["bytes"]) if "bytes" in found else ("full",),
@@ -100,7 +100,7 @@ def _sizes(entry: Entry) -> tuple[str, ...]:
     items = entry.items() if entry.is_list else [entry]
     for item in items:
         if not _SIZE.fullmatch(item.text()):
-            raise item.refusal("bytes or the name of a grid of sizes is wanted")
+            raise item.refusal("expected a number of bytes or the name of a size grid")
     return tuple(item.text() for item in items)
 
 
@@ -114,7 +114,7 @@ def _dtype(entry: Entry) -> str:
 def _grid(entry: Entry) -> Grid:
     grid = Grid(tuple(item.integer(1) for item in entry.items()))
     if grid.size > MOST_RANKS:
-        raise entry.refusal(f"at most {MOST_RANKS} ranks are wanted")
+        raise entry.refusal(f"expected at most {MOST_RANKS} ranks, got {grid.size}")
     return grid
 
 

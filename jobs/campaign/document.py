@@ -15,7 +15,7 @@ from collector.yaml_nodes import NamedNode, read_node
 
 
 class Entry(NamedNode):
-    """One value of a document that somebody wrote for this program: a message quotes it."""
+    """One value of a user's YAML document; error messages quote it."""
 
     __slots__ = ()
 
@@ -24,14 +24,14 @@ class Entry(NamedNode):
         return self._scalar("a text")
 
     def integer(self, least: int) -> int:
-        wanted = f"a whole number of at least {least}"
-        text = self._plain(wanted)
+        expected = f"an integer of at least {least}"
+        text = self._plain(expected)
         try:
             value = int(text)
         except ValueError as error:
-            raise self.unwanted(wanted, repr(text)) from error
+            raise self.unwanted(expected, repr(text)) from error
         if value < least:
-            raise self.unwanted(wanted, text)
+            raise self.unwanted(expected, text)
         return value
 
     def positive(self) -> float:
@@ -42,23 +42,23 @@ class Entry(NamedNode):
 
     def percentage(self) -> float:
         """A share above 0 and below 1, written as `1%` or `0.01`."""
-        wanted = "a share like 1% or 0.01"
-        text = self._plain(wanted)
+        expected = "a share between 0 and 1, such as 1% or 0.01"
+        text = self._plain(expected)
         digits = text.removesuffix("%")
         try:
             value = float(digits) / (1 if digits == text else 100)
         except ValueError as error:
-            raise self.unwanted(wanted, repr(text)) from error
+            raise self.unwanted(expected, repr(text)) from error
         if not 0 < value < 1:
-            raise self.unwanted(wanted, text)
+            raise self.unwanted(expected, text)
         return value
 
     def choice(self, allowed: Sequence[str]) -> str:
-        wanted = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
-        text = self._scalar(wanted)
+        expected = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
+        text = self._scalar(expected)
         if text not in allowed:
             hint = _did_you_mean(text, allowed)
-            raise self.refusal(f"{wanted} is wanted, {text!r} came{hint}")
+            raise self.refusal(f"expected {expected}, got {text!r}{hint}")
         return text
 
     def distinct_texts(self) -> list[str]:
@@ -79,7 +79,7 @@ class Entry(NamedNode):
         for key_node, value_node in self.node.value:
             key = self._key(key_node, known)
             if key in found:
-                raise self._at(key_node, f"the key {key!r} stands here twice")
+                raise self._at(key_node, f"duplicate key {key!r}")
             found[key] = self.named(key, value_node)
         for key in required:
             if key not in found:
@@ -94,38 +94,38 @@ class Entry(NamedNode):
 
     def _key(self, node: yaml.Node, known: Collection[str]) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise self._at(node, "a key must be a plain word")
+            raise self._at(node, "expected a scalar as the key")
         key = str(node.value)
         if key not in known:
-            hint = _did_you_mean(key, known) or f"; known here: {', '.join(known)}"
+            hint = _did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
             raise self._at(node, f"unknown key {key!r}{hint}")
         return key
 
     def _at(self, node: yaml.Node, message: str) -> BadInput:
         return Entry(self.name, node, self.path).refusal(message)
 
-    def _number(self, wanted: str, fits: Callable[[float], bool]) -> float:
-        text = self._plain(wanted)
+    def _number(self, expected: str, fits: Callable[[float], bool]) -> float:
+        text = self._plain(expected)
         try:
             value = float(text)
         except ValueError as error:
-            raise self.unwanted(wanted, repr(text)) from error
+            raise self.unwanted(expected, repr(text)) from error
         if not fits(value):
-            raise self.unwanted(wanted, text)
+            raise self.unwanted(expected, text)
         return value
 
-    def _plain(self, wanted: str) -> str:
-        text = self._scalar(wanted)
+    def _plain(self, expected: str) -> str:
+        text = self._scalar(expected)
         if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None:
-            raise self.unwanted(wanted, f"the text {text!r}")
+            raise self.unwanted(expected, f"the quoted text {text!r}")
         return text
 
-    def _scalar(self, wanted: str) -> str:
+    def _scalar(self, expected: str) -> str:
         if not isinstance(self.node, yaml.ScalarNode) or self.node.tag.endswith(":null"):
-            raise self.unwanted(wanted)
+            raise self.unwanted(expected)
         text = str(self.node.value).strip()
         if not text:
-            raise self.unwanted(wanted, "nothing")
+            raise self.unwanted(expected, "nothing")
         return text
 
     def _scalar_kind(self) -> str:

@@ -43,17 +43,19 @@ def read_measure(entry: Entry) -> MeasureSettings:
 
 
 def _precision(found: Mapping[str, Entry]) -> float | None:
-    """The precision that is asked for, beside settings that leave it something to decide."""
+    """Return the requested precision. Raise BadInput where other settings conflict with it."""
     if "precision" not in found:
         return None
     entry = found["precision"]
     if "repeats" in found and not found["repeats"].is_list:
-        raise entry.refusal("a precision chooses the number of repeats, and `repeats` fixes it")
+        raise entry.refusal(
+            "`precision` chooses the number of repeats, but `repeats` fixes it: remove one of them"
+        )
     cache = found["cache"].choice(CACHES) if "cache" in found else "warm"
     if cache != "warm":
-        between = "flushes" if cache == "cold" else "runs others"
-        told = f"a precision is told by launches in a row, and `{cache}` {between} between"
-        raise entry.refusal(told)
+        between = "flushes the cache" if cache == "cold" else "runs other launches"
+        problem = f"requires consecutive launches (`cache: warm`); `{cache}` {between} in between"
+        raise entry.refusal(problem)
     return entry.percentage()
 
 
@@ -62,7 +64,7 @@ def _repeats(entry: Entry, default: tuple[int, int, int | None]) -> tuple[int, i
         return default[0], default[1], entry.integer(1)
     bounds = [item.integer(1) for item in entry.items()]
     if len(bounds) != 2 or bounds[0] > bounds[1]:
-        raise entry.refusal(f"[fewest, most] or one whole number is wanted, {bounds} came")
+        raise entry.refusal(f"expected [fewest, most] or one integer, got {bounds}")
     return bounds[0], bounds[1], None
 
 
@@ -70,5 +72,5 @@ def _metrics(entry: Entry) -> tuple[str, ...]:
     entry.distinct_texts()
     metrics = tuple(item.choice(AIC_METRICS) for item in entry.items())
     if len(metrics) > 1 and "PipeUtilization" not in metrics:
-        raise entry.refusal("of several groups PipeUtilization must be one: it gives the duration")
+        raise entry.refusal("several groups must include PipeUtilization, which gives the duration")
     return metrics

@@ -45,11 +45,11 @@ class ModelSource:
 
 def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
     """The source of the keys `model`, KEYS and `collectives`. A file's name is taken from `base`.
-    Raises BadInput, with the line, for what cannot be meant."""
+    Raises BadInput, with the line, for an invalid value."""
     said = found["model"]
     for key in ("layout", "serving"):
         if key not in found:
-            raise said.refusal(f"a model wants {key} beside it")
+            raise said.refusal(f"a model requires the key {key!r} in the same source")
     release = found["release"].text() if "release" in found else USUAL_RELEASE
     layout = _layout(found["layout"])
     word = said.text()

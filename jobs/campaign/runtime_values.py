@@ -31,7 +31,7 @@ def read_runtime(entry: Entry) -> RuntimeValues:
     """The values of a campaign file's `runtime`. BadInput, with the line, for anything else."""
     found = entry.fields(_KEYS)
     if not found:
-        raise entry.refusal(f"{', '.join(_KEYS[:-1])} or {_KEYS[-1]} is wanted")
+        raise entry.refusal(f"expected at least one of {', '.join(_KEYS[:-1])} and {_KEYS[-1]}")
     lengths: tuple[int, ...] = ()
     masks: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Valu
     """The items of a list, one at least, each once."""
     values = tuple(read(item) for item in entry.items())
     if not values:
-        raise entry.refusal(f"at least one {what} is wanted")
+        raise entry.refusal(f"expected at least one {what}, got an empty list")
     if len(set(values)) < len(values):
         raise entry.refusal(f"a {what} is listed twice")
     return values

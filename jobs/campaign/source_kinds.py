@@ -74,7 +74,7 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
     for item in entry.items():
         source = _source(item, base)
         if any(_same_place(source, other) for other in seen):
-            raise item.refusal("this source is listed twice")
+            raise item.refusal("duplicate source")
         seen.append(source)
     return tuple(seen)
 
@@ -85,19 +85,19 @@ def _source(entry: Entry, base: Path) -> Source:
     of_step = found.pop("collectives", None) if is_step else None
     kinds = [kind for kind in _KINDS if kind in found]
     if len(kinds) != 1:
-        came = " and ".join(kinds) or "none of them"
-        raise entry.refusal(f"one of {', '.join(_KINDS)} is wanted, {came} came")
+        got = " and ".join(kinds) or "none of them"
+        raise entry.refusal(f"expected exactly one of {', '.join(_KINDS)}, got {got}")
     (kind,) = kinds
     if "stack" in found and kind not in ("profile", "cases"):
-        raise found["stack"].refusal("only a profile says on which stack it was taken")
+        raise found["stack"].refusal("allowed only for a profile or parsed cases")
     if _BAD_ROWS in found and kind != "profile":
-        raise found[_BAD_ROWS].refusal("only of a profile")
+        raise found[_BAD_ROWS].refusal("allowed only for a profile")
     for key in _OF_CASES:
         if key in found and kind != "cases":
-            raise found[key].refusal("only of cases that were parsed elsewhere")
+            raise found[key].refusal("allowed only for cases that another machine parsed")
     for key in OF_MODELS:
         if key in found and kind != "model":
-            raise found[key].refusal("only of a model")
+            raise found[key].refusal("allowed only for a model")
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
         step = read_step_collectives(of_step) if of_step is not None else None
@@ -106,7 +106,9 @@ def _source(entry: Entry, base: Path) -> Source:
     if kind == "cases":
         sha256 = found[kind].text()
         if not _SHA256.fullmatch(sha256):
-            raise found[kind].refusal("the sha256 of a table of cases is wanted, 64 hex digits")
+            raise found[kind].refusal(
+                f"expected the sha256 of a case table (64 hex digits), got {sha256!r}"
+            )
         took, parsed = (found.get(key) for key in _OF_CASES)
         return CasesSource(
             sha256,
@@ -122,7 +124,9 @@ def _source(entry: Entry, base: Path) -> Source:
         return TreeSource(base / found[kind].text())
     name = found[kind].text()
     if not _BUNDLED.fullmatch(name):
-        raise found[kind].refusal(f"{name!r} is not the name of a bundled sample, as quickstart is")
+        raise found[kind].refusal(
+            f"expected the name of a bundled sample such as quickstart, got {name!r}"
+        )
     return BundledSource(name)
 
 

@@ -31,8 +31,8 @@ def resolve_stack(campaign: Campaign) -> Stack:
         if here is not None and target.device in (None, here.device):
             return _filled(campaign, here, target)
         raise BadInput(
-            f"campaign {campaign.name}: target leaves {', '.join(missing)} open, and this machine "
-            "is no such device; name them (`opmeter stack` on one prints all), or say target: here"
+            f"campaign {campaign.name}: target does not set {', '.join(missing)}, and this machine "
+            "has no such device; set them (`opmeter stack` on one prints all), or use target: here"
         )
     return _filled(campaign, _of(target), target)
 
@@ -41,7 +41,7 @@ def _left_open(target: Target) -> list[str]:
     """What a machine must fill in; `8.5` leaves open which release of that line it is."""
     missing = [name for name in _WANTED if getattr(target, name) is None]
     if target.cann is not None and not is_cann_release(target.cann):
-        missing.append(f"cann ({target.cann} is every release {target.cann}.x)")
+        missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
     return missing
 
 
@@ -62,8 +62,8 @@ def _agreed(campaign: Campaign, found: Stack) -> Stack:
     named = campaign.target.device if campaign.target else None
     if campaign.backend != "npu" and named not in (None, found.device):
         raise BadInput(
-            f"campaign {campaign.name}: its target is {named}, and the machine that measures is "
-            f"{found.device}; name that one, leave the device out, or say target: here"
+            f"campaign {campaign.name}: target.device: expected {named}, but this machine has "
+            f"{found.device}; name that device, omit the device, or use target: here"
         )
     return found
 
@@ -88,8 +88,8 @@ def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
     if line is not None and base.cann and not is_cann_release(line):
         if not is_version_of(line, base.cann):
             raise BadInput(
-                f"campaign {campaign.name}: its target has CANN {line}, and the machine that "
-                f"measures has {base.cann}; name that one, or take an image with {line}"
+                f"campaign {campaign.name}: target.cann: expected {line}, but this machine "
+                f"has {base.cann}; name that release, or use an image with {line}"
             )
         said["cann"] = None
     return replace(base, **{name: value for name, value in said.items() if value is not None})

@@ -99,7 +99,7 @@ def comm_verb(
     mode = asked_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
-        raise BadInput("--output-csv is a file of one operation: --ops with one is wanted")
+        raise BadInput("--output-csv holds one operation: expected --ops with one operation")
     grid = Grid(tuple(grid_shape or (48, 8, 2)))
     wanted = dtype_named(dtype)
     from_profile = _profiled(profiling_path, grid, wanted)

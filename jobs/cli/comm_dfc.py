@@ -91,7 +91,7 @@ def dfc_verb(
     elif database_path is not None:
         cases = read_cases(database_path, ep_size, seed)
     else:
-        raise BadInput("--tokens, or a --database-path with rows of so many ranks, is wanted")
+        raise BadInput("expected --tokens, or a --database-path with rows for this number of ranks")
     for case in cases:
         case.routing()  # what none can be is refused before any rank starts
     if not cases:

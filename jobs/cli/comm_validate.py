@@ -50,7 +50,7 @@ def validate_verb(
         if path.exists():
             points += points_of(operation.name, read_comm_table(path), str(path))
     if not points:
-        raise BadInput("hcom_*.csv with durations are wanted", path=folder)
+        raise BadInput("expected hcom_*.csv files with durations", path=folder)
     all_series = series_of(points)
     found = [line for series in all_series for line in problems(series, link_gbps)]
     found += tier_problems(all_series)

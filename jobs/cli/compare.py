@@ -64,7 +64,7 @@ def compare_verb(
 
     check_cache(cache)
     if cache == CONTEXT:
-        raise BadInput("--cache context: these stand beside the others; warm or cold is wanted")
+        raise BadInput("--cache: expected warm or cold, got context, which compare adds by itself")
     shown = open_version(root, version, directory)
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
     records = _records(described, shown.store)

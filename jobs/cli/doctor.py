@@ -64,7 +64,7 @@ def _check_together(backend: str) -> int:
 
     several = [name for name in BACKENDS if name != "cpu"]  # a cpu is all cores of its machine
     if backend not in several:
-        raise BadInput(f"--together {backend!r}: {' or '.join(several)} is wanted")
+        raise BadInput(f"--together: expected {' or '.join(several)}, got {backend!r}")
     return int(_failed(check_concurrency(backend)) > 0)
 
 

@@ -50,9 +50,9 @@ class Drawing:
 def check_picture_file(path: Path) -> None:
     """Raise BadInput for a file whose ending nobody can draw, or not here, or that is there."""
     if path.suffix.lower() not in (".svg", ".png"):
-        raise BadInput("a file that ends with .svg or .png is wanted", path=path)
+        raise BadInput("expected a file name that ends with .svg or .png", path=path)
     if path.exists():
-        raise BadInput("a file that is not there yet is wanted", path=path)
+        raise BadInput("expected a file that does not exist yet", path=path)
     if path.suffix.lower() == ".png":
         try:
             import PIL  # noqa: F401

@@ -70,7 +70,7 @@ def grid_verb(
     folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     names = [name.strip() for name in (target_models or "").split(",") if name.strip()]
     if target_models is not None and not names:
-        raise BadInput("--target-models: at least one model is wanted")
+        raise BadInput("--target-models: expected at least one model")
     if standard is not None:
         find_standard(standard)
         if names:

@@ -41,7 +41,7 @@ class Asked:
     def check(self) -> None:
         """Raise BadInput for options that go with nothing that is named."""
         if sum(bool(one) for one in (self.campaign, self.profile, self.model.name)) != 1:
-            raise BadInput("one of CAMPAIGN, --profile and --model is wanted")
+            raise BadInput("expected one of CAMPAIGN, --profile and --model")
         if not self.model.name and self.model != ServedModel(""):
             raise BadInput("options of a model want --model: a campaign and a profile say theirs")
         if self.campaign and self.grid:
@@ -123,7 +123,9 @@ def _of_no_version(asked: Asked, where: Where, described: Campaign | None) -> Fo
     device = where.device or ""
     if device not in described_devices():
         known = ", ".join(described_devices())
-        raise BadInput(f"--device {device!r}: one whose rates are known is wanted: {known}")
+        raise BadInput(
+            f"--device: expected a device whose rates are known ({known}), got {device!r}"
+        )
     peaks = peaks_of(Stack(device=device, torch=""))
     campaign = described or _campaign(asked, device)
     wanted = launched(campaign, open_root(where.root, campaign), peaks)
@@ -159,7 +161,7 @@ def _free(state: State, place: str) -> frozenset[str]:
 def check_missing(folder: Path | None) -> None:
     """Raise BadInput for a folder that is there: what is missing goes into a new one."""
     if folder is not None and folder.exists():
-        raise BadInput("a folder that is not there yet is wanted for --missing", path=folder)
+        raise BadInput("--missing: expected a folder that does not exist yet", path=folder)
 
 
 def written(folder: Path, gaps: Sequence[CaseRecord]) -> str:

@@ -97,7 +97,7 @@ def microbench_verb(
         }
     )
     if update_mode not in list(Update):
-        raise BadInput(f"--update-mode {update_mode!r}: {' or '.join(Update)} is wanted")
+        raise BadInput(f"--update-mode: expected {' or '.join(Update)}, got {update_mode!r}")
     update, only = Update(update_mode), chosen([*(op or []), *(more or [])])
     folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     if prof_path:
@@ -142,7 +142,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     from collector.stack import BACKENDS
 
     if backend is not None and backend not in BACKENDS:
-        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+        raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     wanted = tree_device(folder)
     if backend is not None:
         return backend, local_stack(backend, wanted)

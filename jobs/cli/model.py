@@ -110,7 +110,7 @@ def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> B
     from collector.shapes.batch import Batch, Phase
 
     if phase not in tuple(Phase):
-        raise BadInput(f"--phase {phase!r}: {' or '.join(Phase)} is wanted")
+        raise BadInput(f"--phase: expected {' or '.join(Phase)}, got {phase!r}")
     is_decode = phase == Phase.DECODE
     count = requests or (tokens if is_decode else 1)
     if tokens % count:

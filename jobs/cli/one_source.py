@@ -75,7 +75,7 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
 
     sizes = [size.strip() for size in grid.split(",")] if grid else []
     if not all(size.isdecimal() for size in sizes):
-        raise BadInput(f"--grid {grid!r}: numbers such as 48,8,2 are wanted")
+        raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
     messages = {"collectives": {"grid": [int(size) for size in sizes]}} if sizes else {}
     told = {
         "campaign": "options",

@@ -48,4 +48,4 @@ def check_cache(cache: str | None) -> None:
     from collector.measurement import CACHES
 
     if cache is not None and cache not in CACHES:
-        raise BadInput(f"--cache {cache!r}: {' or '.join(CACHES)} is wanted")
+        raise BadInput(f"--cache: expected {' or '.join(CACHES)}, got {cache!r}")

@@ -57,11 +57,11 @@ def parse_verb(
 
     # 1 where nothing was kept.
     if group_by not in ("identity", "shapes"):
-        raise BadInput(f"--group-by {group_by!r}: identity or shapes is wanted")
+        raise BadInput(f"--group-by: expected identity or shapes, got {group_by!r}")
     if stray:
         raise BadInput(f"{stray[0]!r} stands alone: --profiling-path {stray[0]} is meant?")
     if "" in (profiling_path or []):
-        raise BadInput("--profiling-path is empty: the path of a profile is wanted")
+        raise BadInput("--profiling-path: expected the path of a profile, got an empty value")
     named = [Path(path) for path in profiling_path or []]
     target = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
     with _profiles(named, bundled) as paths:
@@ -88,7 +88,7 @@ def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
     from collector.profiles.bundled import write_bundled_profile
 
     if bool(paths) == (bundled is not None):
-        raise BadInput("--profiling-path PROFILE is wanted, or --bundled quickstart: one of them")
+        raise BadInput("expected either --profiling-path PROFILE or --bundled quickstart")
     if bundled is None:
         yield paths
         return

@@ -135,7 +135,7 @@ def plan_verb(
             "campaign with it as a source"
         )
     if campaign is None:
-        raise BadInput("a CAMPAIGN is wanted, or --budget with --model or --profile")
+        raise BadInput("expected a CAMPAIGN, or --budget with --model or --profile")
     _plan(
         campaign,
         root,

@@ -39,7 +39,7 @@ class Budget:
     def device_h(self) -> float:
         found = _HOURS.fullmatch(self.hours.strip())
         if found is None:
-            raise BadInput(f"--budget {self.hours!r}: device-hours such as 20h are wanted")
+            raise BadInput(f"--budget: expected device-hours such as 20h, got {self.hours!r}")
         return float(found[1])
 
 

@@ -24,7 +24,7 @@ def check_backend(backend: str) -> None:
     from collector.stack import BACKENDS
 
     if backend not in BACKENDS:
-        raise BadInput(f"--backend {backend!r}: {', '.join(BACKENDS)} is wanted")
+        raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
 def asked_mode(word: str) -> Mode | None:
@@ -32,7 +32,7 @@ def asked_mode(word: str) -> Mode | None:
     from collector.comm.bench_plan import Mode
 
     if word not in (BY_CASE, *Mode):
-        raise BadInput(f"--bench-mode {word!r}: {BY_CASE}, {', '.join(Mode)} are wanted")
+        raise BadInput(f"--bench-mode: expected one of {BY_CASE}, {', '.join(Mode)}, got {word!r}")
     return None if word == BY_CASE else Mode(word)
 
 

@@ -51,9 +51,9 @@ def selftest_verb(
     from jobs.selftest.peaks import keep_peaks, measured_peaks
 
     if backend not in BACKENDS:
-        raise BadInput(f"{backend!r}: {', '.join(BACKENDS)} is wanted")
+        raise BadInput(f"expected one of {', '.join(BACKENDS)}, got {backend!r}")
     if report.is_dir():
-        raise BadInput("the name of a file is wanted for --report", path=report)
+        raise BadInput("--report: expected the name of a file", path=report)
     stack, locks = local_stack(backend), device_locks(backend)
     if device >= len(locks):
         raise BadInput(f"--device {device}: here are {counted(len(locks), 'device')}")

@@ -38,5 +38,5 @@ def open_version(root: str, number: int | None, directory: str | None) -> ShownV
     there = sorted(state.versions)
     place = there[0] if directory is None and len(there) == 1 else directory
     if place is None or place not in state.versions:
-        raise BadInput(f"--directory: one of {', '.join(there)} is wanted")
+        raise BadInput(f"--directory: expected one of {', '.join(there)}")
     return ShownVersion(store, state, place)

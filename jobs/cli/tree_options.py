@@ -27,7 +27,8 @@ def version_folder(
     vllm, torch, cann = versions
     if not device or not (torch or is_version_name(vllm)):
         raise BadInput(
-            "which tree? --database-path VERSION_DIR is wanted, or --device with --vllm-version, "
+            "the tree is not specified: expected --database-path VERSION_DIR, or --device with "
+            "--vllm-version, "
             "--torch-version and --cann-version"
         )
     return version_dir(Path.cwd(), device, vllm, torch, cann)

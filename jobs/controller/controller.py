@@ -94,7 +94,10 @@ class Controller:
                     logger.warning("campaign %s: %s", name, error)
             except Exception as error:  # a mistake of ours in one campaign ends no other
                 logger.error("campaign %s: %s", name, frames_of(error))
-                words = f"{type(error).__name__}: nobody foresaw it; the controller's log has where"
+                words = (
+                    f"{type(error).__name__}: unexpected error; "
+                    "see the traceback in the controller's log"
+                )
                 announce(self._cluster, config_map, memory, "Mistake", words)
             self._metrics.looked(name, self._clock() - started, self._cluster.requests)
         self._forget(found)
@@ -166,7 +169,9 @@ class Controller:
             return applied
         name = applied.object["metadata"]["name"]
         self._cluster.annotate_config_map(name, {LEASED: deployment.root})
-        words = f"{found.message}; merges take turns by a Lease of this namespace instead"
+        words = (
+            f"{found.message}; merges use a Lease of this namespace for mutual exclusion instead"
+        )
         announce(self._cluster, applied.object, memory, "NoCreateOnly", words)
         return replace(applied, deployment=replace(deployment, leased=True))
 

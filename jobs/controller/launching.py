@@ -81,10 +81,10 @@ def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: St
     """What a dry run has left undone, as comments of the YAML that follows."""
     wanted = [key for key, _ in _tables(campaign, loaded)]
     missing = [key for key in wanted if not any(info.key == key for info in store.list(key))]
-    lines = ["Nothing is created. A Job of workers is suspended and names no queue: a controller"]
-    lines += ["writes its plan and its wave into the store first, then makes it and lets it go."]
+    lines = ["Nothing is created. A Job of workers is suspended and has no queue: a controller"]
+    lines += ["writes its plan and its wave into the store first, then creates and resumes it."]
     if missing:
-        lines += [f"Not uploaded, so that no plan can be made of it: {key}" for key in missing]
+        lines += [f"Not uploaded, so no plan can be made from it: {key}" for key in missing]
         lines += ["The same command without --dry-run uploads it."]
     return "\n".join(f"# {line}" for line in lines)
 

@@ -54,7 +54,7 @@ class Changes:
                     if self._ended.is_set():
                         return
             except ClusterError as error:
-                logger.info("Jobs cannot be watched: %s", error)
+                logger.info("polling Jobs, because they cannot be watched: %s", error)
             self._changed.set()
             surroundings.wait(self._ended, self._pause_s)
 

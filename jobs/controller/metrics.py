@@ -13,17 +13,20 @@ from jobs.objects.site import Site
 Labels = tuple[tuple[str, str], ...]
 
 _HELP = {
-    "opmeter_shards": "Shards of the newest plan by state.",
-    "opmeter_cases": "Cases of the newest plan by state of their shard.",
-    "opmeter_repeats": "Cases that it measures a second time, by state of that shard.",
-    "opmeter_pods": "Worker pods of live Jobs by phase.",
-    "opmeter_attempts_total": "Worker pods that ended, by exit code, since this controller leads.",
-    "opmeter_npu_seconds_total": "Device-seconds that running worker pods held, since then.",
-    "opmeter_eta_seconds": "Wall time to come, on the devices that measure now.",
-    "opmeter_node_strikes": "Shards that failed on a node alone.",
-    "opmeter_look_seconds": "What the last look at a campaign took.",
+    "opmeter_shards": "Shards of the newest plan, by state.",
+    "opmeter_cases": "Cases of the newest plan, by state of their shard.",
+    "opmeter_repeats": "Cases of the newest plan that are measured "
+    "a second time, by state of their shard.",
+    "opmeter_pods": "Worker pods of live Jobs, by phase.",
+    "opmeter_attempts_total": "Worker pods that ended since this "
+    "controller became the leader, by exit code.",
+    "opmeter_npu_seconds_total": "Device-seconds held by running worker pods "
+    "since this controller became the leader.",
+    "opmeter_eta_seconds": "Estimated remaining wall time on the devices in use, in seconds.",
+    "opmeter_node_strikes": "Shards that failed only on this node.",
+    "opmeter_look_seconds": "Duration of the last reconciliation of a campaign, in seconds.",
     "opmeter_api_requests_total": "Requests to the API server.",
-    "opmeter_is_leader": "Whether this controller acts.",
+    "opmeter_is_leader": "Whether this controller is the leader.",
 }
 
 

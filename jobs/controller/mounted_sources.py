@@ -25,7 +25,7 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
             check_mounted(path, folders)
         except BadInput as error:
             raise BadInput(
-                f"campaign {campaign.name}: {error}; from where its files lie, "
+                f"campaign {campaign.name}: {error}; on the machine with its files, "
                 "opmeter launch CAMPAIGN uploads their cases"
             ) from error
 
@@ -45,9 +45,9 @@ def check_mounted(path: Path, folders: Sequence[Path]) -> None:
     real = _end_of(path)
     folder = _holding(real, folders)
     if folder is None:
-        told = ", ".join(map(str, folders)) or "it was told none (--sources-folder)"
+        allowed = ", ".join(map(str, folders)) or "none (set --sources-folder)"
         raise BadInput(
-            f"outside the folders that this controller reads sources from: {told}", path=path
+            f"outside the folders of sources that this controller reads: {allowed}", path=path
         )
     if not os.path.exists(real):
         raise BadInput("no such file or folder", path=path)
@@ -62,7 +62,7 @@ def _end_of(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
-        raise BadInput("no path has such a name", path=ascii(path.name)) from error
+        raise BadInput("expected a valid path", path=ascii(path.name)) from error
 
 
 def _holding(path: Path, folders: Sequence[Path]) -> Path | None:
@@ -81,10 +81,10 @@ def _read_with(path: Path, folder: Path) -> Path:
 
 def _check(path: Path, folder: Path) -> None:
     if not _end_of(path).is_relative_to(folder):
-        raise BadInput(f"a link that leads out of {folder} is not followed", path=path)
+        raise BadInput(f"the link leads out of {folder} and is not followed", path=path)
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise BadInput("a regular file is wanted", path=path)
+        raise BadInput("expected a regular file", path=path)

@@ -56,8 +56,8 @@ class Performer:
         self._store, self._memory = store, memory
 
     def perform(self, action: Action, observed: Observed) -> None:
-        """Do one thing; what the cluster refuses is announced. Raises ClusterAway and StoreError
-        where the rest had better wait."""
+        """Perform one action; announce a refusal of the cluster. Raises ClusterAway and StoreError
+        where the remaining actions must wait."""
         if not isinstance(action, Announce | Finish):
             logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
         try:
@@ -109,16 +109,16 @@ class Performer:
                 assert_never(action)
 
     def _finish(self, *, partial: bool) -> None:
-        """Written down for whoever waits. What is merged in part goes on when somebody acts, so
-        that it is looked at further."""
+        """Record the end for users that wait. A partial merge continues when a user acts, so the
+        campaign is still reconciled."""
         metadata = self._applied.object["metadata"]
         note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
         if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
             return
         self._cluster.annotate_config_map(metadata["name"], {note: self._applied.fingerprint})
-        words = f"plan {number}{', but for what is missing' if partial else ''}"
+        words = f"plan {number}{', without the missing shards' if partial else ''}"
         if partial and self._known.plan.forecast.learning:
-            words += "; the next round of `density` waits until that is measured"
+            words += "; the next round of `density` waits until they are measured"
         self.say("Merged", words)
 
     def _launch(self, wave: Wave, cap: int) -> None:
@@ -130,7 +130,7 @@ class Performer:
             self._memory.features = self._features(job)
         features = self._memory.features
         if features.queued and not (site.kueue_queue or self._memory.queued):
-            logger.info("the Jobs of this namespace are queued: waves are cut for that")
+            logger.info("cutting waves for Kueue: it queues the Jobs of this namespace")
             self._memory.queued = True
             return
         key = keys.wave(wave.campaign, wave.wave_hash)
@@ -154,7 +154,10 @@ class Performer:
                 raise
             found = degraded
         if not found.per_index:
-            self.say("Degraded", "before Kubernetes 1.29 an index has no retries of its own")
+            self.say(
+                "Degraded",
+                "Kubernetes before 1.29 has no retries per index; upgrade to 1.29 or newer",
+            )
         return found
 
     def _patch(self, job: JobView, parallelism: int, suspend: bool, marks: dict[str, str]) -> None:
@@ -193,7 +196,7 @@ def announce(
     try:
         cluster.announce(owner, reason, message, about=about, warning=reason not in _NEWS)
     except ClusterError as error:
-        logger.warning("no Event of it: %s", error)
+        logger.warning("cannot write an Event: %s", error)
     memory.announced[key] = now
 
 
@@ -201,9 +204,9 @@ def _described(action: Action) -> str:
     """In a line: a wave may hold a thousand indexes."""
     match action:
         case Launch(wave, cap):
-            return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} at once"
+            return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
         case Remember(strikes):
-            return f"Remember {counted(len(strikes.seen), 'strike')}"
+            return f"Remember {counted(len(strikes.seen), 'failure')}"
     return str(action)
 
 

@@ -57,11 +57,11 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 def _stack_in(log: str, name: str, why_failed: str) -> Stack:
     """The last line that may be one: a log holds two streams, in whatever order they came."""
     lines = log.strip().splitlines()
-    last = lines[-1] if lines else f"it printed nothing; {why_failed}".rstrip(";: ")
+    last = lines[-1] if lines else f"it printed no output; {why_failed}".rstrip(";: ")
     if why_failed:
         raise BadInput(
-            f"Job {name} found no stack on a worker's node: {last[:500]}; "
-            "it is asked again in a few minutes"
+            f"Job {name} detected no stack on a worker's node: {last[:500]}; "
+            "it runs again in a few minutes"
         )
     last = next((line for line in reversed(lines) if line.startswith("{")), last)
     where = f"Job {name} printed no stack: {last[:300]}"

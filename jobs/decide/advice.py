@@ -6,12 +6,12 @@ import re
 _ADVICE = (
     (
         r"imagepull|errimage|invalidimage|pull(ing)? image",
-        "correct the image's name or digest, or its pull secret; a cluster on one machine wants it "
-        "loaded (kind load, minikube image load)",
+        "correct the image's name or digest, or its pull secret; load it into a single-machine "
+        "cluster (kind load, minikube image load)",
     ),
     (
         r"deactivated",
-        "mend what is said of it, then switch it on: kubectl patch workloads.kueue.x-k8s.io NAME "
+        "fix the reported problem, then activate it: kubectl patch workloads.kueue.x-k8s.io NAME "
         '--type=merge -p \'{"spec":{"active":true}}\'',
     ),
     (
@@ -25,24 +25,25 @@ _ADVICE = (
     ),
     (
         r"clusterqueue \S+ doesn't exist",
-        "create that ClusterQueue, or have the LocalQueue name another",
+        "create that ClusterQueue, or name another one in the LocalQueue",
     ),
     (
         r"(queue \S+|it) is (stopped|inactive)",
-        "somebody holds the queue (stopPolicy), or it lacks a flavor or a check: kubectl describe "
+        "the queue is on hold (stopPolicy), or it lacks a flavor or a check: kubectl describe "
         "localqueues.kueue.x-k8s.io, clusterqueues.kueue.x-k8s.io",
     ),
     (
         r"unavailable in clusterqueue",
         "add that resource to coveredResources of the ClusterQueue, with a quota: opmeter doctor "
-        "--cluster names all that workers ask for",
+        "--cluster lists all resources that workers request",
     ),
     (
         r"podsready",
-        "its pods did not start in Kueue's time (waitForPodsReady): see what holds them up, or "
-        "have the time be longer than the pull of the image",
+        "its pods did not start within Kueue's "
+        "waitForPodsReady timeout: check what delays them, or "
+        "set a timeout longer than the image pull",
     ),
-    (r"quota", "ask for more quota, or for fewer devices in the campaign"),
+    (r"quota", "request more quota, or fewer devices in the campaign"),
     (
         r"(secret|configmap) \"[^\"]*\" not found|object .* not registered",
         "create that Secret or ConfigMap in the namespace, or correct the key that names it "
@@ -50,18 +51,18 @@ _ADVICE = (
     ),
     (
         r"runtimeclass|runtime handler|no runtime",
-        "correct site.runtime_class, or have the runtime installed on the node",
+        "correct site.runtime_class, or install the runtime on the node",
     ),
     (
         r"persistentvolumeclaim|volume|mount",
-        "kubectl get pvc: the claim is missing, unbound, or held by another node (ReadWriteOnce)",
+        "kubectl get pvc: the claim is missing, unbound, or in use on another node (ReadWriteOnce)",
     ),
-    (r"sandbox|cni|network", "look at the node's network plugin and its kubelet's log"),
-    (r"taint", "tolerate it (site.tolerations), or take it off the node"),
+    (r"sandbox|cni|network", "check the node's network plugin and its kubelet's log"),
+    (r"taint", "tolerate it (site.tolerations), or remove it from the node"),
     (
         r"insufficient|too many pods|not enough|npu|gang",
-        "wait for devices, ask for less (site.cpu, site.memory, site.shape), or see who holds "
-        "them: kubectl describe node",
+        "wait for devices, request less (site.cpu, site.memory, site.shape), or find the pods that "
+        "hold them: kubectl describe node",
     ),
     (
         r"affinity|selector|didn't match",
@@ -72,6 +73,6 @@ _ELSE = "compare the profile with the cluster: opmeter doctor --cluster"
 
 
 def advice_on(words: str) -> str:
-    """What a person can do about it; at worst, where to look."""
+    """Return what the user can do about a message; at least, where to check."""
     found = (what for pattern, what in _ADVICE if re.search(pattern, words, re.IGNORECASE))
     return next(found, _ELSE)

@@ -74,7 +74,7 @@ def _warnings(found: Findings) -> Iterator[Announce]:
         shards = len(found.strikes.against()[node])
         yield Announce(
             "NodeQuarantined",
-            f"{node}: {counted(shards, 'shard')} failed there and nowhere else",
+            f"{node}: {counted(shards, 'shard')} failed there and succeeded elsewhere",
             node,
         )
     yield from warnings(found.observed)
@@ -89,13 +89,14 @@ def _warnings(found: Findings) -> Iterator[Announce]:
             nodes = ", ".join(sorted({pod.node for pod in refused}))
             yield Announce(
                 "StoreRefusesWorkers",
-                f"{counted(len(refused), 'pod')} of {job.name} on {nodes} waited for the store "
-                "in vain, and this controller reaches it: look at their Secret and at network "
+                f"{counted(len(refused), 'pod')} of {job.name} "
+                f"on {nodes} timed out waiting for the "
+                "store, and this controller reaches it: check their Secret and the network "
                 "policies",
                 job.name,
             )
         if (stops := found.suspensions.get(job.name)) and (helps := stops.advice):
-            yield Announce(stops.reason, f"{job.name}: {stops.why}. What helps: {helps}", job.name)
+            yield Announce(stops.reason, f"{job.name}: {stops.why}. To do: {helps}", job.name)
 
 
 def _retired(found: Findings) -> Iterator[Action]:
@@ -117,9 +118,9 @@ def _retired(found: Findings) -> Iterator[Action]:
         if done and (has_ended or any(name == job.name for name, _ in found.lost)):
             yield Delete(job.name, "its shards are committed")
         elif not done and job.is_live and found.is_broken(job):
-            yield Delete(job.name, "a node of its gang is lost, and the others wait for it")
+            yield Delete(job.name, "a node of its gang is lost, and the other pods wait for it")
         elif not done and job.is_live and found.is_shut_out(job):
-            yield Delete(job.name, "the other nodes that it waits for are gone, or not free")
+            yield Delete(job.name, "the other nodes that it waits for are gone or not free")
         elif not done and job.is_live and found.is_retired(job):
             kept = len(found.awaited[job.name])
             if not kept or not (job.gang or is_others(job, found.desired)):

@@ -49,14 +49,15 @@ class Verdict:
     words: str = ""  # what a pod of an unproven shard says
 
     def warnings(self) -> Iterable[Announce]:
-        """What a person should know of it."""
+        """Return the warnings for the user."""
         if self.unproven:
             shards = counted(len(self.unproven), "shard")
             yield Announce(
                 "NobodyMeasures",
-                f"{shards} (as {self.unproven[0]}) could be measured nowhere, and none is blamed: "
-                f"{self.words or 'their pods say nothing'}. None is given up; they are tried again "
-                "every quarter of an hour: compare driver, firmware and device plugin with the "
+                f"{shards} (such as {self.unproven[0]}) failed "
+                "on every node, so the nodes are suspect: "
+                f"{self.words or 'their pods report no reason'}. They are not given up but retried "
+                "every 15 minutes: compare driver, firmware and device plugin with the "
                 "plan's stack (opmeter doctor --cluster)",
                 "shards",
             )
@@ -197,5 +198,5 @@ def _blame(pods: Sequence[PodView]) -> tuple[Outcome, str]:
     """What the missing cases of a shard become, and why: hung where one worker says so."""
     hung = any(pod.exit_code == ExitCode.HANG for pod in pods)
     ends = sorted({f"{pod.reason or 'exit'} {pod.exit_code}" for pod in pods if pod.exit_code})
-    reason = f"its workers ended in it, in one wave after another ({', '.join(ends)})"
+    reason = f"its workers failed in it in consecutive waves ({', '.join(ends)})"
     return (Outcome.HUNG if hung else Outcome.CRASHED), reason

@@ -162,7 +162,7 @@ class Findings:
                 continue
             # One of them was whole, and lost a pod while the other began.
             if job in half[1:]:
-                why = f"{half[0].name} waits for its pods as well"
+                why = f"{half[0].name} also waits for its pods"
                 yield job.name, Suspension("GangWaits", why)
                 continue
             wave = self.observed.by_hash[job.wave]
@@ -170,19 +170,19 @@ class Findings:
                 yield job.name, stops
 
     def _why_gang_rests(self, job: JobView, *, busy: bool) -> str:
-        """Why a gang that is suspended cannot be let go, whatever it was suspended for."""
+        """Return why a suspended gang cannot be resumed, whatever it was suspended for."""
         if busy:
-            return "another gang waits for its pods, or is let go first"
+            return "another gang waits for its pods, or is resumed first"
         avoid = self.unfit | frozenset(self.observed.by_hash[job.wave].avoid)
         room, needs = gang_room(self.desired, self.observed, avoid, free=True), job.completions
         if room < needs:
-            return f"it takes {needs} nodes, and {room} have room for it"
+            return f"it needs {needs} nodes, and {room} have enough free devices"
         free = self.desired.workers - self.waiting(only_begun=True)
         if free >= needs or self.desired.kueue:
             return ""
         if needs <= self.desired.workers and not (self.desired.paused or is_held(job)):
             self.next_gang = self.next_gang or job
-        return f"it takes {needs} workers, and {max(0, free)} are free"
+        return f"it needs {needs} workers, and {max(0, free)} are free"
 
     def _settling(self) -> set[str]:
         """The shards of indexes that ended well a moment ago: the store may list them late."""

@@ -26,8 +26,9 @@ class ImageRefusal:
         if self.is_proved:
             yield Announce(
                 "WrongImage",
-                f"{last.name}: {last.message}. No further wave is made. What helps: the image that "
-                "belongs to the stack (kubectl logs of that pod names what differs); then launch "
+                f"{last.name}: {last.message}. No further "
+                "wave is created. To do: use the image that "
+                "matches the stack (kubectl logs of that pod lists the differences), then launch "
                 "the campaign again",
                 last.name,
             )
@@ -35,9 +36,10 @@ class ImageRefusal:
         for node in sorted(self.nodes):
             yield Announce(
                 "NodeDiffers",
-                f"{node}: a worker there found other software than the plan's, and its Job ended "
-                f"with it ({last.message}); other nodes are asked. What helps: delete the image "
-                "from the node, and look at its driver and mounts",
+                f"{node}: the software there differs from the "
+                "plan's, and the Job of that worker ended "
+                f"({last.message}); other nodes are used. To do: delete the image "
+                "from the node, and check its driver and mounts",
                 node,
             )
 

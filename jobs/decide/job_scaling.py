@@ -54,15 +54,17 @@ def scaling(
             # has paused when that person says so. Everything else is tried again after a while.
             hold = not paused and observed.store_works
             yield Suspend(job.name, True, why, hold=hold)
-            later = "; it is tried again in a quarter of an hour" if hold else ""
+            later = "; it is retried in 15 minutes" if hold else ""
             yield Announce("Suspended", f"{job.name}: {why}{later}", f"{job.name}: {why}")
-        wanted = _share(claim, left - younger)
+        target = _share(claim, left - younger)
         if not why and job.suspended:
-            # Narrowed by the same act: else it starts as many pods as it had.
-            most = wanted if wanted < job.parallelism else None
-            yield Suspend(job.name, False, "nothing stands against it any more", most=most)
-        elif not why and wanted != job.parallelism:
-            yield Scale(job.name, wanted)
+            # Narrowed by the same action: else it starts as many pods as it had.
+            most = target if target < job.parallelism else None
+            yield Suspend(
+                job.name, False, "the reason for its suspension no longer holds", most=most
+            )
+        elif not why and target != job.parallelism:
+            yield Scale(job.name, target)
         if job.gang and job.suspended and why:
             continue  # it holds nothing, and comes back only where there is room for all of it
         todo = claim.left
@@ -90,7 +92,7 @@ def _why_suspended(
     if job.suspended and not observed.store_works:
         return "the store cannot be reached"
     if is_held(job):
-        return "none of its pods got anywhere; it is tried again later"
+        return "none of its pods made progress; it is retried later"
     if stops is None or (stops.reason == "NodesFail" and not observed.store_works):
         return ""
     return stops.why

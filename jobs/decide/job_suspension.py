@@ -27,10 +27,10 @@ _LEAST_REFUSED_PODS = 3
 _MOST_CHANCE_INDEXES = 3
 _ADVICE = {
     "NodesFail": "compare driver, firmware and device plugin with the plan's stack (opmeter doctor "
-    "--cluster); after an upgrade launch with a target of the new stack",
-    "GangIncomplete": "what that pod waits for; its Job is tried again after a quarter of an hour",
-    "GangApart": "the network policy opmeter-gang, which lets workers reach workers on any port; "
-    "the pod network between these nodes, and what says which interface ranks use "
+    "--cluster); after an upgrade, launch with a target of the new stack",
+    "GangIncomplete": "check what that pod waits for; its Job is retried after 15 minutes",
+    "GangApart": "check the network policy opmeter-gang, which lets workers connect on any port; "
+    "the pod network between these nodes, and the variables for the interface of ranks "
     "(GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME)",
 }
 # Of the other pods of a gang: more than so many make a line that nobody reads.
@@ -73,16 +73,16 @@ def suspension(
 
 
 def _absent(pods: Sequence[PodView]) -> str:
-    """Which pod of a gang the others have waited for in vain, on nodes that nobody else may use."""
+    """Return which pod of a gang the others wait for while they hold their nodes."""
     for pod in pods:
         waits = pod.phase == "Pending" and bool(pod.unschedulable) and pod.in_state_s > STUCK_S
         if why := not_starting(pod) or (pod.unschedulable if waits else ""):
-            return f"the others of its gang wait for {pod.name}: {why}"
+            return f"the other pods of its gang wait for {pod.name}: {why}"
     return ""
 
 
 def _apart(job: JobView, pods: Sequence[PodView]) -> str:
-    """Who of a gang did not reach whom, where all of its pods run, or ended by that.
+    """Return which pods of a gang cannot reach each other, where all run or ended by that.
 
     Example: of a gang of two, pod 0 on n1 ended with exit 47, and pod 1 runs on n2: no pod is
     absent, and still they do not meet. While pod 1 has not begun, nothing is said of the way to it.
@@ -95,8 +95,8 @@ def _apart(job: JobView, pods: Sequence[PodView]) -> str:
     at = {pod.index: pod for pod in (*ended, *running) if pod.index != last.index}
     others = ", ".join(f"{i} on {pod.node}" for i, pod in sorted(at.items())[:_MOST_NAMED])
     return (
-        f"its pods run and do not reach each other: pod {last.index} on {last.node} (others: "
-        f"{others}) says: {last.words or 'exit 47'}"
+        f"its pods run but cannot reach each other: pod {last.index} on {last.node} (others: "
+        f"{others}) reported: {last.words or 'exit 47'}"
     )
 
 
@@ -128,7 +128,7 @@ def _store_suspension(job: JobView, pods: Sequence[PodView]) -> Suspension | Non
     there = nodes | {pod.node for pod in pods if pod.phase == "Running"}
     if 2 * len(nodes) <= len(there):
         return None
-    why = f"the store cannot be reached: {len(refused)} of its workers waited for it in vain"
+    why = f"the store cannot be reached: {len(refused)} of its workers timed out waiting for it"
     return Suspension("StoreRefusesWorkers", why)
 
 
@@ -154,5 +154,5 @@ def _node_suspension(
     words = last.words or last.reason or f"exit {last.exit_code}"
     return Suspension(
         "NodesFail",
-        f"most of it fails on whatever node it meets, as {last.name} on {last.node}: {words}",
+        f"most of its pods fail on different nodes, such as {last.name} on {last.node}: {words}",
     )

@@ -145,10 +145,12 @@ def _owner(metadata: Mapping[str, Any]) -> str:
 
 
 def _said(ended: Mapping[str, Any], key: str) -> str:
-    """What a worker's termination message says of a key."""
+    """Return the value of a key in a worker's termination message."""
     try:
-        said = json_object((ended.get("message") or "").encode(), what="a worker's word", key="")
-    except BadInput:  # a container that was killed, or is not ours, says what it likes
+        said = json_object(
+            (ended.get("message") or "").encode(), what="a worker's termination message", key=""
+        )
+    except BadInput:  # killed containers and foreign containers write other text
         return ""
     return str(said.get(key, ""))
 

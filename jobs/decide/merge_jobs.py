@@ -26,7 +26,7 @@ def merging(
     elif same.state == "Failed":
         yield Announce(
             "MergeFailed",
-            f"{same.name}: {same.message}; it is tried again when that Job is gone",
+            f"{same.name}: {same.message}; it is retried when that Job is gone",
             same.name,
         )
 

@@ -23,11 +23,11 @@ def obsolete(desired: Desired, observed: Observed) -> Iterator[Delete]:
 def why_obsolete(job: JobView, desired: Desired) -> str:
     """Why a Job is of no more use, whatever became of it; empty where it may be of use."""
     if job.plan_hash != desired.plan_hash:
-        return "its plan is no longer the campaign's"
+        return "its plan is not the current plan of the campaign"
     if job.made_of != desired.made_of:
         return "the campaign's image, store or site has changed"
     if desired.queue and not job.queue:
-        return "it lacks the label of the site's queue, without which nobody starts it"
+        return "it lacks the label of the site's queue, so Kueue would not start it"
     # Its image was wrong, and whoever launched the campaign again may have mended that.
     if job.reason == "PodFailurePolicy" and job.launched != desired.launched:
         return "the campaign was launched again"

@@ -84,7 +84,7 @@ def same_node(
             count = counted(sum(node == place for _, node in kept), "shard")
             yield Announce(
                 "SameNode",
-                f"{count} of what doubtful sessions on {place} measured may run there again: no "
-                "other node that is known of has room for them",
+                f"{count} of suspect sessions on {place} may run there again: no "
+                "other known node has enough free devices",
                 place,
             )

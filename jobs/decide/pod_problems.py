@@ -25,7 +25,7 @@ STUCK_S = 600.0
 _SILENT_S = 1800.0
 # After its grace a pod is killed; so much later its node has had the time to report that.
 _REPORT_S = 60.0
-_KUBELET = "is it Ready, what does its kubelet log"
+_KUBELET = "whether it is Ready, and its kubelet's log"
 # A scheduler's words count nodes anew each time; with other numbers they are the same news.
 _NUMBER = re.compile(r"\d+")
 
@@ -81,17 +81,17 @@ def _is_lost(pod: PodView, ready: set[str] | None) -> bool:
 
 
 def not_starting(pod: PodView) -> str:
-    """Why a pod that has a node does not start, in the words of who says so. Empty where it may
+    """Why a pod that has a node does not start, as the cluster reports it. Empty where it may
     still start, as while a large image is pulled.
 
-    Example: a pod that says ImagePullBackOff does not start after 601 s. One of which nobody says
-    anything may still start then; after 1801 s it does not either.
+    Example: a pod that says ImagePullBackOff does not start after 601 s. One without
+    any message may still start then; after 1801 s it does not either.
     """
     if not is_being_made(pod) or pod.in_state_s <= STUCK_S:
         return ""
     if pod.waiting or pod.event:
         return pod.waiting or pod.event
-    words = f"{pod.node} has been preparing it for {_SILENT_S / 60:.0f} minutes, and says nothing"
+    words = f"{pod.node} has been preparing it for {_SILENT_S / 60:.0f} minutes without a message"
     return words if pod.in_state_s > _SILENT_S else ""
 
 
@@ -116,14 +116,15 @@ def stuck_beside(observed: Observed) -> Iterator[PodView]:
 
 
 def warnings(observed: Observed) -> Iterator[Announce]:
-    """What a person should know of pods that wait, or that cannot end."""
+    """Yield the warnings about pods that wait, or that cannot end."""
     ready = _ready(observed)
     lost = sorted({p.node for p in observed.pods if _is_lost(p, ready)})
     for node in lost:
         yield Announce(
             "NodeLost",
-            f"{node} does not answer; its shards are measured elsewhere, and its pods go when it "
-            f"is back, or when somebody says: kubectl delete node {node}",
+            f"{node} does not respond; its shards are measured "
+            "elsewhere, and its pods are removed when "
+            f"it is back, or by: kubectl delete node {node}",
             node,
         )
     for pod in observed.pods:
@@ -132,8 +133,8 @@ def warnings(observed: Observed) -> Iterator[Announce]:
         if pod.deleting and pod.node not in lost:
             yield Announce(
                 "Terminating",
-                f"{pod.name} on {pod.node} has not ended since it was told to. What helps: look at "
-                f"the node ({_KUBELET}) and at the pod's finalizers; where the node is gone for "
+                f"{pod.name} on {pod.node} is still terminating after its deletion. To do: check "
+                f"the node ({_KUBELET}) and the pod's finalizers; if the node is gone for "
                 f"good, kubectl delete node {pod.node}",
                 pod.name,
             )
@@ -145,8 +146,8 @@ def warnings(observed: Observed) -> Iterator[Announce]:
         why = not_starting(pods[0])
         yield Announce(
             "NotStarting",
-            f"{counted(len(pods), 'pod does', 'pods do')} not start on {node} (as "
-            f"{pods[0].name}): {why}. What helps: {advice_on(why)}",
+            f"{counted(len(pods), 'pod does', 'pods do')} not start on {node} (such as "
+            f"{pods[0].name}): {why}. To do: {advice_on(why)}",
             f"{job} {node}",
         )
     waiting = [p for p in observed.pods if p.unschedulable and p.in_state_s > STUCK_S]
@@ -154,6 +155,6 @@ def warnings(observed: Observed) -> Iterator[Announce]:
         yield Announce(
             "Unschedulable",
             f"{counted(len(waiting), 'pod waits', 'pods wait')} for a node: {pod.unschedulable}. "
-            f"What helps: {advice_on(pod.unschedulable)}",
+            f"To do: {advice_on(pod.unschedulable)}",
             f"{pod.job}: {_NUMBER.sub('', pod.unschedulable)}",
         )

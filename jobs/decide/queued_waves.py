@@ -92,8 +92,8 @@ def queueing(
     """What to do about the `jobs` that somebody else starts. One that waits is deleted where the
     campaign is paused, for it would begin when its turn comes, and where it asks for so much that
     it may wait for ever. So is a gang that was admitted and of which a pod does not begin (`half`:
-    why): nobody may suspend it, and the others hold their nodes meanwhile. Its shards go into
-    another wave, which queues behind those that wait.
+    why): no other client may suspend it, and the others hold their nodes meanwhile. Its shards go
+    into another wave, which queues behind those that wait.
 
     Example: 100 pods are admitted. A Job that waits for 51 pods is deleted; one that waits for 50
     stays.
@@ -102,35 +102,36 @@ def queueing(
     for job in jobs:
         waits = job.suspended and not job.active and (job.queue or desired.kueue)
         if job.name in half and not job.suspended:
-            yield Delete(job.name, f"{half[job.name]}; it goes into the queue again")
+            yield Delete(job.name, f"{half[job.name]}; it is queued again")
         elif job.given_up:
-            yield Delete(job.name, "Kueue tries it no more; its shards go into another wave")
+            yield Delete(job.name, "Kueue no longer retries it; its shards go into another wave")
         elif waits and desired.paused:
             yield Delete(job.name, "the campaign is paused, and Kueue would start it")
         elif waits and job.parallelism > most and not job.gang:
             yield Delete(
-                job.name, f"it waits for {counted(job.parallelism, 'pod')} at once; less may begin"
+                job.name,
+                f"it waits for {counted(job.parallelism, 'pod')} at once; a smaller Job may start",
             )
         elif not desired.queue:
             yield _taken(job)
     if desired.paused and any(not job.suspended for job in jobs):
         yield Announce(
             "Paused",
-            "no wave is added, and what waits is taken off; what runs belongs to Kueue, and ends "
-            "within a quarter of an hour or so. To stop it now, say of its Workloads: kubectl "
+            "no wave is added, and waiting Jobs are deleted; running Jobs belong to Kueue and end "
+            "within about 15 minutes. To stop them now, deactivate their Workloads: kubectl "
             'patch workloads.kueue.x-k8s.io NAME --type=merge -p \'{"spec":{"active":false}}\'',
         )
 
 
 def _taken(job: JobView) -> Announce:
-    """Tells once that there is a queue: nobody asked for one."""
+    """Announce once that there is a queue, although the campaign names none."""
     if job.queue:
-        words = f"Kueue has the Jobs of this namespace, in its LocalQueue {job.queue}"
-        return Announce("Queued", f"{words}: it alone starts and stops them", job.queue)
+        words = f"Kueue manages the Jobs of this namespace in the LocalQueue {job.queue}"
+        return Announce("Queued", f"{words}; only Kueue starts and stops them", job.queue)
     return Announce(
         "SuspendedByOthers",
-        f"{job.name}: somebody suspends it whenever it is let go, and is left to it. What helps: "
-        "see who does (kubectl get job --show-managed-fields), or name a queue of Kueue's "
+        f"{job.name}: another client suspends it after every resume, so it stays suspended. To do: "
+        "find that client (kubectl get job --show-managed-fields), or name a Kueue LocalQueue "
         "(site.kueue_queue)",
         job.name,
     )

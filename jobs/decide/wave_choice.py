@@ -198,8 +198,8 @@ def gangs_without_room(
     if most > max(1, room):
         yield Announce(
             "GangWaits",
-            f"a gang takes {most} pods at once, and there is room for {room}: it begins "
-            "when so many nodes are free; opmeter doctor --cluster says which there are",
+            f"a gang needs {most} pods at once, and {room} can be placed: it starts "
+            "when enough nodes are free; opmeter doctor --cluster lists the nodes",
             f"{most} pods",
         )
 

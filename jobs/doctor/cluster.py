@@ -48,7 +48,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     try:
         yield check_version(cluster.version())
     except ClusterError as error:
-        fix = "kubectl get --raw /version must answer too: look at KUBECONFIG and the network"
+        fix = "kubectl get --raw /version must succeed too: check KUBECONFIG and the network"
         yield Check("version", False, str(error), fix)
         return
     applied, trouble = _applied(cluster)
@@ -103,7 +103,7 @@ def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
     try:
         found = cluster.config_maps(SELECTOR)
     except ClusterError as error:
-        return None, Check("campaigns", False, str(error), "ask for the Role in manifests/base")
+        return None, Check("campaigns", False, str(error), "request the Role in manifests/base")
     for config_map in found:
         try:
             return applied_from(config_map), trouble
@@ -142,7 +142,7 @@ def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
             if stack is not None:
                 return check_probe(stack.version_path, "")
             time.sleep(_LOOK_S)
-        error = f"no answer after {_PATIENCE_S:.0f} s"
+        error = f"no response after {_PATIENCE_S:.0f} s"
     except (BadInput, ClusterError) as raised:
         error = str(raised)
     pods = cluster.pods(f"{JOB_NAME}={job}")

@@ -54,7 +54,7 @@ def check_version(version: str) -> Check:
             "worker is given up by the worker, and a wave retries three times its indexes in all"
         )
         return Check("version", True, f"{version}: {lost}", upgrade)
-    return Check("version", False, f"{version}: Jobs here know no podFailurePolicy", upgrade)
+    return Check("version", False, f"{version}: Jobs have no podFailurePolicy", upgrade)
 
 
 def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
@@ -63,7 +63,7 @@ def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
         KUEUE: (bool(site.kueue_queue), "install Kueue, or take kueue_queue out of the profile"),
         VOLCANO: (
             site.scheduler == "volcano",
-            "install Volcano, or say scheduler: default in the profile",
+            "install Volcano, or set scheduler: default in the profile",
         ),
     }
     for group, (is_wanted, fix) in wanted.items():
@@ -83,7 +83,7 @@ def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
     words = ", ".join(f"{verb} {' '.join(what)}" for verb, _, *what in missing[:_LISTED])
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
     fix = (
-        "ask for the Role of manifests/base/roles.yaml; without it let the controller in the "
+        "request the Role of manifests/base/roles.yaml; without it let the controller in the "
         "cluster do the work: kubectl apply -k"
     )
     return Check("rights", False, f"{who} may not: {words}{more}", fix)
@@ -92,7 +92,7 @@ def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
 def check_account(allowed: Mapping[Permission, bool] | None, account: str) -> Check:
     """Whether the controller in the cluster may do what it does; None where nobody may ask."""
     if allowed is None:
-        words = f"what {account} may do is not told: this account may not ask"
+        words = f"permissions of {account} are unknown: this account may not review them"
         return Check("controller", True, words, skipped=True)
     if not any(allowed.values()):
         words = f"{account} may do nothing here: no controller is installed in this namespace"
@@ -105,8 +105,8 @@ def check_account(allowed: Mapping[Permission, bool] | None, account: str) -> Ch
 def not_probed(namespace: str) -> Check:
     """What stands for a probe where no image is known."""
     words = (
-        "whether a pod reaches the store was not looked at: no campaign is applied in "
-        f"{namespace}, which names image and store; ask again when one is"
+        "whether a pod reaches the store was not checked: no campaign is applied in "
+        f"{namespace}, which would name image and store; run again once one is"
     )
     return Check("pod", True, words, skipped=True)
 
@@ -115,7 +115,7 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
     """Whether there are nodes that the profile selects, and devices on them."""
     known = list(nodes)
     if not known:
-        words = "none are told: this account may not list nodes; labels were not compared"
+        words = "unknown: this account may not list nodes; labels were not compared"
         yield Check("nodes", True, words, skipped=True)
         return
     chosen = [node for node in known if _missing_labels(node, site) == []]
@@ -128,7 +128,7 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
         "nodes",
         bool(usable),
         f"{len(usable)} of {len(chosen)} ready and schedulable ({selector})",
-        "kubectl get nodes; kubectl describe node NAME says what is wrong",
+        "kubectl get nodes; kubectl describe node NAME shows what is wrong",
     )
     if site.resource:
         yield _check_devices(chosen, site)
@@ -160,8 +160,8 @@ def check_features(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Check:
 def refused_job(words: str) -> Check:
     """The strict dry run was refused."""
     fix = (
-        "the words above are the API server's: a quota, a policy, or the pod security level of the "
-        "namespace (drivers from the host want `privileged`)"
+        "the message above is the API server's: a quota, a policy, or the pod security level of "
+        "the namespace (drivers from the host want `privileged`)"
     )
     return Check("features", False, f"a worker's Job is refused: {words}", fix)
 
@@ -173,8 +173,8 @@ def check_probe(stack: str, error: str, events: Iterable[Manifest] = ()) -> Chec
     said = [str(event.get("message", "")) for event in events if event.get("type") == "Warning"]
     words = "; ".join(dict.fromkeys([error, *said[-3:]]))
     fix = (
-        "an address that only this machine knows, a NetworkPolicy, a Secret that is missing, or "
-        "an image that the nodes cannot pull"
+        "an address that only this machine can reach, a NetworkPolicy, a Secret that is missing, "
+        "or an image that the nodes cannot pull"
     )
     return Check("pod", False, words, fix)
 
@@ -218,7 +218,7 @@ def _check_devices(nodes: Iterable[Manifest], site: Site) -> Check:
     words = f"{total} {site.resource} on {counted(len(found), 'node')}"
     if short:
         few = ", ".join(f"{name}: {count}" for name, count in sorted(short.items())[:_LISTED])
-        words += f"; the profile says {site.devices_per_node} a node, and there are less: {few}"
+        words += f"; expected {site.devices_per_node} per node as in the profile, got fewer: {few}"
     fix = "a device that is unhealthy is not offered: npu-smi info on the node, or correct "
     fix += "devices_per_node in the profile"
     needs = site.devices_per_worker
@@ -236,7 +236,7 @@ def _unlike(nodes: Iterable[Manifest], site: Site) -> str:
     for key, value in site.node_selector:
         values = sorted({(n["metadata"].get("labels") or {}).get(key, "") for n in nodes} - {""})
         here = f"the nodes have {', '.join(values)}" if values else "no node has this label"
-        words.append(f"{key}={value} is wanted, {here}")
+        words.append(f"expected {key}={value}, but {here}")
     return "no node is selected: " + "; ".join(words)
 
 

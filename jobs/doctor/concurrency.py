@@ -20,10 +20,10 @@ def check_concurrency(backend: str) -> Iterator[Check]:
     somebody measures."""
     locks = device_locks(backend)
     if len(locks) < 2:
-        raise BadInput(f"backend {backend}: devices of one machine are compared; here is one")
+        raise BadInput(f"backend {backend}: this compares several devices of one machine, got one")
     with ExitStack() as held:
         for lock in locks:
-            held.enter_context(DeviceLock(lock, "a test of devices side by side"))
+            held.enter_context(DeviceLock(lock, "a concurrency test of devices"))
         folder = held.enter_context(scratch_folder(f"{backend}0"))
         found = concurrency_test(backend, range(len(locks)), folder, Limits())
     yield verdict(found, len(locks))
@@ -33,7 +33,7 @@ def verdict(found: list[Disturbance], devices: int) -> Check:
     """One check of all of them; the worst cases are named."""
     worst = ", ".join(f"{one.case} {one.slowdown:+.1%}" for one in found[:_SHOWN])
     fix = (
-        f"let fewer measure at once: OPMETER_MEASURE_CONCURRENCY={max(1, devices // 2)}, or "
+        f"measure on fewer devices at once: OPMETER_MEASURE_CONCURRENCY={max(1, devices // 2)}, or "
         "measure_concurrency of the site profile; then test again"
     )
     calm = not found or found[0].slowdown <= _TOLERATED

@@ -21,16 +21,17 @@ def check_device_plugin(daemon_sets: Iterable[Manifest] | None, site: Site) -> C
     """Whether the plugin's mode fits the site's scheduler and shape; `daemon_sets` are those of
     all namespaces, None where this account may not list them."""
     if not site.resource:
-        return Check(_NAME, True, "this site asks for no devices", skipped=True)
+        return Check(_NAME, True, "this site requests no devices", skipped=True)
     if daemon_sets is None:
         words = (
-            "this account may not list DaemonSets; who may sees it in the plugin's arguments: "
+            "this account may not list DaemonSets; with it, see the "
+            "plugin's arguments: "
             "kubectl get daemonsets -A -o yaml | grep volcanoType"
         )
         return Check(_NAME, True, words, skipped=True)
     found = list(_plugins(daemon_sets))
     if not found:
-        words = "no DaemonSet is an Ascend device plugin that is known here"
+        words = "no DaemonSet is a known Ascend device plugin"
         return Check(_NAME, True, words, skipped=True)
     checks = [_check(where, options, site) for where, options in found]
     return next((check for check in checks if not check.ok), checks[0])
@@ -60,7 +61,7 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
     shared = options.get("shareDevCount", "1")
     words = f"{where}: volcanoType={str(by_volcano).lower()}"
     if shared not in ("", "0", "1"):
-        fix = "run the plugin with -shareDevCount=1: who shares a device measures the others too"
+        fix = "run the plugin with -shareDevCount=1: sharing a device distorts its durations"
         return Check(_NAME, False, f"{words}, and it offers each device {shared} times", fix)
     whole_nodes = site.devices_per_worker >= site.devices_per_node
     if by_volcano and site.scheduler != "volcano" and not whole_nodes:
@@ -69,7 +70,7 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
             False,
             f'{words}: it refuses pods that Volcano did not place ("not get valid pod"), unless '
             f"they take a whole node; site {site.name} has scheduler {site.scheduler}",
-            "say scheduler: volcano or shape: node in the profile, or run the plugin with "
+            "set scheduler: volcano or shape: node in the profile, or run the plugin with "
             "-volcanoType=false",
         )
     if not by_volcano and site.scheduler == "volcano":
@@ -77,6 +78,6 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
             _NAME,
             False,
             f"{words}: pods get other devices than Volcano books for them",
-            "run the plugin with -volcanoType=true, or say scheduler: default in the profile",
+            "run the plugin with -volcanoType=true, or set scheduler: default in the profile",
         )
     return Check(_NAME, True, words)

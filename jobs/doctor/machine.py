@@ -80,14 +80,14 @@ def _check_torch_npu() -> Check:
         return Check("torch_npu", True, "not installed; only the npu backend needs it")
     version = importlib.metadata.version("torch_npu")
     torch = installed_torch() or ""
-    fix = "torch_npu aborts beside a CUDA build of torch: install the CPU build of torch"
-    return Check("torch_npu", "+cu" not in torch, f"{version} beside torch {torch}", fix)
+    fix = "torch_npu aborts with a CUDA build of torch: install the CPU build of torch"
+    return Check("torch_npu", "+cu" not in torch, f"{version} with torch {torch}", fix)
 
 
 def _check_memory() -> Check:
     free_bytes = available_memory_bytes()
     if free_bytes is None:
-        return Check("memory", True, "this system does not tell")
+        return Check("memory", True, "this system does not report it")
     fix = "close other programs, or lower limits.memory_gb in the campaign"
     found = f"{free_bytes / GIB:.1f} GiB available"
     return Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
@@ -95,7 +95,7 @@ def _check_memory() -> Check:
 
 def _check_disk(folder: Path) -> Check:
     free_bytes = shutil.disk_usage(folder).free
-    fix = f"make room in {folder}, or set TMPDIR to a folder with room"
+    fix = f"free space in {folder}, or set TMPDIR to a folder with more space"
     found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
     return Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
 

@@ -23,17 +23,17 @@ def is_npu_host() -> bool:
 def check_npus() -> Iterator[Check]:
     """Devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
     yield _told("npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container")
-    yield _told("health", _health, "npu-smi info -t health tells its faults; have it repaired")
+    yield _told("health", _health, "npu-smi info -t health lists its faults; have it repaired")
     yield _told("driver", _driver, "install the driver and firmware of the NPUs")
     cann = cann_version()
-    yield Check("cann", cann is not None, cann or "no version file of CANN's is found", _SET_ENV)
+    yield Check("cann", cann is not None, cann or "no version file of CANN was found", _SET_ENV)
     yield _told("msprof", lambda: str(find_msprof()), _SET_ENV)
     added = with_custom_opp(os.environ, installed_vllm())  # as sessions of a serving stack have it
     problem = custom_opp_problem({**os.environ, **added})
     is_wanted = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
     # Only a few operators want it: its lack is told and is no failure, a wrong path is one.
-    words = f"only some operators want it: {problem}" if problem else "found"
-    yield Check("custom OPP", not (problem and is_wanted), words, "type these lines, or unset it")
+    words = f"only some operators require it: {problem}" if problem else "found"
+    yield Check("custom OPP", not (problem and is_wanted), words, "run these lines, or unset it")
 
 
 def _devices() -> str:

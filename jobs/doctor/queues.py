@@ -17,7 +17,7 @@ def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
     if queue is None:
         fix = (
             "create it (manifests/components/kueue), or correct kueue_queue in the profile: "
-            "kubectl get localqueues.kueue.x-k8s.io; to read it takes the Role opmeter-launcher"
+            "kubectl get localqueues.kueue.x-k8s.io; reading it requires the Role opmeter-launcher"
         )
         return Check("queue", False, f"LocalQueue {name} cannot be read: {error}", fix)
     words = f"LocalQueue {name} of ClusterQueue {cluster_queue_of(queue)}"
@@ -27,7 +27,7 @@ def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
 def check_cluster_queue(
     site: Site, name: str, queue: Manifest | None, error: str, *, is_missing: bool
 ) -> Iterator[Check]:
-    """Whether it admits, and covers all that a worker asks for. One that may not be read need not
+    """Whether it admits, and covers all that a worker requests. One that may not be read need not
     be missing: it is the cluster's."""
     if queue is None:
         words = f"ClusterQueue {name} cannot be read: {error}"
@@ -46,7 +46,7 @@ def cluster_queue_of(local_queue: Manifest) -> str:
 
 def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
     if held := is_held(queue):
-        fix = f"nothing is admitted until that is mended: kubectl describe {kind}.kueue.x-k8s.io"
+        fix = f"nothing is admitted until that is fixed: kubectl describe {kind}.kueue.x-k8s.io"
         return Check(check, False, f"{words}: {held}", fix)
     return Check(check, True, words)
 
@@ -57,10 +57,10 @@ def _covers(site: Site, name: str, queue: Manifest) -> Check:
     covered = {resource for group in _groups(queue) for resource in _texts(group)}
     missing = sorted(set(wanted) - covered)
     if not missing:
-        return Check("quota", True, f"ClusterQueue {name} covers all that a worker asks for")
+        return Check("quota", True, f"ClusterQueue {name} covers all that a worker requests")
     fix = (
         "add them to coveredResources of the ClusterQueue, with a quota in each flavor; or let "
-        "Kueue pass over them: resources.excludeResourcePrefixes in its configuration, as for "
+        "Kueue ignore them: resources.excludeResourcePrefixes in its configuration, as for "
         "ephemeral-storage"
     )
     words = ", ".join(f"{resource} ({wanted[resource]})" for resource in missing)

@@ -48,7 +48,7 @@ def follow_gang(
 
     def tick(measured: int) -> None:
         if stop.is_set():
-            raise PeerLeft("the pod is told to stop")
+            raise PeerLeft("the pod received a request to stop")
 
     while not stop.is_set() and (left := uncommitted()):
         place = _place(store, wave)

@@ -129,7 +129,7 @@ def check_here(situation: Situation) -> None:
     here = len(device_locks(campaign.backend))
     if campaign.devices > here:
         raise BadInput(
-            f"campaign {campaign.name} wants {counted(campaign.devices, 'device')}, and this "
+            f"campaign {campaign.name} requires {counted(campaign.devices, 'device')}, but this "
             f"machine has {here} ({campaign.backend}; a cpu is one device, all its cores)"
         )
 

@@ -59,5 +59,5 @@ def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
         if log.exists():
             log.write_text(message_of(end) + "\n")
     except OSError as error:
-        logger.info("no last words: %s", error)
+        logger.info("cannot write the termination message: %s", error)
     return int(end.code)

@@ -41,7 +41,7 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
 
     def number(name: str, text: str) -> int:
         if not text.isdigit():
-            raise BadInput(f"{name} is {text!r}: a whole number is wanted")
+            raise BadInput(f"{name}: expected a whole number, got {text!r}")
         return int(text)
 
     def counted(name: str) -> int:

@@ -137,7 +137,7 @@ def _work(
     if not left:
         return End(ExitCode.DONE)
     if late.is_set():
-        reason = f"its deadline, {task.deadline_s:g} s, is past; {_left(left)}"
+        reason = f"exceeded its deadline of {task.deadline_s:g} s; {_left(left)}"
         # Who lends ranks to another pod waits for that one: it says nothing of its own node.
         code = ExitCode.FAILED if wave.is_gang and task.index else ExitCode.HANG
         return End(code, reason, left[0])
@@ -183,17 +183,19 @@ def _read_wave(store: Store, task: PodTask) -> Wave:
     key = keys.wave(task.campaign, task.wave)
     wave = wave_from_json(store.get(key), key=key)
     if wave.plan_hash != task.plan_hash:
-        raise BadInput(f"{key} is of plan {wave.plan_hash}, and this pod is for {task.plan_hash}")
+        raise BadInput(
+            f"{key}: expected plan {task.plan_hash} as in this pod, got {wave.plan_hash}"
+        )
     if not 0 <= task.index < len(wave.indexes):
         raise BadInput(
-            f"{key} has {counted(len(wave.indexes), 'index', 'indexes')}, and this pod is for "
+            f"{key} has {counted(len(wave.indexes), 'index', 'indexes')}, but this pod has index "
             f"{task.index}"
         )
     return wave
 
 
 def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
-    """This index's shards that nobody has committed."""
+    """This index's shards that no worker has committed."""
     return [s for s in wave.indexes[task.index] if not is_committed(store, task.campaign, s)]
 
 

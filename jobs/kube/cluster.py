@@ -97,7 +97,7 @@ class Cluster:
         except ObjectConflict as error:
             live = self._requests.json("GET", f"{self._jobs}/{name}")
             if not is_same(job, live):
-                raise ObjectConflict(f"Job {name} exists and is another one") from error
+                raise ObjectConflict(f"Job {name} exists with other content") from error
             return False
         return True
 

@@ -59,7 +59,7 @@ class Connection:
         except client.ApiException as error:
             raise _as_cluster_error(error) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterAway(f"the API server does not answer: {error}") from error
+            raise ClusterAway(f"the API server does not respond: {error}") from error
         return response
 
 

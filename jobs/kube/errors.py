@@ -56,7 +56,7 @@ def unless_refused(what: str) -> Iterator[None]:
     except ClusterAway:
         raise
     except ClusterError as error:
-        logger.debug("%s: not told: %s", what, error)
+        logger.debug("%s: not available: %s", what, error)
 
 
 def cluster_error(status: int, message: str, retry_after: str = "") -> ClusterError:

@@ -117,7 +117,7 @@ class Election:
         try:
             self._renewed_at = now if self._try() else None
         except ObjectConflict:
-            logger.info("another was faster to take the Lease %s", self._name)
+            logger.info("another controller acquired the Lease %s first", self._name)
             self._renewed_at = None
         except ClusterError as error:
             logger.warning("the Lease %s cannot be renewed: %s", self._name, error)
@@ -134,7 +134,7 @@ class Election:
                 lease["spec"]["holderIdentity"] = ""
                 self._leases.replace_lease(lease)
         except ClusterError as error:
-            logger.info("the Lease %s was not given back: %s", self._name, error)
+            logger.info("the Lease %s was not released: %s", self._name, error)
 
     def _try(self) -> bool:
         lease = self._leases.lease(self._name)

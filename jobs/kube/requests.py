@@ -83,7 +83,7 @@ class Requests:
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            raise ClusterAway(f"{method} {path}: no JSON came: {text[:100]!r}") from error
+            raise ClusterAway(f"{method} {path}: expected JSON, got {text[:100]!r}") from error
 
     def text(
         self,
@@ -108,7 +108,7 @@ class Requests:
                 spent_s = self._clock() - started + pause_s
                 if attempt == _TRIES or spent_s > _PATIENCE_S:
                     raise
-                logger.info("%s %s: %s; asked again in %.1f s", method, path, error, pause_s)
+                logger.info("%s %s: %s; retrying in %.1f s", method, path, error, pause_s)
                 self._sleep(pause_s)
         raise AssertionError("unreachable")
 

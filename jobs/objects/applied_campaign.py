@@ -106,14 +106,15 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
     """Raise BadInput where campaign, machines and image do not go together."""
     if campaign.backend != site.backend:
         raise BadInput(
-            f"campaign {campaign.name} measures on {campaign.backend}, "
-            f"and the site's machines on {site.backend}"
+            f"campaign {campaign.name}: backend {campaign.backend} does not match "
+            f"backend {site.backend} of the site"
         )
     pinned = _PINNED.fullmatch(deployment.image) or deployment.allow_unpinned
     if site.backend == "npu" and not pinned:
         raise BadInput(
-            f"campaign {campaign.name}: image {deployment.image} has no digest: numbers want one "
-            "stack, and a tag may move; name it as NAME@sha256:..., or say --allow-unpinned "
+            f"campaign {campaign.name}: image {deployment.image} "
+            "has no digest: results need one fixed "
+            "stack, and a tag may move; use NAME@sha256:..., or pass --allow-unpinned "
             "(allow_unpinned: true in a ConfigMap)"
         )
     check_grids(campaign, site)
@@ -147,17 +148,18 @@ def config_map(
 
 def _check_names(metadata: Manifest, campaign: Campaign) -> None:
     """One campaign is one ConfigMap: its name says which, and no namespace has two of a name."""
-    name, wanted = metadata["name"], config_map_name(campaign.name)
+    name, expected = metadata["name"], config_map_name(campaign.name)
     label = (metadata.get("labels") or {}).get(SELECTOR, campaign.name)
     if label != campaign.name:
         raise BadInput(
-            f"ConfigMap {name}: its label {SELECTOR} is {label!r}, and its campaign is called "
-            f"{campaign.name!r}: both name the same"
+            f"ConfigMap {name}: label {SELECTOR}: expected the name of its campaign, "
+            f"{campaign.name!r}, got {label!r}"
         )
-    if name != wanted:
+    if name != expected:
         raise BadInput(
-            f"ConfigMap {name}: the campaign {campaign.name!r} is the ConfigMap {wanted}, and no "
-            "other: give this one that name, or its campaign another"
+            f"ConfigMap {name}: the campaign {campaign.name!r} "
+            f"must be in the ConfigMap {expected}; "
+            "rename this ConfigMap or its campaign"
         )
 
 
@@ -181,12 +183,14 @@ def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
     profile = data.get(SITE, "").strip() or ("cpu" if campaign.backend == "cpu" else "")
     if not profile:
         raise BadInput(
-            f"ConfigMap {name}: the key {SITE}, or {SITE_YAML}, is wanted: which machines?"
+            f"ConfigMap {name}: expected the key {SITE} or "
+            f"{SITE_YAML}, which describes the machines"
         )
     if profile not in bundled_sites():  # the path of a file would be one of the reader's
         raise BadInput(
-            f"ConfigMap {name}: site {profile!r} is not bundled ({', '.join(bundled_sites())}): "
-            f"the text of another belongs into the key {SITE_YAML}"
+            f"ConfigMap {name}: site: expected one of "
+            f"{', '.join(bundled_sites())}, got {profile!r}; "
+            f"put the text of another profile into the key {SITE_YAML}"
         )
     return load_site(profile, changes)
 
@@ -201,8 +205,8 @@ def _deployment(config_map: Manifest) -> Deployment:
             raise BadInput(f"ConfigMap {metadata['name']}: the key {key} is missing")
     if quantity(values.get("merge_memory", "1")) <= 0:
         raise BadInput(
-            f"ConfigMap {metadata['name']}: merge_memory is an amount, as 8Gi; "
-            f"{values['merge_memory']!r} came"
+            f"ConfigMap {metadata['name']}: merge_memory: expected a quantity such as 8Gi, "
+            f"got {values['merge_memory']!r}"
         )
     for key in values.keys() & set(_TRUTHS):
         values[key] = _truth(metadata["name"], key, values[key])
@@ -215,5 +219,5 @@ def _deployment(config_map: Manifest) -> Deployment:
 
 def _truth(name: str, key: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise BadInput(f"ConfigMap {name}: {key} is true or false, {text!r} came")
+        raise BadInput(f"ConfigMap {name}: {key}: expected true or false, got {text!r}")
     return text == "true"

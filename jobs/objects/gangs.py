@@ -32,21 +32,23 @@ def check_gangs(plan: Plan, site: Site) -> None:
     for ranks in sorted({shard.ranks for shard in plan.shards}, reverse=True):
         if why := _complaint(ranks, site, plan.devices):
             raise BadInput(
-                f"campaign {plan.campaign} has gangs of {ranks} ranks, and site {site.name} "
-                f"cannot hold them: {why}"
+                f"campaign {plan.campaign}: site {site.name} "
+                f"cannot run its gangs of {ranks} ranks: "
+                f"{why}"
             )
 
 
 def check_grids(campaign: Campaign, site: Site) -> None:
-    """Raise BadInput for a campaign that has ranks lie otherwise than the site's nodes hold them:
-    their tiers would be told wrong. A node of 16 is the `8 2` of the grid `48 8 2`."""
+    """Raise BadInput for a campaign whose grid of ranks does not match the site's nodes: the
+    recorded tiers would be wrong. A node of 16 is the `8 2` of the grid `48 8 2`."""
     for grid in _grids(campaign) if site.backend != "cpu" else ():
         extents = grid.extents
         if site.devices_per_node not in {prod(extents[at:]) for at in range(len(extents))}:
             raise BadInput(
-                f"campaign {campaign.name} has ranks lie as {grid}, and a node of site {site.name} "
-                f"has {site.devices_per_node} devices, which no inner extents of that make: name "
-                "grid beside its collectives, 48 8 2 for nodes of 16 and 128 8 for nodes of 8"
+                f"campaign {campaign.name}: grid {grid} does not match site {site.name}: a node "
+                f"has {site.devices_per_node} devices, which "
+                "is no product of its inner extents; set "
+                "`grid` next to `collectives`: 48 8 2 for nodes of 16, 128 8 for nodes of 8"
             )
 
 
@@ -65,11 +67,11 @@ def _complaint(ranks: int, site: Site, devices: int) -> str:
         return ""
     if site.backend != "cpu" and site.shape != "node":
         return (
-            f"a pod has {counted(site.devices_per_worker, 'device')}, and pods of the shape "
-            f"{site.shape} know nothing of each other: shape: node is wanted"
+            f"a pod has {counted(site.devices_per_worker, 'device')}, and pods of shape "
+            f"{site.shape} do not communicate; set shape: node"
         )
     if ranks % pods:
-        return f"they are no equal shares of {pods} pods"
+        return f"the ranks cannot be divided equally among {pods} pods"
     if pods > (most := max(1, devices // site.devices_per_worker)):
-        return f"they take {pods} pods, and the campaign's devices allow {most}"
+        return f"they need {pods} pods, and the campaign's devices allow {most}"
     return ""

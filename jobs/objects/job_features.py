@@ -32,7 +32,10 @@ def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
     """From a Job and what a dry run made of it. Raises BadInput below the floor of 1.26."""
     spec = kept.get("spec") or {}
     if missing := [name for name in _NEEDED if name in sent["spec"] and name not in spec]:
-        raise BadInput(f"this cluster's Jobs have no {', '.join(missing)}: 1.26 or newer is wanted")
+        raise BadInput(
+            "Jobs of this cluster do not support "
+            f"{', '.join(missing)}; expected Kubernetes 1.26 or newer"
+        )
     return Features(
         per_index="backoffLimitPerIndex" in spec,
         replacement="podReplacementPolicy" in spec,

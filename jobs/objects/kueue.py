@@ -45,7 +45,7 @@ def why_waiting(workload: Manifest) -> str:
     evicted, reserved = _condition(workload, _EVICTED), _condition(workload, _RESERVED)
     admitted = _condition(workload, _ADMITTED)
     if not _is_active(workload):
-        return f"deactivated ({_words(evicted) or 'somebody set active: false'})"
+        return f"deactivated ({_words(evicted) or 'a user set active: false'})"
     said = reserved if reserved.get("status") == "False" else admitted
     words = _words(said) if said.get("status") == "False" else ""
     if evicted.get("status") == "True" and (before := _words(evicted)) != words:

@@ -63,18 +63,22 @@ def concurrency_complaint(site: Site) -> str:
     if site.shape == "node" or site.measure_concurrency >= site.devices_per_node:
         return ""
     return (
-        f"of {site.devices_per_node} devices {site.measure_concurrency} may measure at once, but "
-        f"pods of the shape {site.shape} share a node and know nothing of each other: shape node "
-        "is wanted for that, or take this key away"
+        f"{site.measure_concurrency} of {site.devices_per_node} "
+        "devices may measure concurrently, but "
+        f"pods of shape {site.shape} share a node without coordination; set shape: node, "
+        "or remove this key"
     )
 
 
 def resource_complaint(site: Site) -> str:
     """Why that is no name of a whole device; empty where it is."""
     if site.backend == "npu" and not site.resource:
-        return "an NPU site names its resource, as huawei.com/Ascend910"
+        return "an NPU site requires `resource`, such as huawei.com/Ascend910"
     if re.search(r"Ascend\d+\w*-\d+c", site.resource):
-        return f"{site.resource} is a slice of a device: its numbers would not be the device's"
+        return (
+            f"{site.resource} is a slice of a device and "
+            "would not give the numbers of the whole device"
+        )
     return ""
 
 
@@ -84,17 +88,18 @@ def shape_complaint(site: Site) -> str:
     plugin and device plugin and of HAMi's (2026-08): one PodGroup holds all pods of a batch Job, so
     that a wave always counts as several tasks."""
     if site.shape == "pair" and site.devices_per_node % 2:
-        return f"pairs of devices are wanted, and a node has {site.devices_per_node}"
+        return f"shape pair requires an even devices_per_node, got {site.devices_per_node}"
     if site.backend != "npu":
         return ""
     if site.resource.endswith("/Ascend910C") and site.devices_per_worker % 2:
         return (
-            f"HAMi gives {site.resource} by whole chips of two: one is rounded up to two, and "
-            f"{site.devices_per_worker} of them are not what a pod would get: pair or node is "
-            "wanted, of an even number"
+            f"HAMi allocates {site.resource} in whole chips of two: a pod would not get "
+            f"{site.devices_per_worker}, because the number "
+            "is rounded up; expected pair, or node with "
+            "an even number of devices"
         )
     if site.accelerator_type.startswith("module-a3") and site.shape == "device":
-        return f"{_why_not_one_die(site)}: pair or node is wanted"
+        return f"{_why_not_one_die(site)}: expected pair or node"
     return _volcano_complaint(site) if site.scheduler == "volcano" else ""
 
 
@@ -102,8 +107,8 @@ def super_pod_complaint(site: Site) -> str:
     """Why a gang cannot be kept in a super-pod by that label; empty where it can."""
     if site.scheduler == "volcano" and site.accelerator_type.endswith("super-pod"):
         return (
-            "Volcano's Ascend plugin keeps a gang in one super-pod by itself, and would have to "
-            "agree with this label: take this key away"
+            "Volcano's Ascend plugin already keeps a gang in one super-pod, and this label could "
+            "conflict with it; remove this key"
         )
     return ""
 
@@ -111,26 +116,26 @@ def super_pod_complaint(site: Site) -> str:
 def _why_not_one_die(site: Site) -> str:
     if site.scheduler == "volcano":
         return (
-            "Volcano's Ascend plugin refuses one NPU a pod on A3 in a Job of several pods "
+            "Volcano's Ascend plugin refuses one NPU per pod on A3 in a Job of several pods "
             '("only single task job can request single npu")'
         )
     return (
-        "a chip of A3 is two dies that share power and memory, and a pod of one would measure "
-        "beside a stranger on the other"
+        "an A3 chip has two dies that share power and memory, and another workload could run on "
+        "the second die while a pod measures on one"
     )
 
 
 def _volcano_complaint(site: Site) -> str:
     if site.accelerator_type.endswith("super-pod") and site.shape != "node":
         return (
-            "Volcano's Ascend plugin wants whole nodes of a super-pod in a Job of several pods "
-            '("should be equal to node npu"): node is wanted'
+            "Volcano's Ascend plugin requires whole nodes of a super-pod in a Job of several pods "
+            '("should be equal to node npu"): expected node'
         )
-    told = site.schedule_policy or "accelerator-type" in dict(site.node_selector)
-    if not told and (site.resource in _MINDCLUSTER or not site.accelerator_type):
+    is_typed = site.schedule_policy or "accelerator-type" in dict(site.node_selector)
+    if not is_typed and (site.resource in _MINDCLUSTER or not site.accelerator_type):
         return (
-            "Volcano's Ascend plugin takes a Job that says nothing of its machines for one of the "
-            "first Atlas 800: schedule_policy is wanted, as chip8-node8, or accelerator-type in "
+            "Volcano's Ascend plugin schedules a Job without a machine type as one of the "
+            "first Atlas 800; set schedule_policy, such as chip8-node8, or accelerator-type in "
             "node_selector"
         )
     return ""

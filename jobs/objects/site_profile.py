@@ -63,7 +63,7 @@ def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> S
         text = files("jobs.objects").joinpath("sites", f"{name}.yaml").read_text(encoding="utf-8")
         return site_from_text(text, path=f"{name}.yaml", changes=changes)
     raise BadInput(
-        f"site {name!r}: one of {', '.join(bundled_sites())}, or the path of a YAML file, is wanted"
+        f"site: expected {', '.join(bundled_sites())} or the path of a YAML file, got {name!r}"
     )
 
 
@@ -82,8 +82,7 @@ def site_from_text(
     def amount(key: str, default: str = "") -> str:
         if key in found and quantity(found[key].text()) <= 0:
             raise found[key].refusal(
-                f"an amount as Kubernetes writes it is wanted, as {_AMOUNTS[key]}; "
-                f"{found[key].text()!r} came"
+                f"expected a Kubernetes quantity such as {_AMOUNTS[key]}, got {found[key].text()!r}"
             )
         return said(key, default)
 
@@ -120,7 +119,7 @@ def site_from_text(
     )
     if site.ranks_per_pod and site.backend != "cpu":
         raise found["ranks_per_pod"].refusal(
-            f"a pod of site {site.name} holds a rank for each of its devices: take this key away"
+            f"a pod of site {site.name} runs one rank for each of its devices; remove this key"
         )
     if site.super_pod_label and (complaint := super_pod_complaint(site)):
         raise found["super_pod_label"].refusal(complaint)
@@ -139,7 +138,7 @@ def _changed(found: dict[str, Entry], changes: Mapping[str, str], path: str) -> 
         if text.strip():
             found |= read_document(f"{key}: {text}", where).fields(_KEYS)
         elif key in _REQUIRED:
-            raise BadInput(f"{where}: a profile needs this key, and it is taken away")
+            raise BadInput(f"{where}: a profile requires this key, got an empty value")
         else:
             found.pop(key, None)
     return found
@@ -157,9 +156,11 @@ def _labels(entry: Entry | None) -> tuple[tuple[str, str], ...]:
     pairs = _pairs(entry)
     for key, _ in pairs:
         if entry is not None and (key.startswith(_RESERVED) or key in _RESERVED_NAMES):
-            told = f"labels of {key.partition('/')[0]}/ are" if "/" in key else "this label is"
+            labels = f"labels of {key.partition('/')[0]}/ are" if "/" in key else "this label is"
             where = entry.mapping()[key]
-            raise where.refusal(f"{told} set by whoever finds pods by them: take it away")
+            raise where.refusal(
+                f"{labels} reserved for the controllers that select pods by them; remove it"
+            )
     return pairs
 
 

@@ -63,7 +63,9 @@ def strikes_to_json(strikes: Strikes) -> bytes:
 
 def strikes_from_json(data: bytes, *, key: str) -> Strikes:
     """The strikes of an object. Raises BadInput for anything else."""
-    held = decode_object(_Held, data, what="what is held against a campaign's nodes", key=key)
+    held = decode_object(
+        _Held, data, what="the failures counted against a campaign's nodes", key=key
+    )
     return Strikes(frozenset(Strike(node, shard) for node, shard in held.strikes))
 
 

@@ -98,7 +98,7 @@ def only_operators(
         # Of those that have a declaration: other names are known to who may read the sources.
         close = get_close_matches(name, sorted(filter(find, known)), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise BadInput(f"operators: {name!r} is in none of the sources{hint}")
+        raise BadInput(f"operators: no source contains {name!r}{hint}")
     return [c for c in candidates if c.record.case.kernel_type in operators]
 
 

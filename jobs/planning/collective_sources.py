@@ -52,13 +52,13 @@ def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
     ranks = max((ranks_of(record.case) for record in records), default=1)
     if devices_for(ranks, campaign.backend) > campaign.devices:
         raise BadInput(
-            f"campaign {campaign.name} has collectives over {ranks} ranks, which need as many "
-            f"devices, and it has {campaign.devices}"
+            f"campaign {campaign.name}: devices: expected at least {ranks}, the number of ranks "
+            f"of its collectives, got {campaign.devices}"
         )
     if ranks > 1 and campaign.measure.cache != "warm":
         raise BadInput(
-            f"campaign {campaign.name} has collectives, which are measured warm: measure.cache: "
-            f"warm is wanted, {campaign.measure.cache} came"
+            f"campaign {campaign.name}: measure.cache: expected warm, because it has collectives, "
+            f"got {campaign.measure.cache}"
         )
 
 

@@ -21,30 +21,30 @@ from jobs.planning import lifecycle
 _LISTED = 25
 _KEYS_LISTED = 3
 _PLAN = (
-    "to do       put the plan back as it was; else `opmeter run` of this campaign makes the next "
-    "one of its sources, for what the database lacks (--again: for everything)"
+    "to do       restore the plan from a backup; otherwise `opmeter run` of this campaign makes "
+    "the next plan from its sources, for cases missing in the database (--again: for all)"
 )
 _SHARD = (
-    "to do       nothing of it is published; `opmeter run` of this campaign, or its controller, "
-    "measures its cases anew, unless the object is put back as it was before"
+    "to do       none of it is published; `opmeter run` of this campaign, or its controller, "
+    "measures its cases again unless the object is restored first"
 )
 _IN_VAIN = (
-    "to do       nothing of it is published, and its cases were measured anew as often as that "
-    "is done without asking: look at the store, then `opmeter run` with --again"
+    "to do       none of it is published, and the automatic attempts to measure its cases again "
+    "are exhausted: inspect the store, then use `opmeter run` with --again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Damage by what it means: `needed` is told with its key, `set_aside` in a line."""
+    """Damage by severity: `needed` is reported with its key, `set_aside` in one line."""
 
     needed: tuple[Damage, ...]
     set_aside: tuple[Damage, ...]
 
     @classmethod
     def of(cls, found: Iterable[Damage], since: int) -> "Told":
-        """`since` is the number of the plan in hand. A shard that several plans have is told of
-        the newest."""
+        """`since` is the number of the current plan. A shard of several plans is reported for the
+        newest."""
         newest: dict[tuple[str, str, int], Damage] = {}
         for damage in sorted(found):
             newest[damage.campaign, damage.shard, 0 if damage.shard else damage.plan] = damage
@@ -70,8 +70,7 @@ class Told:
             yield _quietly(self.set_aside)
 
     def advice(self, plan: Plan | None = None) -> Iterator[str]:
-        """What to do about it, for who does nothing about it by himself; `plan` is the one in
-        hand."""
+        """Yield what the user can do about it; `plan` is the current one."""
         if any(not damage.shard for damage in self.needed):
             yield _PLAN
         if any(damage.shard for damage in self.needed):
@@ -81,7 +80,7 @@ class Told:
 def _quietly(found: Sequence[Damage]) -> str:
     what = "; ".join(damage.short for damage in found[:_KEYS_LISTED])
     more = f"; and {len(found) - _KEYS_LISTED} more" if len(found) > _KEYS_LISTED else ""
-    return f"set aside   damaged, and later plans measure what is wanted of it: {what}{more}"
+    return f"ignored     damaged; later plans measure the required cases of it: {what}{more}"
 
 
 def outside(

@@ -10,10 +10,10 @@ def describe_forecast(plan: Plan) -> list[str]:
     hours = forecast.device_s / 3600
     return [
         f"cases      {forecast.cases:,} in {counted(len(plan.shards), 'shard')}; "
-        f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are answered already"
+        f"{forecast.unsupported:,} cannot be measured, {forecast.answered:,} are already measured"
         + (f"; {forecast.narrowed:,} of them are measured again" if forecast.narrowed else "")
         + (
-            f"; {forecast.doubtful:,} of doubtful sessions are measured again"
+            f"; {forecast.doubtful:,} of suspect sessions are measured again"
             if forecast.doubtful
             else ""
         )
@@ -21,7 +21,7 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
         *_density_lines(forecast),
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
-        f"the floor is {_duration(forecast.floor_s)}",
+        f"the lower bound is {_duration(forecast.floor_s)}",
         *([_again_line(plan)] if forecast.doubtful else []),
         _busy_line(plan.backend),
         # What a source could not give as cases stands behind its name.
@@ -35,16 +35,16 @@ def _density_lines(forecast: Forecast) -> list[str]:
         return []
     more = "; another round follows" if forecast.learning else ""
     return [
-        f"density    {forecast.left_out:,} cases are left out, {forecast.unsure:,} of them not "
-        f"known to the tolerance{more}"
+        f"density    {forecast.left_out:,} cases are omitted, {forecast.unsure:,} of them not "
+        f"known within the tolerance{more}"
     ]
 
 
 def _again_line(plan: Plan) -> str:
     """Where what was doubted is measured again."""
     if plan.devices > 1:
-        return "again      on another device, or node, where there is one"
-    return "again      on the same device, or on another node where there is one"
+        return "again      on another device or node if one is available"
+    return "again      on the same device, or on another node if one is available"
 
 
 def _busy_line(backend: str) -> str:
@@ -52,7 +52,7 @@ def _busy_line(backend: str) -> str:
     if backend != "cpu":
         return f"disturbed  up to {AGAIN_SHARE * 100:.0f} % more for cases that are measured again"
     most = (1 + MORE_REPEATS_SHARE) * (1 + AGAIN_SHARE) - 1
-    return f"disturbed  up to {most * 100:.0f} % more for repeats that waited for a core"
+    return f"disturbed  up to {most * 100:.0f} % more for repeats that waited for a CPU core"
 
 
 def _duration(seconds: float) -> str:

@@ -124,7 +124,7 @@ def share_line(told: Shares) -> str:
         return ""
     of_compute = f"{share_of(told.measurable_us, told.compute_us)} of it measurable"
     if told.unknown_us > 0:
-        of_compute += f", {share_of(told.unknown_us, told.compute_us)} of unknown inputs (N/A)"
+        of_compute += f", {share_of(told.unknown_us, told.compute_us)} with unknown inputs (N/A)"
     line = f"compute {share_of(told.compute_us, told.total_us)} of device time: {of_compute}"
     if told.communication_us > 0:
         share = share_of(told.communication_us, told.total_us)

@@ -25,7 +25,7 @@ def worth_their_time(
     budget_s = (campaign.quality.budget_device_h or 0.0) * 3600
     if budget_s <= cost.start_s:
         raise BadInput(
-            f"quality.budget_device_h: {budget_s:.0f} s pay for no case: a session takes "
+            f"quality.budget_device_h: {budget_s:.0f} s is too short for one case: a session takes "
             f"{cost.start_s:.0f} s to start"
         )
     chosen: list[PricedCase] = []

@@ -260,7 +260,7 @@ def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
     paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
     for other in paths[1:]:
         if _unchanged(other) != _unchanged(paths[0]):
-            message = f"it differs from {paths[0]}; name one op_mapping in the campaign"
+            message = f"the op_mapping differs from {paths[0]}; set one op_mapping in the campaign"
             raise BadInput(message, path=other)
     return paths[0] if paths else None
 
@@ -273,4 +273,4 @@ def _unchanged(path: Path) -> str:
         reason = error.strerror or error
         raise BadInput(f"the op_mapping cannot be read: {reason}", path=path) from error
     except UnicodeDecodeError as error:
-        raise BadInput("an op_mapping in UTF-8 is wanted", path=path) from error
+        raise BadInput("the op_mapping is not valid UTF-8", path=path) from error

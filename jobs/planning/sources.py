@@ -63,9 +63,9 @@ def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
     masked = sum(MASK in one.extra for one in added)
     if len(added) > masked:
         lengths = ", ".join(f"{length:,}" for length in runtime.kv_lengths)
-        told.append(f"{counted(len(added) - masked, 'case')} at assumed lengths of {lengths} keys")
+        told.append(f"{counted(len(added) - masked, 'case')} at assumed KV lengths of {lengths}")
     if masked:
-        told.append(f"{counted(masked, 'case')} beside {' or '.join(runtime.masks)} masks")
+        told.append(f"{counted(masked, 'case')} with {' or '.join(runtime.masks)} masks")
     if not told:
         return loaded
     return _loaded(
@@ -108,7 +108,7 @@ def _left_out(profile: Profile) -> str:
     rows, files = len(report.skipped), len(report.unusable)
     left = [counted(rows, "bad row")] if rows else []
     left += [counted(files, "unusable file")] if files else []
-    return f"{' and '.join(left)} left out" if left else ""
+    return f"{' and '.join(left)} omitted" if left else ""
 
 
 def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
@@ -130,7 +130,7 @@ def _whole_step(
         if one.tier_assumed:
             reasons[f"tier {one.collective.tier} assumed"] += one.count
         if one.is_derived:
-            reasons["size derived from what was sent"] += one.count
+            reasons["size derived from the sent bytes"] += one.count
     rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
     left = _left_out(profile)
     told = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
@@ -144,7 +144,7 @@ def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
     records, left_out = collective_records(source, campaign.backend)
     check_gangs(records, campaign)
     reasons = Counter(one.reason for one in left_out)
-    told = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(reasons.items()))
+    told = "; ".join(f"{count} omitted: {reason}" for reason, count in sorted(reasons.items()))
     if not records:
         raise BadInput(f"sources: no collective is left to measure; {told}")
     name = f"collectives ({told})" if told else "collectives"
@@ -168,18 +168,20 @@ def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSour
     except NotFound as error:
         raise BadInput(
             f"campaign {campaign.name}: no cases under {key} in {store.url}; upload them from "
-            "where the profile lies: opmeter launch CAMPAIGN"
+            "the machine with the profile: opmeter launch CAMPAIGN"
         ) from error
     if sha256_hex(table) != sha256:
-        raise DamagedObject(f"{key} in {store.url} is not what its name says")
+        raise DamagedObject(
+            f"{key} in {store.url}: the content does not match the hash in its name"
+        )
     with stored():
         records = completed_records(read_table(table, path=key))
     if campaign.measure.cache != CONTEXT:
         records = tuple(replace(record, before=()) for record in records)
     elif not any(record.before for record in records):
         raise BadInput(
-            f"campaign {campaign.name}: the cases under {key} do not say what ran before them, as "
-            "`measure.cache: context` wants: parse the profile again with that"
+            f"campaign {campaign.name}: the cases under {key} lack the launches before them, which "
+            "`measure.cache: context` requires; parse the profile again with that setting"
         )
     planned = PlannedSource(
         source.name, sha256, len(records), source.same_stack, source.communication_us

@@ -107,9 +107,9 @@ def campaigns(store: Store) -> list[str]:
 
 
 def no_campaign(store: Store, name: str) -> BadInput:
-    """The error to raise where a store knows no campaign of that name."""
+    """Return the error for a campaign that the store does not contain."""
     known = ", ".join(campaigns(store)) or "none"
-    return BadInput(f"no campaign {name!r} at {store.url}; there are: {known}")
+    return BadInput(f"no campaign {name!r} at {store.url}; known campaigns: {known}")
 
 
 def committed_shards(store: Store, campaign: str) -> frozenset[str]:
@@ -154,5 +154,5 @@ def write_round(
     except AlreadyExists as error:
         raise BadInput(
             f"plan {plan.number} of campaign {plan.campaign} was just written by another run; "
-            "start again to continue that one"
+            "run the command again to continue that plan"
         ) from error

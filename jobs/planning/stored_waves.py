@@ -34,8 +34,8 @@ def _read(store: Store, campaign: str, key: str) -> Wave | None:
     try:
         wave = wave_from_json(store.get(key), key=key)
         if (wave.campaign, wave.wave_hash) != (campaign, name):
-            raise BadInput("it is not the wave that its name says", path=key)
+            raise BadInput("the wave does not match the hash in its name", path=key)
     except (BadInput, NotFound) as error:
-        logger.warning("no wave is read: %s", error)
+        logger.warning("skipping a wave that cannot be read: %s", error)
         return None
     return wave

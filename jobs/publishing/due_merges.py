@@ -40,7 +40,7 @@ def to_merge(
     own = own_numbers(situation, wanted)
     for other in sorted(wanted.difference(own)):
         say(
-            f"plan {other} was measured on another stack and stays unmerged; to publish it: "
+            f"plan {other} was measured on another stack and is not merged; to publish it: "
             f"opmeter merge {situation.campaign.name} --plan {other} --supersede-stack"
         )
     return own

@@ -55,7 +55,7 @@ class MergeLease:
         term = self._election.term
         where = f"the Lease {MERGE_LEASE} of namespace {self._leases.namespace}"
         logger.warning(
-            "the store does not honour create-only writes: this merge holds %s instead", where
+            "the store does not support create-only writes: this merge holds %s instead", where
         )
         with self._election.kept():
             # Led: asked before the term, which is written before that.
@@ -68,6 +68,6 @@ class MergeLease:
             if self._clock() >= deadline:
                 raise LeaseTaken(
                     f"another merge holds the Lease {MERGE_LEASE} of namespace "
-                    f"{self._leases.namespace}; this one waits for its turn"
+                    f"{self._leases.namespace}; this merge waits until it is released"
                 )
             self._sleep(_LOOK_S)

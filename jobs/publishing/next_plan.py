@@ -102,7 +102,7 @@ def intended(
     """The plan that a step is about, and the round that is to be written where it is new."""
     match step:
         case Finished(plan, _, broken):
-            news = f"plan {plan.number} is measured and merged already"
+            news = f"plan {plan.number} is already measured and merged"
             return Advanced(situation, plan, news, is_finished=True, broken=broken), None
         case Continue(plan):
             return Advanced(situation, plan, f"continuing plan {plan.number}"), None
@@ -113,12 +113,12 @@ def intended(
             news = f"plan {number}"
             if doubted is not None and not planned.plan.shards:
                 news = f"plan {doubted.plan.number} is measured and merged"
-                news += "; what doubtful sessions measured takes too long to measure again"
+                news += "; measuring the results of suspect sessions again would take too long"
                 return Advanced(situation, doubted.plan, news, is_finished=True), None
             if doubted is not None:
-                news += f", for what doubtful sessions measured by plan {doubted.plan.number}"
+                news += f", for results of suspect sessions of plan {doubted.plan.number}"
             if mended is not None:
-                news += f", for what is damaged of plan {mended.number}"
+                news += f", for damaged results of plan {mended.number}"
             return Advanced(situation, planned.plan, news), planned
 
 
@@ -130,8 +130,8 @@ def check_version(situation: Situation, *, supersede_stack: bool) -> None:
         return
     raise BadInput(
         f"{stack.version_path} holds results of another stack (they differ in "
-        f"{stack.differs_in(version.shown_stack)}); measure into another --root, or say "
-        "--supersede-stack if this one shall show instead"
+        f"{stack.differs_in(version.shown_stack)}); measure into another --root, or pass "
+        "--supersede-stack to show this stack instead"
     )
 
 
@@ -147,6 +147,7 @@ def check_rank(situation: Situation, plan: Plan) -> None:
         return
     raise BadInput(
         f"--supersede-stack would change nothing: {plan.stack.version_path} shows another stack "
-        f"(they differ in {plan.stack.differs_in(version.shown_stack)}) since after plan "
-        f"{plan.number} was made; say --again too, for a plan on top of it"
+        f"(they differ in {plan.stack.differs_in(version.shown_stack)}) "
+        ", in a plan newer than plan "
+        f"{plan.number}; pass --again too, which makes a new plan"
     )

@@ -38,8 +38,8 @@ def check_attribution(bench: Bench) -> Check:
     if not fault:
         times = [m.timing.median_us for m in session.answers if m.timing]
         fault = _mixed(times[: len(sums)], _TOLERANCE[bench.backend])
-    found = f"{len(sums)} cases by turns, a second stream busy: each has its own launches"
-    fix = "numbers would be filed under other cases: measure nothing, and tell us with the report"
+    found = f"{len(sums)} cases in turn, a second stream busy: each has its own launches"
+    fix = "durations would be recorded for other cases: do not measure, report an issue"
     return Check("attribution", not fault, fault or found, fix)
 
 
@@ -52,10 +52,15 @@ def check_failures(bench: Bench) -> Check:
     wrong = [m for case, m in told.items() if m.outcome is not wanted[case]]
     # What was recorded of good cases may die with the session: those are measured again.
     silent = [o for case, o in wanted.items() if o is not Outcome.OK and case not in told]
-    words = [f"{m.kernel_type}: {wanted[m.case_id]} is wanted, {m.outcome} came" for m in wrong]
+    words = [f"{m.kernel_type}: expected {wanted[m.case_id]}, got {m.outcome}" for m in wrong]
     words += [f"no case ended as {outcome}" for outcome in silent]
-    found = "oom, a bad argument and a killed session: each is its own case's answer"
-    return Check("failures", not words, "; ".join(words) or found, "tell us, with the report")
+    found = "oom, a bad argument and a killed session: each is the outcome of its own case"
+    return Check(
+        "failures",
+        not words,
+        "; ".join(words) or found,
+        "report an issue, with the report attached",
+    )
 
 
 def _of_the_ai_cpu(backend: str) -> CaseRecord:

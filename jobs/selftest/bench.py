@@ -111,7 +111,7 @@ def begun(session: Session) -> Session:
     """The session, if it came to a case; OpmeterError with its last words where it did not."""
     if session.result.began:
         return session
-    raise OpmeterError(f"no case was begun: {why_it_ended(session.report, began=False)}")
+    raise OpmeterError(f"no case began: {why_it_ended(session.report, began=False)}")
 
 
 @contextmanager

@@ -49,18 +49,18 @@ def run_checks(
 ) -> Iterator[Check]:
     """The verdict of each check as it is reached. BadInput for a name that none has."""
     if unknown := [name for name in only if name not in CHECKS]:
-        raise BadInput(f"--only {unknown[0]!r}: one of {', '.join(CHECKS)} is wanted")
+        raise BadInput(f"--only: expected one of {', '.join(CHECKS)}, got {unknown[0]!r}")
     return (_verdict(bench, name, profile) for name in only or CHECKS)
 
 
 def _verdict(bench: Bench, name: str, profile: Path | None) -> Check:
     if name in OF_NPUS and bench.backend != "npu":
-        return Check(name, True, f"{bench.backend} has nothing like it", skipped=True)
+        return Check(name, True, f"does not apply to {bench.backend}", skipped=True)
     if name in _OF_CPUS and bench.backend != "cpu":
-        return Check(name, True, f"those of {bench.backend} are published", skipped=True)
+        return Check(name, True, f"the peaks of {bench.backend} are published", skipped=True)
     check = partial(check_profile, profile=profile) if name == _PROFILE else CHECKS[name]
     try:
         return check(bench)
     except OpmeterError as error:
         words = " ".join(str(error).split())
-        return Check(name, False, words, "the report holds the log of its session")
+        return Check(name, False, words, "the report contains the log of its session")

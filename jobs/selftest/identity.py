@@ -31,7 +31,7 @@ def check_operators(bench: Bench) -> Check:
         named = "; ".join(f"{m.kernel_type}: {m.outcome}, {m.reason}" for m in wrong[:_NAMED])
         more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         found = f"{named}{more}"
-    fix = "leave these kernels out of campaigns (operators:), and tell us with the report"
+    fix = "leave these kernels out of campaigns (operators:), and report an issue with the report"
     return Check("operators", not wrong, found, fix)
 
 
@@ -41,11 +41,11 @@ def check_layouts(bench: Bench) -> Check:
     session = bench.session(Wanted("layouts", records, repeats=_REPEATS))
     bad = [m for m in session.answers if m.identity is not Proof.PROVED]
     if len(session.answers) < len(records):
-        bad_words = f"{len(session.answers)} of {len(records)} rows are answered"
+        bad_words = f"{len(session.answers)} of {len(records)} rows are measured"
     else:
         bad_words = "; ".join(f"{m.kernel_type}: {_told_of(m)}" for m in bad[:_NAMED])
     found = f"{counted(len(records), 'row')} in FRACTAL_NZ or with packed scales, all proved"
-    fix = "times of these weights are those of another layout: leave quantised rows out"
+    fix = "durations of these weights are those of another layout: leave quantised rows out"
     return Check("layouts", not bad_words, bad_words or found, fix)
 
 
@@ -57,13 +57,13 @@ def check_outputs(bench: Bench) -> Check:
 
 
 def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
-    """Of measurements whose outputs were looked at."""
+    """Of measurements whose outputs were checked."""
     bad = [(m, m.reason) for m in told if m.outcome is Outcome.GATED]
     bad += [(m, w) for m in told for w in m.warnings if "away from the reference" in w]
     named = "; ".join(f"{m.kernel_type}: {words}" for m, words in bad[:_NAMED])
     seen = sum(m.outcome is Outcome.OK for m in told)
-    found = f"outputs of {counted(seen, 'operator')} are finite, and near their references"
-    fix = "a kernel computes something else than its declaration says: tell us, with the report"
+    found = f"outputs of {counted(seen, 'operator')} are finite and close to their references"
+    fix = "a kernel computes something else than declared: report an issue, with the report"
     return Check("outputs", not bad, named or found, fix)
 
 
@@ -121,8 +121,10 @@ def _summary(told: Sequence[Measurement], twins: int) -> str:
     words += [f"{count} {proof}" for proof, count in sorted(counts.items())]
     words += [f"{twins} as a twin of theirs"] if twins else []
     lacking = sum(m.outcome in _NOT_HERE for m in told)
-    return ", ".join(words) + (f"; {lacking} want what is not installed here" if lacking else "")
+    return ", ".join(words) + (
+        f"; {lacking} require packages that are not installed" if lacking else ""
+    )
 
 
 def _told_of(m: Measurement) -> str:
-    return f"{m.outcome}, {m.reason}" if m.reason else f"identity {m.identity or 'not told'}"
+    return f"{m.outcome}, {m.reason}" if m.reason else f"identity {m.identity or 'not recorded'}"

@@ -17,11 +17,11 @@ _APART = 2.0  # the middle ratio, in either direction: a cache or a clock does l
 def check_profile(bench: Bench, profile: Path | None) -> Check:
     """The twenty rows that took most of a profile's time, against what they take here."""
     if profile is None:
-        words = "no profile of your own is named: --profile DIR"
+        words = "no profile was given: --profile DIR"
         return Check("profile", True, words, skipped=True)
     records = heaviest(profile, bench.backend)
     if not records:
-        words = f"{profile}: no row of it can be measured on {bench.backend}"
+        words = f"{profile}: none of its rows can be measured on {bench.backend}"
         return Check("profile", True, words, skipped=True)
     session = bench.session(Wanted("profile", tuple(records)))
     there = {r.case_id: r.profile.mean_us for r in records if r.profile is not None}
@@ -30,13 +30,15 @@ def check_profile(bench: Bench, profile: Path | None) -> Check:
         for m in session.answers
         if m.timing is not None
     )
-    fix = "was the profile taken on this device and release? If so: tell us, with the report"
+    fix = (
+        "was the profile taken on this device and release? If so: report an issue, with the report"
+    )
     if not ratios:
         return Check("profile", False, f"none of {len(records)} rows was measured", fix)
     middle = median(ratio for ratio, _ in ratios)
     (low, lowest), (high, highest) = ratios[0], ratios[-1]
     words = (
-        f"{len(ratios)} rows take {middle:.2f} times what the profile says, from {low:.2f} "
+        f"{len(ratios)} rows take {middle:.2f} times what the profile records, from {low:.2f} "
         f"({lowest}) to {high:.2f} ({highest})"
     )
     return Check("profile", 1 / _APART <= middle <= _APART, words, fix)

@@ -54,10 +54,10 @@ def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
     records = tuple(record for alike in cases.values() for record in alike)
     session = bench.session(Wanted(_NAME, records, repeats=_REPEATS))
     if fault := unmeasured(session, len(records)):
-        return Check(_NAME, False, fault, "the report holds the log of its session")
+        return Check(_NAME, False, fault, "the report contains the log of its session")
     peaks = peaks_of(bench.stack, session.answers, "", cases)
     if peaks is None:
-        words = "something else had the cores: close other programs, --only peaks"
+        words = "another process used the cores: close other programs, --only peaks"
         return Check(_NAME, True, words, skipped=True)
     return Check(
         _NAME,
@@ -99,8 +99,8 @@ def keep_peaks(peaks: MachinePeaks) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))
     except (OSError, OpmeterError) as error:
-        return f"peaks are not kept: {path}: {error}; OPMETER_PEAKS names another folder"
-    return f"peaks, which durations here are held against: {path}"
+        return f"cannot store the peaks: {path}: {error}; set OPMETER_PEAKS to another folder"
+    return f"peaks, with which durations here are compared: {path}"
 
 
 def _rate(record: CaseRecord, fastest_us: Mapping[str, float]) -> float:

@@ -46,11 +46,13 @@ def check_profiler(bench: Bench) -> Check:
     """200 launches of one case: one recording, readable, with counters where there are any."""
     session = _smoke(bench)
     own = [launch for launch in session.launches if launch.op_type == "Add"]
-    fault = "" if len(own) >= _LAUNCHES else f"{_LAUNCHES} launches and more, {len(own)} recorded"
+    fault = (
+        "" if len(own) >= _LAUNCHES else f"expected at least {_LAUNCHES} launches, got {len(own)}"
+    )
     if bench.backend == "npu":
         fault = fault or _fault_of_profile(session, own)
     found = f"{len(own)} records of one case, as user {os.getuid()}"
-    fix = "look at the log of the session in the report; msprof of CANN 8 or 9 is wanted"
+    fix = "see the log of the session in the report; requires msprof of CANN 8 or 9"
     return Check("profiler", not fault, fault or found, fix)
 
 
@@ -69,7 +71,7 @@ def check_marks(bench: Bench) -> Check:
         if cut != wanted:
             faults.append(f"{name}: {_disorder(cut, wanted)}")
     words = f"{len(wanted):,} marks back once and in order in {counted(len(queues), 'session')}"
-    fix = "cases between such marks are measured again; tell us, with the report"
+    fix = "cases between such marks are measured again; report an issue, with the report"
     return Check("marks", not faults, "; ".join(faults) or words, fix)
 
 
@@ -80,7 +82,7 @@ def check_long(bench: Bench) -> Check:
     short = [m for m in session.answers if m.n_observed != _LONG_REPEATS]
     fault = f"{len(short)} of {_LONG_CASES} cases: {short[0].reason}" if short else ""
     if not fault and len(session.answers) < _LONG_CASES:
-        fault = f"{len(session.answers)} of {_LONG_CASES} cases are answered"
+        fault = f"{len(session.answers)} of {_LONG_CASES} cases are measured"
     found = f"{len(session.launches):,} records in one session"
     return Check("long", not fault, fault or found, "make sessions shorter: shards: session_s")
 
@@ -99,8 +101,8 @@ def check_parser(bench: Bench) -> Check:
     before = [m.timing.mean_us for m in session.answers if m.timing]
     after = [m.timing.mean_us for m in result.measurements if m.timing]
     fault = "" if before == after else result.unread or f"{before} us became {after} us"
-    found = "a recording parsed a second time says the same"
-    fix = "msprof --export=on --output=PROF_... by hand says why; its words are in msprof.log"
+    found = "a recording parsed a second time gives the same result"
+    fix = "msprof --export=on --output=PROF_... by hand shows why; its output is in msprof.log"
     return Check("parser", not fault, fault or found, fix)
 
 
@@ -110,7 +112,7 @@ def unmeasured(session: Session, wanted: int) -> str:
     if bad:
         return f"{bad[0].kernel_type}: {bad[0].outcome}, {bad[0].reason}"
     answered = len(session.answers)
-    return "" if answered == wanted else f"{answered} of {wanted} cases are answered"
+    return "" if answered == wanted else f"{answered} of {wanted} cases are measured"
 
 
 def _smoke(bench: Bench) -> Session:
@@ -120,9 +122,9 @@ def _smoke(bench: Bench) -> Session:
 def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:
     profiles = profiles_of(session.folder / OUTPUT)
     if len(profiles) != 1:
-        return f"one PROF_ folder is wanted, {len(profiles)} came"
+        return f"expected one PROF_ folder, got {len(profiles)}"
     if len(op_summaries(profiles[0])) != 1:
-        return f"one op_summary is wanted, {len(op_summaries(profiles[0]))} came"
+        return f"expected one op_summary, got {len(op_summaries(profiles[0]))}"
     bare = sum(not launch.counters for launch in own)
     return f"{bare} of {len(own)} records have no counters" if bare else ""
 
@@ -130,8 +132,8 @@ def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:
 def _disorder(found: list[tuple[Mark, int]], wanted: list[tuple[Mark, int]]) -> str:
     missing, extra = len(set(wanted) - set(found)), len(found) - len(set(found))
     if missing or extra:
-        return f"{missing} marks are missing, {extra} came again"
-    return "marks came in another order"
+        return f"{missing} marks are missing, {extra} are duplicates"
+    return "marks are out of order"
 
 
 def _truncate(folder: Path) -> None:

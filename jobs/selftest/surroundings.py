@@ -56,15 +56,17 @@ def verdict_on_libraries(
     counts = ", ".join(f"{there.count(name)} of {name}" for name in sorted(set(there)))
     words = f"calls found: {counts}"
     if known:
-        words += f"; {known} more are not in {release}, as is known"
+        words += f"; {known} more are not in {release}, a known gap"
     if resolved.in_both:
         names = ", ".join(resolved.in_both[:_NAMED])
-        words += f"; CANN and the custom OPP both have {names}: the custom OPP answers"
+        words += f"; CANN and the custom OPP both have {names}: the custom OPP is used"
     if foreign:
-        words += f"; it takes other arguments for {', '.join(foreign[:_NAMED])}: not measured"
+        words += f"; it has other arguments for {', '.join(foreign[:_NAMED])}: not measured"
     if not lacking:
         return Check("libraries", True, words)
     named = ", ".join(f"{call.kernel} ({call.call})" for call in lacking[:_NAMED])
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-    fix = "these kernels cannot be measured on this release: another torch_npu, or leave them out"
-    return Check("libraries", False, f"not there: {named}{more}", fix)
+    fix = (
+        "these kernels cannot be measured on this release: use another torch_npu, or leave them out"
+    )
+    return Check("libraries", False, f"not found: {named}{more}", fix)

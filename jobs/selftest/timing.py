@@ -23,7 +23,7 @@ _KEYS = (128, 1024, 8192)
 # How far medians of two sessions may lie apart: of most cases, and of any, which may have a mode
 # of its own. A cpu does other things too.
 _ALIKE = {"npu": (0.05, 0.2), "cuda": (0.05, 0.2), "cpu": (0.5, inf)}
-_FIX = "look whether clocks are lowered or the device is shared: npu-smi info, nvidia-smi"
+_FIX = "check whether clocks are lowered or the device is shared: npu-smi info, nvidia-smi"
 
 
 def check_physics(bench: Bench) -> Check:
@@ -33,7 +33,7 @@ def check_physics(bench: Bench) -> Check:
     fault = unmeasured(session, len(records))  # one below the floor is `implausible`
     peaks = described_peaks(bench.stack.device)
     if fault or peaks is None:
-        words = f"nothing below the floor; no peaks of {bench.stack.device} are known"
+        words = f"nothing below the lower bound; no peaks of {bench.stack.device} are known"
         return Check("physics", not fault, fault or words, _FIX)
     product, copy = (m.timing.mean_us for m in session.answers if m.timing)
     n = _LARGE[0][1]
@@ -57,7 +57,7 @@ def check_cache(bench: Bench) -> Check:
         return Check("cache", False, fault, _FIX)
     ratio = median(c / w for c, w in zip(_medians(cold), _medians(warm), strict=True))
     found = f"cold launches take {ratio:.2f} times as long as warm ones"
-    fix = "`cache: cold` would not be cold: is the last-level cache larger than torch says?"
+    fix = "`cache: cold` would not be cold: is the last-level cache larger than torch reports?"
     return Check("cache", ratio >= _COLDER, found, fix)
 
 

@@ -76,7 +76,8 @@ def find_shard(store: Store, plans: Sequence[Plan], beginning: str) -> tuple[str
         begin = counted(len(found), "shard begins", "shards begin")
         there = ", ".join(shard for _, shard in (found or list(known))[:_NAMED]) or "none"
         raise BadInput(
-            f"shard {beginning!r}: {begin} so at {store.url}; there are {there} "
+            f"shard: expected a prefix of one shard at {store.url}, got "
+            f"{beginning!r}: {begin} with it; shards: {there} "
             "(`opmeter logs` without a shard lists them all)"
         )
     return found[0]
@@ -97,6 +98,6 @@ def _pieces(store: Store, info: Info) -> Iterator[str]:
             shown += len(piece)
             yield piece.removesuffix("\n").removesuffix("\r")
     except zstandard.ZstdError:
-        yield "(the rest cannot be read: it is not what a worker compressed)"
+        yield "(the rest cannot be read: it is not a worker's compressed log)"
     if shown >= _MOST_BYTES:
         yield f"(the rest is not shown: it is over {_MOST_BYTES >> 20} MiB)"

@@ -41,7 +41,7 @@ class ClusterView:
             config_map = self._config_map(self._cluster)
             return self._look(self._cluster, config_map, strikes) if config_map else None
         except ClusterError as error:
-            self.trouble = f"not told: {error}"
+            self.trouble = f"not available: {error}"
             return None
 
     def root(self) -> str | None:
@@ -64,7 +64,7 @@ class ClusterView:
         try:
             found = self._cluster.pods(f"{SELECTOR}={campaign}")
         except ClusterError as error:
-            self.trouble = f"not told: {error}"
+            self.trouble = f"not available: {error}"
             return
         found.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
         for pod in map(pod_view, found):

@@ -59,7 +59,7 @@ class Picture:
         if plans:
             yield from self._details(plans[-1], bars, log.head, held or frozenset())
         elif not told.needed:
-            yield f"{self._campaign}: no plan is written yet"
+            yield f"{self._campaign}: no plan exists yet"
         if seen:
             yield from explain(seen)
         if self._view.trouble:

@@ -13,7 +13,7 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     """All that is known of a version directory, a line a fact."""
     yield f"version     {quality.version_path}"
     if not quality.durations:
-        yield "durations   none, but for what collectives took"
+        yield "durations   none, except those of collectives"
         yield from _gate_lines(quality)
         return
     yield (
@@ -27,7 +27,7 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
         yield f"devices     {_apart(quality.devices)}"
     yield from _canary_lines(quality.canaries)
     told = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
-    yield f"variance    known from: {told}"
+    yield f"variance    source: {told}"
 
 
 def identity_lines(quality: VersionQuality) -> Iterator[str]:
@@ -41,24 +41,26 @@ def identity_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def brief_lines(quality: VersionQuality) -> Iterator[str]:
-    """A line each: how far sessions lie apart, whether intervals hold them, how wide they are."""
+    """A line each: how far sessions differ, whether intervals cover them, how wide they are."""
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:
-        told = ", ".join(f"{one.held:.0%} of {one.stated:.0%}" for one in quality.reliability)
+        told = ", ".join(
+            f"the {one.stated:.0%} interval covered {one.held:.0%}" for one in quality.reliability
+        )
         what = "blind second session" if quality.is_blind else "second session"
         pairs = counted(quality.reliability[0].pairs, what)
         known = "" if quality.is_blind else ", none known to be blind"
         how = "other cases of its" if quality.reliability[0].knows_sessions else "other"
-        yield f"intervals   hold {told} stated, of {pairs}{known}, each judged by {how} sessions"
+        yield f"intervals   {told}, of {pairs}{known}, each compared with {how} sessions"
     else:
-        yield "intervals   by the prior of the kind of device: no case has a second session"
+        yield "intervals   from the prior of the device type: no case has a second session"
     beyond = ", ".join(
         f"{share:.0%} beyond {width:.0%}"
         for width, share in zip(WIDTHS, quality.wider, strict=True)
     )
     median = _percent(quality.median_reach)
-    yield f"widths      half reach {median} or less to each side; {beyond}"
+    yield f"widths      median half-width {median}; {beyond}"
 
 
 def _gate_lines(quality: VersionQuality) -> Iterator[str]:
@@ -99,8 +101,8 @@ def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
 
 def _apart(found: Apart) -> str:
     return (
-        f"{counted(found.pairs, 'pair')}: half differ by {_percent(found.median)} or less, nine in "
-        f"ten by {_percent(found.p90)}, 99 in 100 by {_percent(found.p99)}"
+        f"{counted(found.pairs, 'pair')}: 50 % differ by {_percent(found.median)} or less, 90 % "
+        f"by {_percent(found.p90)}, 99 % by {_percent(found.p99)}"
     )
 
 

@@ -26,7 +26,7 @@ def head_line(status: PlanStatus, devices: int = 0) -> str:
     return (
         f"{plan.campaign} plan {plan.number}: {status.committed:,} of "
         f"{counted(len(plan.shards), 'shard')} committed, {done:,} of {counted(cases, 'case')} "
-        f"answered{again}{left}"
+        f"measured{again}{left}"
     )
 
 

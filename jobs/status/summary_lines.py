@@ -39,7 +39,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         f"{communication}{in_tree}",
     ]
     if head is not None and head.runtime != "real":
-        lines.append(f"runtime     {head.runtime}: none of these numbers is a device's")
+        lines.append(f"runtime     {head.runtime}: none of these durations is from a device")
     if not _is_busy(summary):
         lines += _disturbed(summary)
     if summary.noisy:
@@ -60,7 +60,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     if len(summary.failures) > _LISTED:
         lines.append(f"... and {counted(len(summary.failures) - _LISTED, 'more reason')}")
     if any(failure.outcome not in _FOR_GOOD for failure in summary.failures):
-        lines.append("again       a failure stays the answer; --retry-failed measures it once more")
+        lines.append("again       a failure remains recorded; --retry-failed measures it again")
     return lines
 
 
@@ -74,22 +74,22 @@ def _disturbed(summary: Summary) -> list[str]:
     if not (summary.disturbed or _is_busy(summary)):
         return []
     return [
-        f"{'busy' if _is_busy(summary) else 'disturbed':<11} something else had the device, or "
+        f"{'busy' if _is_busy(summary) else 'disturbed':<11} another process used the device, or "
         f"slowed it, in {100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
-        f"{counted(summary.measured_cases, 'duration')} are of such repeats alone, and may be "
+        f"{counted(summary.measured_cases, 'duration')} have only such repeats, and may be "
         "several times too long; close other programs, --again"
     ]
 
 
 def _precise(summary: Summary, plan: Plan) -> list[str]:
-    """Said where a precision was asked for. What ends the repeats is a host's clock; this is what
+    """Said where a precision was requested. What ends the repeats is a host's clock; this is what
     the profiler has recorded."""
     asked = plan.measure.precision
     if asked is None or not summary.measured_cases:
         return []
     return [
-        f"precision   {100 * asked:g} % was asked for: the mean of {summary.precise:,} of "
-        f"{counted(summary.measured_cases, 'duration')} is known so well within its session"
+        f"precision   {100 * asked:g} % was requested: the mean of {summary.precise:,} of "
+        f"{counted(summary.measured_cases, 'duration')} has that precision within its session"
     ]
 
 
@@ -100,7 +100,7 @@ def _density(plan: Plan) -> list[str]:
         return []
     return [
         f"density     {counted(told.left_out, 'case is', 'cases are')} left out: the surfaces "
-        f"measured so far tell all but {told.unsure:,} of them to the tolerance"
+        f"measured so far predict all but {told.unsure:,} of them within the tolerance"
     ]
 
 
@@ -111,7 +111,7 @@ def _above(summary: Summary) -> list[str]:
     worst = above[0]
     return [
         f"envelope    {len(above):,} of {counted(summary.measured_cases, 'duration')} "
-        "are more than twice that of a case at least as large in every shape; either may be odd: "
+        "are more than twice that of a case at least as large in every shape; either is suspect: "
         f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
         f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
         *(
@@ -124,7 +124,7 @@ def _above(summary: Summary) -> list[str]:
 
 def _efficiency(usage: Usage, plan: Plan) -> list[str]:
     """How well the devices were used: `busy` with any operator, `useful` with repeats that count;
-    and what the newest plan took beside its forecast and the forecast's floor."""
+    and what the newest plan took compared with its forecast and the forecast's lower bound."""
     if usage.wall_s <= 0:
         return []
     forecast, wall_s = plan.forecast, usage.wall_s / plan.devices
@@ -133,6 +133,6 @@ def _efficiency(usage: Usage, plan: Plan) -> list[str]:
         f"{share_of(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
         f"{usage.startup_s:.0f} s went into starting them",
         f"time        plan {plan.number} took {wall_s:.0f} s in sessions; forecast "
-        f"{forecast.wall_s:.0f} s, floor {forecast.floor_s:.0f} s "
+        f"{forecast.wall_s:.0f} s, lower bound {forecast.floor_s:.0f} s "
         f"({share_of(forecast.floor_s, wall_s)})",
     ]

@@ -18,12 +18,12 @@ from jobs.objects.events import LONGEST_WORDS, events_of, message_of, of_group
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 
 _GROUPS, _WARNINGS, _JOBS = 8, 5, 12
-_UNTOLD = "nobody has said why; the controller lets it go on where nothing stands against it"
+_UNTOLD = "no reason is recorded; the controller resumes it once nothing prevents that"
 _NOT_OURS = (
-    "somebody else has suspended it; Kueue may be told to take Jobs that name no queue, and starts "
-    "none of them"
+    "another process has suspended it; Kueue may be configured to manage Jobs without a queue, "
+    "and starts none of them"
 )
-_NO_WORD, _GOING, _HELD = "no word yet", "starting on ", "held back by "
+_NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +69,19 @@ def _campaign_line(seen: Seen) -> str:
     metadata = seen.config_map["metadata"]
     line = f"cluster     applied in namespace {seen.namespace}"
     if "deletionTimestamp" in metadata:
-        return f"{line}; it is being taken off"
+        return f"{line}; it is being removed"
     if (metadata.get("annotations") or {}).get(PAUSED) == "true":
-        return f"{line}; paused: opmeter pause {seen.campaign} --resume lets it go on"
+        return f"{line}; paused: opmeter pause {seen.campaign} --resume continues it"
     return line
 
 
 def _controller_line(lease: Manifest | None) -> str:
     spec = (lease or {}).get("spec") or {}
     if holder := spec.get("holderIdentity"):
-        return (
-            f"controller  {holder} leads, last heard of {str(spec.get('renewTime', ''))[:19]} UTC"
-        )
+        return f"controller  {holder} leads, last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
     return (
-        "controller  none leads, so that nothing is started: look at the Deployment "
-        "opmeter-controller, or be one yourself, from where the store can be reached: "
+        "controller  none leads, so that nothing is started: check the Deployment "
+        "opmeter-controller, or run one from a machine that reaches the store: "
         "opmeter controller --namespace NAMESPACE"
     )
 
@@ -149,8 +147,8 @@ def _why_suspended(job: Manifest, workload: Manifest | None, seen: Seen) -> str:
     if workload or queue:
         events = (message_of(event) for event in of_group(job, seen.events)[-1:])
         words = (why_waiting(workload) if workload else "") or next(events, "")
-        place = f"in the queue {queue}" if queue else "and it names no queue"
-        return f"Kueue has it {place}: {words or _said_nothing(workload)}"
+        place = f"in queue {queue}" if queue else "without a queue"
+        return f"Kueue manages it {place}: {words or _said_nothing(workload)}"
     if _is_paused(seen):
         return "the campaign is paused"
     for event in reversed(events_of(seen.events, "ConfigMap")):
@@ -162,9 +160,9 @@ def _why_suspended(job: Manifest, workload: Manifest | None, seen: Seen) -> str:
 
 def _said_nothing(workload: Manifest | None) -> str:
     if workload:
-        return f"it has said nothing yet (kubectl describe {WORKLOADS})"
+        return f"it has reported nothing yet (kubectl describe {WORKLOADS})"
     return (
-        f"there is no Workload of it, or this account may not list them (kubectl get {WORKLOADS}): "
+        f"it has no Workload, or this account may not list them (kubectl get {WORKLOADS}): "
         "is Kueue installed, and does it manage this namespace?"
     )
 
@@ -191,7 +189,7 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
 
 
 def _help(words: str) -> Iterator[str]:
-    """What can be done about somebody's words, where there are any but that all goes its way."""
+    """What can be done about a message, where there are any but that all goes its way."""
     going = words.startswith((_UNTOLD, _HELD)) or (words.startswith(_GOING) and ": " not in words)
     if not going and not words.endswith(_NO_WORD):
         yield f"            what helps: {advice_on(words)}"
@@ -220,7 +218,7 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
 
 
 def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
-    """Node -> pods that were told to end, and are there still."""
+    """Node -> pods that were deleted and still exist."""
     found: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):

@@ -71,5 +71,5 @@ def _mask(call: DistributeCall, tokens: Tokens) -> torch.Tensor | None:
 def _api(name: str) -> Any:
     found = getattr(torch.ops.npu, name, None)
     if found is None:
-        raise HostFault(f"this torch_npu has no {name}")
+        raise HostFault(f"the installed torch_npu does not have {name}")
     return found

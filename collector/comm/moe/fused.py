@@ -35,10 +35,10 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
         try:
             import_vllm_ascend(os.environ)
         except ImportError as error:
-            raise HostFault(f"{name} needs vllm_ascend: {error}") from error
+            raise HostFault(f"{name} requires vllm_ascend: {error}") from error
     operator = getattr(torch.ops._C_ascend, name, None)
     if operator is None:
-        raise HostFault(f"this vllm_ascend has no {name}: 0.18.0 and 0.23.0 have")
+        raise HostFault(f"the installed vllm_ascend does not have {name}; install 0.18.0 or 0.23.0")
     npu: Any = getattr(torch, "npu")  # noqa: B009  (torch_npu adds it)
     npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
 

@@ -43,13 +43,13 @@ def main(folder: Path) -> None:
     journal = RankJournal(folder, rank)
     journal.say(process=astuple(this_process()), step="starting to probe")
     if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():
-        raise BadInput("the nodes were started with other options: all of them need the same")
+        raise BadInput("the nodes were started with different options; use the same on every node")
     prober = ProberProcess(plan.prober, folder, plan.patience_s)
 
     def ask(point: Point, generation: int) -> Answer:
         journal.say(step=str(plan.call(point)))
         answer = prober.ask(json.dumps([point, generation]), generation)
-        journal.say(step=f"answered: {answer.verdict} {answer.reason}", prober=prober.pid)
+        journal.say(step=f"result: {answer.verdict} {answer.reason}", prober=prober.pid)
         return answer
 
     try:
@@ -88,7 +88,7 @@ class _Searcher:
             if not _said(answers, Verdict.NOT_TRIED):
                 refused = _said(answers, Verdict.REFUSED)
                 return Try(point, not refused, refused, restarted)
-        raise HostFault(f"the ranks do not come together: {_said(answers, Verdict.NOT_TRIED)}")
+        raise HostFault(f"the ranks cannot form a group: {_said(answers, Verdict.NOT_TRIED)}")
 
     def _answers(self, point: Point) -> list[Answer]:
         self._tell(point)

@@ -58,8 +58,8 @@ class MoePlan:
     def __post_init__(self) -> None:
         if self.mode not in modes_of(self.backend):
             raise BadInput(
-                f"mode {self.mode}: experts on {self.backend} are timed by "
-                f"{' or '.join(modes_of(self.backend))}"
+                f"mode: expected {' or '.join(modes_of(self.backend))} for experts on "
+                f"{self.backend}, got {self.mode}"
             )
 
     def largest_buffsize_mb(self) -> int:

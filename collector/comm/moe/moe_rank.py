@@ -45,9 +45,9 @@ def _too_large(plan: MoePlan, case: MoeCase, limit_bytes: int) -> str:
     call = case.call
     rows = case.routing().busiest_rows(call.ep_size)
     if plan.backend == "npu" and isinstance(call, ExpertCall) and rows > MOST_ROWS:
-        return f"{TOO_LARGE} {MOST_ROWS} rows that the operator gives a rank: {rows}"
-    if (wanted := call.rank_bytes(rows)) > limit_bytes:
-        return f"{TOO_LARGE} {limit_bytes >> 20} MiB a rank can have: {wanted >> 20}"
+        return f"{TOO_LARGE} {MOST_ROWS} rows that the operator allows a rank, got {rows}"
+    if (size_bytes := call.rank_bytes(rows)) > limit_bytes:
+        return f"{TOO_LARGE} {limit_bytes >> 20} MiB of a rank, requires {size_bytes >> 20} MiB"
     return ""
 
 

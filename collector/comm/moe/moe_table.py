@@ -65,7 +65,7 @@ def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, ordered.as_bytes())
     except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
+        raise BadInput(f"cannot write the file: {error.strerror}", path=path) from error
     return path, change
 
 
@@ -77,7 +77,7 @@ def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
     # Other producers have no such column: what they measured is of NPUs.
     known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in file.rows}
     for there in known - {"", backend}:
-        raise BadInput(f"its rows are of {there}, these are of {backend}", path=path)
+        raise BadInput(f"expected rows of backend {backend}, got rows of {there}", path=path)
 
 
 def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
@@ -85,8 +85,8 @@ def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
     known = {row.get(MODE) or Mode.EVENT.value for row in file.rows if row.get(BACKEND)}
     if known - {mode}:
         raise BadInput(
-            f"its rows are of mode {' and '.join(sorted(known))}, these are of {mode}: ask for "
-            "theirs by --bench-mode, or write into another folder",
+            f"expected rows of mode {mode}, got rows of {' and '.join(sorted(known))}: use their "
+            "mode with --bench-mode or write to another folder",
             path=path,
         )
 

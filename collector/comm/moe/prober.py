@@ -77,8 +77,8 @@ class _Prober:
     ) -> tuple[Callable[[], object] | None, str]:
         limit_bytes = self._plan.memory_bytes or _free_bytes(device)
         if call.working_bytes > limit_bytes:
-            wanted, most = call.working_bytes / 2**20, limit_bytes / 2**20
-            return None, f"{wanted:.3g} MiB are more than the {most:.3g} a rank can have"
+            needed, most = call.working_bytes / 2**20, limit_bytes / 2**20
+            return None, f"the call requires {needed:.3g} MiB, a rank has {most:.3g} MiB"
         try:
             case = MoeCase(call, self._plan.seed)
             return prepare(case, self._ranks.rank, device.name), ""

@@ -75,7 +75,7 @@ class ProberProcess:
             process.stdin.write(question.encode() + b"\n")
             process.stdin.flush()
         except OSError:  # it died since it last answered
-            return self._lost(Verdict.NOT_TRIED, "had died before")
+            return self._lost(Verdict.NOT_TRIED, "the process ended before the try")
         waits = (
             ("joined", STARTING_S if is_new else self._patience_s, Verdict.NOT_TRIED),
             ("ready", self._patience_s, Verdict.REFUSED),
@@ -84,7 +84,7 @@ class ProberProcess:
         for word, limit_s, verdict in waits:
             line = self._line(process, limit_s)
             if line is None:
-                return self._lost(verdict, f"no answer within {limit_s:g} s")
+                return self._lost(verdict, f"no response within {limit_s:g} s")
             if not line:
                 return self._lost(verdict)
             if line != word:

@@ -32,7 +32,7 @@ class ProbeGrid:
         for name in ("tokens", "experts", "choices"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)) or values[0] < 1:
-                raise BadInput(f"{name} {values}: numbers from 1 on are wanted, ascending")
+                raise BadInput(f"{name}: expected ascending integers from 1, got {values}")
 
     @property
     def sizes(self) -> Point:

@@ -57,11 +57,11 @@ def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
     expert has which load is drawn. At 0 each gets as many rows as any other, but for a remainder of
     one. BadInput for an imbalance that no routing of this call has."""
     if imbalance < 0:
-        raise BadInput(f"imbalance {imbalance:g}: 0 or more is wanted")
+        raise BadInput(f"imbalance: expected at least 0, got {imbalance:g}")
     low, high = 0.0, _STEEPEST
     most = imbalance_of(_power_loads(call, high))
     if imbalance > most:
-        raise BadInput(f"imbalance {imbalance:g}: {most:.3g} at most where {call} are sent")
+        raise BadInput(f"imbalance: expected at most {most:.3g} for {call}, got {imbalance:g}")
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if imbalance_of(_power_loads(call, middle)) < imbalance:
@@ -80,9 +80,11 @@ def replayed(call: RoutedCall, seed: int, counts: Sequence[int]) -> Routing:
     """Loads in the proportions of what experts got elsewhere, such as one layer of a served model.
     BadInput for counts that no routing of this call can follow."""
     if len(counts) != call.experts:
-        raise BadInput(f"counts of {len(counts)} experts: {call.experts} are wanted")
+        raise BadInput(
+            f"counts: expected one for each of {call.experts} experts, got {len(counts)}"
+        )
     if any(count < 0 for count in counts) or not any(counts):
-        raise BadInput("counts of experts: 0 or more, and not all 0, are wanted")
+        raise BadInput("counts: expected numbers >= 0 of which at least one is above 0")
     loads = _whole(np.array(counts, dtype=np.float64), call)
     return _laid_out(call, loads, np.random.default_rng(seed))
 

@@ -125,7 +125,7 @@ class PlayedInstrument:
             raise self._no_room()
         fates = {case.record.case_id: self._node.truth.fate(case.record.case_id) for case in cases}
         if chance.random() < faults.session_dies or _POISON in fates.values():
-            return self._ended(provenance, (), "killed by SIGSEGV outside of every case")
+            return self._ended(provenance, (), "killed by SIGSEGV outside any case")
         found: list[Measurement] = []
         for number, case in enumerate(cases):
             if why := self._interrupted():

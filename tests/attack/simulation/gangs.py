@@ -76,13 +76,13 @@ class Lead:
         try:
             self.publish(place)
         except StoreError as error:
-            raise PeersAway(f"the others cannot be told where to come: {error}") from error
+            raise PeersAway(f"cannot publish the rendezvous address: {error}") from error
 
     def _wait(self, meeting: Meeting, deadline_s: float, stop: threading.Event) -> None:
         while len(meeting.there()) < self.pods - 1:
             if stop.is_set():
                 meeting.over.set()
-                raise GangFailed("the gang was told to stop")
+                raise GangFailed("the gang received a request to stop")
             if meeting.failed:
                 raise PeersAway(meeting.failed)
             if self.process.world.now > deadline_s:
@@ -156,7 +156,7 @@ def follower(process: Process, node: Node, meetings: Meetings) -> Callable[..., 
         process.world.pause(process.chance.random())
         meeting = meetings.get(place.token)
         if meeting is None or not meeting.is_led:
-            raise Unreached(f"nobody leads at {place.host}")
+            raise Unreached(f"cannot reach the first node at {place.host}")
         if node.trouble:  # its ranks do not begin
             meeting.failed = f"ranks of {node.name} exited with 1"
             raise GangFailed(meeting.failed)

@@ -137,7 +137,7 @@ class FakeCluster:
             name = job["metadata"]["name"]
             if name in self.live:
                 if not is_same(job, self.live[name]):
-                    raise ObjectConflict(f"Job {name} exists and is another one")
+                    raise ObjectConflict(f"Job {name} exists with other content")
                 return False
             if "create" in self.forbidden:
                 raise ClusterError("403: exceeded quota")

@@ -162,8 +162,10 @@ class TestGathering:
         with Lead(HOST, 2) as lead:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
-            other.say({"left": "the pod is told to stop"})
-            with pytest.raises(PeerLeft, match=naming("node 1", "n", "the pod is told to stop")):
+            other.say({"left": "the pod received a request to stop"})
+            with pytest.raises(
+                PeerLeft, match=naming("node 1", "n", "the pod received a request to stop")
+            ):
                 wait_for(lambda: bool(lead.check()))
 
     def test_ranks_that_fail_elsewhere_are_told_with_their_node(self, joined) -> None:
@@ -207,7 +209,7 @@ class TestLeading:
         ("error", "steps", "found"),
         [
             (RanksHang("no rank took a step"), {0: 1, 1: 1}, PeersUnreached),
-            (RanksHang("rank 1 has not begun"), {0: 1}, GangFailed),
+            (RanksHang("rank 1 has not started"), {0: 1}, GangFailed),
             (RanksHang("no rank took a step"), {0: 5, 1: 5}, GangFailed),
             (GangFailed("rank 0 exited with 1"), {0: 1, 1: 1}, GangFailed),
         ],

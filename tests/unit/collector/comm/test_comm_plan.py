@@ -84,7 +84,7 @@ def test_a_mistake_is_refused_by_name(operations, sizes, named):
 
 
 def test_a_tier_that_the_grid_does_not_have_is_refused():
-    with pytest.raises(BadInput, match=naming("tier 3", "48 8 2", 2)):
+    with pytest.raises(BadInput, match=naming("tier", 3, "48 8 2", 2)):
         planned(["all_reduce"], [1024], [2], tiers=[3])
 
 
@@ -123,7 +123,7 @@ def test_a_mode_is_chosen_by_operation_size_and_backend(operation, size, backend
 
 def test_gloo_has_no_kernel_to_time():
     case = Collective("all_reduce", 128, "bfloat16", 2, 2)
-    with pytest.raises(BadInput, match=naming("mode kernel", "event", "alternating")):
+    with pytest.raises(BadInput, match=naming("mode", "kernel", "event", "alternating")):
         BenchPlan("cpu", GRID, 2, Mode.KERNEL, 2, 0.1, (5, 20), (case,))
 
 

@@ -135,7 +135,7 @@ def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
 def test_ranks_for_which_the_grid_has_no_group_are_no_case(run):
     beyond = of_two(run, [0, 768])
     assert beyond.collective is None
-    assert names(beyond.reason, "rank 768", "48 8 2")
+    assert names(beyond.reason, 768, "48 8 2")
     uneven = Transfer("hcom_allReduce_", "g", 4, 1 << 20, 5.0, (0, 1, 8, 9))
     (found,) = profiled_collectives([uneven], Grid((2, 8)), "bfloat16")
     assert found.collective is None

@@ -90,7 +90,7 @@ def test_a_grid_has_positive_extents(extents):
 
 
 def test_a_rank_outside_of_the_grid_is_refused():
-    with pytest.raises(BadInput, match=naming("rank 768", "48 8 2", 767)):
+    with pytest.raises(BadInput, match=naming("rank", 768, "48 8 2", 767)):
         A3.coordinates(768)
 
 

@@ -339,7 +339,7 @@ def test_cells_that_are_no_such_thing_are_refused_by_merge_and_worker(store, nam
 def test_a_measurement_that_is_there_twice_is_refused(store):
     data = store.get(PART)
     seal_part(store, data + data.split(b"\n", 1)[1])
-    refused(store, PART, "twice")
+    refused(store, PART, "measurement")
 
 
 @pytest.mark.thorough

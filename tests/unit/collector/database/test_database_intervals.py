@@ -206,7 +206,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     quality_verb(root=str(tmp_path))
     several = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
-    assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 3
+    assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 6
     assert names(several[3], 50, 80, 95, 20, "blind")
     assert len(re.findall(r"\d+ ?%", several[3])) == 6  # of each stated share the one that is held
     assert names(several[4], 2) and re.search(r"\d ?%", several[4])

@@ -186,7 +186,7 @@ def test_a_newest_commit_that_was_repointed_is_noticed(hint: int) -> None:
         ({"snapshot": "00000001-01234567"}, ("snapshot", "'00000001-01234567'", 2)),
         ({"snapshot": "00000002-../../x"}, ("snapshot", "'00000002-../../x'", 2)),
         ({"author": "\ud800"}, ("surrogate",)),
-        ({"author": "\u00e9"}, ("bytes",)),
+        ({"author": "\u00e9"}, ("canonical",)),
         ({"runtime": "banana"}, ("runtime", "real", "fake", "'banana'")),
         ({"extra": 1}, ("'extra'",)),
         ({"plans": [{"campaign": "made"}]}, ("plans[0].number",)),

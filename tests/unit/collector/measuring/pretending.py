@@ -59,7 +59,7 @@ class Pretender:
             if outcome is not None
         )
         usage = Usage(1.0, 1.0, 1.0, 0.0)
-        reason = "" if measurements else "killed by SIGSEGV outside of every case"
+        reason = "" if measurements else "killed by SIGSEGV outside any case"
         raw = (RawRecords(summary, summary),)
         return SessionAnswers(measurements, raw, usage, self.began, reason)
 

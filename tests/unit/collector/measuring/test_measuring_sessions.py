@@ -83,7 +83,7 @@ def test_a_case_that_kills_its_session_is_found_by_halving(tmp_path):
     assert run(sink, instrument, session_s=7.0)
     (blamed,) = sink.unmeasured
     assert blamed.record == shard[2].record and blamed.outcome is Outcome.CRASHED
-    assert blamed.reason == "killed by SIGSEGV outside of every case"
+    assert blamed.reason == "killed by SIGSEGV outside any case"
     sizes = [len(batch) for batch in instrument.asked]
     assert sizes[0] == 7 and sizes[-1] > 1  # those behind it share sessions again
 
@@ -116,7 +116,7 @@ def test_sessions_that_never_begin_and_records_that_nobody_reads_are_no_cases_fa
 def test_where_other_machines_are_away_the_session_is_told_and_no_case_is_suspected(tmp_path):
     class Alone(Pretender):
         def measure(self, batch, provenance):
-            raise PeersAway("of 2 nodes of a gang 1 did not come")
+            raise PeersAway("expected 2 nodes of the gang, nodes 1 did not connect")
 
     class Told(Notebook):
         def add(self, session, answers):
@@ -126,7 +126,7 @@ def test_where_other_machines_are_away_the_session_is_told_and_no_case_is_suspec
     told, sink = [], Told(cases(2))
     with pytest.raises(PeersAway):
         run(sink, Alone(tmp_path))
-    assert told == [((), "of 2 nodes of a gang 1 did not come")]
+    assert told == [((), "expected 2 nodes of the gang, nodes 1 did not connect")]
     assert sink.unmeasured == []
 
 

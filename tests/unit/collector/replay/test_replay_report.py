@@ -11,7 +11,7 @@ pytestmark = pytest.mark.fast
 
 def test_the_reason_of_a_session_that_never_began_is_its_last_word():
     log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
-    report = SessionReport(Ending.CRASHED, "exited with 1 outside of every case", None, 1.0, log)
+    report = SessionReport(Ending.CRASHED, "exited with 1 outside any case", None, 1.0, log)
     last_line = "ModuleNotFoundError: No module named 'torch'"
     assert why_it_ended(report, began=False) == f"{report.reason}: {last_line}"
     assert why_it_ended(report, began=True) == report.reason

@@ -192,7 +192,7 @@ def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path,
     assert len(instrument.asked) <= 1 + 10 * len(poison)
     rows = measured(store)
     reasons = {m.reason for m in rows if m.outcome is Outcome.CRASHED}
-    assert reasons == {"killed by SIGSEGV outside of every case"}
+    assert reasons == {"killed by SIGSEGV outside any case"}
 
 
 class Killed(Exception):

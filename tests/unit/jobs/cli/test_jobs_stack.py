@@ -26,7 +26,7 @@ def asked(monkeypatch):
     def local_stack(backend, wanted):
         found.append((backend, wanted))
         if wanted is None:
-            raise BadInput("it can be known by several names")
+            raise BadInput("it can have several names")
         return Stack(device=wanted, torch="2.9.0")
 
     monkeypatch.setattr(stack, "local_stack", local_stack)

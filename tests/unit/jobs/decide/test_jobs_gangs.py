@@ -290,7 +290,7 @@ def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_que
     assert not [a for a in acts if isinstance(a, Suspend)]
     (gone,) = [a for a in acts if isinstance(a, Delete)]
     assert gone.job == job.name
-    assert missing(gone.why, ["p9", "0/4 nodes", "queue"]) == []
+    assert missing(gone.why, ["p9", "0/4 nodes", "queued"]) == []
     cluster.play()
     assert set(cluster.committed.values()) == {Outcome.OK}
 
@@ -300,7 +300,7 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.look()
     job = gang_job_running(cluster)
-    words = "from n2, for 600 s: nobody leads at 10.0.0.1:4711: timed out"
+    words = "from n2, for 600 s: cannot reach the first node at 10.0.0.1:4711: timed out"
     ended = replace(
         cluster.pods[1], uid="u9", phase="Failed", exit_code=47, words=words, in_state_s=5.0
     )

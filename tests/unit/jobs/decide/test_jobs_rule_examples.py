@@ -148,7 +148,7 @@ def test_the_example_of_a_store_that_refuses_workers(running, reason):
 def test_the_example_of_a_gang_whose_pods_do_not_reach_each_other(phase, reason):
     wave = Wave("c", 1, "h", 0, (("g",), ("g",)), pods=2)
     job = job_of(wave, gang=True)
-    words = "from n1 (10.0.0.1): of 2 nodes of a gang 1 did not come within 600 s"
+    words = "from n1 (10.0.0.1): expected 2 nodes of the gang, nodes 1 did not connect within 600 s"
     (ended,) = failed(job, ExitCode.PEERS, [0])
     pods = [replace(ended, words=words), pod_of(job, 0, phase="Pending")]
     found = suspension(job, wave, [*pods, pod_of(job, 1, "n2", phase)], avoid=())

@@ -100,13 +100,15 @@ def test_ranks_that_do_not_even_begin_blame_their_node(tmp_path):
 
 
 def is_unreached(played, folder, tick):
-    raise Unreached("nobody leads at host:1: timed out")
+    raise Unreached("cannot reach the first node at host:1: timed out")
 
 
 def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_path, monkeypatch):
     monkeypatch.setattr(gang_follower, "GATHER_S", 0.0)
     played = Played(tmp_path, is_unreached, is_unreached)
-    with pytest.raises(LocalRunFailed, match="nobody leads at host:1: timed out") as failed:
+    with pytest.raises(
+        LocalRunFailed, match="cannot reach the first node at host:1: timed out"
+    ) as failed:
         played.run()
     assert platform.node() in str(failed.value)
     assert (failed.value.code, failed.value.shard) == (ExitCode.PEERS, "g0")
