@@ -13,6 +13,8 @@ from tests.servers.versitygw import Versitygw
 # A run writes some eighty objects: from before anything is planned until it is being merged.
 _KILLED_WITHIN_OBJECTS = 75
 _AND_S = 0.3  # after the object: what a run does between two
+# Where the server is killed, too, the run waits for it, and writes nothing meanwhile.
+_KILLED_WITHIN_S = (0.3, 6.5)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) 
         process = runs.start(*arguments)
         if server is not None and kills % 3 == 1:
             _cut_off(server, moments)
-        _wait_for_a_moment(process, runs, moments)
+        if server is None:
+            _wait_for_a_moment(process, runs, moments)
+        else:
+            time.sleep(moments.uniform(*_KILLED_WITHIN_S))
         process.kill()
         output, _ = process.communicate()
         assert runs.wait_until_alone() == []
