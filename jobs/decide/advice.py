@@ -39,9 +39,8 @@ _ADVICE = (
     ),
     (
         r"podsready",
-        "its pods did not start within Kueue's "
-        "waitForPodsReady timeout: check what delays them, or "
-        "set a timeout longer than the image pull",
+        "its pods did not start within Kueue's waitForPodsReady timeout: check what delays them, "
+        "or set a timeout longer than the image pull",
     ),
     (r"quota", "request more quota, or fewer devices in the campaign"),
     (

@@ -36,10 +36,9 @@ class ImageRefusal:
         for node in sorted(self.nodes):
             yield Announce(
                 "NodeDiffers",
-                f"{node}: the software there differs from the "
-                "plan's, and the Job of that worker ended "
-                f"({last.message}); other nodes are used. To do: delete the image "
-                "from the node, and check its driver and mounts",
+                f"{node}: the software there differs from the plan's, and the Job of that worker "
+                f"ended ({last.message}); other nodes are used. To do: delete the image from the "
+                "node, and check its driver and mounts",
                 node,
             )
 

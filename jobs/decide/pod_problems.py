@@ -122,9 +122,8 @@ def warnings(observed: Observed) -> Iterator[Announce]:
     for node in lost:
         yield Announce(
             "NodeLost",
-            f"{node} does not respond; its shards are measured "
-            "elsewhere, and its pods are removed when "
-            f"it is back, or by: kubectl delete node {node}",
+            f"{node} does not respond; its shards are measured elsewhere, and its pods are removed "
+            f"when it is back, or by: kubectl delete node {node}",
             node,
         )
     for pod in observed.pods:

@@ -157,9 +157,8 @@ def _check_names(metadata: Manifest, campaign: Campaign) -> None:
         )
     if name != expected:
         raise BadInput(
-            f"ConfigMap {name}: the campaign {campaign.name!r} "
-            f"must be in the ConfigMap {expected}; "
-            "rename this ConfigMap or its campaign"
+            f"ConfigMap {name}: the campaign {campaign.name!r} must be in the ConfigMap "
+            f"{expected}; rename this ConfigMap or its campaign"
         )
 
 
@@ -188,9 +187,8 @@ def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
         )
     if profile not in bundled_sites():  # the path of a file would be one of the reader's
         raise BadInput(
-            f"ConfigMap {name}: site: expected one of "
-            f"{', '.join(bundled_sites())}, got {profile!r}; "
-            f"put the text of another profile into the key {SITE_YAML}"
+            f"ConfigMap {name}: site: expected one of {', '.join(bundled_sites())}, got "
+            f"{profile!r}; put the text of another profile into the key {SITE_YAML}"
         )
     return load_site(profile, changes)
 

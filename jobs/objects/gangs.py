@@ -32,9 +32,8 @@ def check_gangs(plan: Plan, site: Site) -> None:
     for ranks in sorted({shard.ranks for shard in plan.shards}, reverse=True):
         if why := _complaint(ranks, site, plan.devices):
             raise BadInput(
-                f"campaign {plan.campaign}: site {site.name} "
-                f"cannot run its gangs of {ranks} ranks: "
-                f"{why}"
+                f"campaign {plan.campaign}: site {site.name} cannot run its gangs of {ranks} "
+                f"ranks: {why}"
             )
 
 
@@ -46,9 +45,8 @@ def check_grids(campaign: Campaign, site: Site) -> None:
         if site.devices_per_node not in {prod(extents[at:]) for at in range(len(extents))}:
             raise BadInput(
                 f"campaign {campaign.name}: grid {grid} does not match site {site.name}: a node "
-                f"has {site.devices_per_node} devices, which "
-                "is no product of its inner extents; set "
-                "`grid` next to `collectives`: 48 8 2 for nodes of 16, 128 8 for nodes of 8"
+                f"has {site.devices_per_node} devices, which is no product of its inner extents; "
+                "set `grid` next to `collectives`: 48 8 2 for nodes of 16, 128 8 for nodes of 8"
             )
 
 

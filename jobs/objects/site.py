@@ -63,10 +63,9 @@ def concurrency_complaint(site: Site) -> str:
     if site.shape == "node" or site.measure_concurrency >= site.devices_per_node:
         return ""
     return (
-        f"{site.measure_concurrency} of {site.devices_per_node} "
-        "devices may measure concurrently, but "
-        f"pods of shape {site.shape} share a node without coordination; set shape: node, "
-        "or remove this key"
+        f"{site.measure_concurrency} of {site.devices_per_node} devices may measure concurrently, "
+        f"but pods of shape {site.shape} share a node without coordination; set shape: node, or "
+        "remove this key"
     )
 
 
@@ -94,9 +93,8 @@ def shape_complaint(site: Site) -> str:
     if site.resource.endswith("/Ascend910C") and site.devices_per_worker % 2:
         return (
             f"HAMi allocates {site.resource} in whole chips of two: a pod would not get "
-            f"{site.devices_per_worker}, because the number "
-            "is rounded up; expected pair, or node with "
-            "an even number of devices"
+            f"{site.devices_per_worker}, because the number is rounded up; expected pair, or node "
+            "with an even number of devices"
         )
     if site.accelerator_type.startswith("module-a3") and site.shape == "device":
         return f"{_why_not_one_die(site)}: expected pair or node"
