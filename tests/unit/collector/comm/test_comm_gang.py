@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from collector.collective import OPERATIONS
+from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, RanksHang, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
@@ -145,6 +146,25 @@ def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
     with pytest.raises(GangFailed, match=naming("rank 1", "SIGKILL", "all_reduce", 1024)):
         run_gang(GangWork(endless(2)), Rendezvous(2), tmp_path)
     wait_for_their_end(tmp_path)
+
+
+REPORT = """
+Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {other} (pid: 2)
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 1)
+"""
+
+
+@pytest.mark.parametrize(("other", "named"), [(-9, "rank 1"), (-15, "rank 0"), (1, "rank 0")])
+def test_a_rank_that_a_signal_ended_is_named_before_one_that_lost_it(tmp_path, other, named):
+    """SIGTERM is torchrun's own, to the ranks that are left."""
+    (tmp_path / "torchrun.log").write_text(REPORT.format(other=other))
+    assert names(gang._reason(1, [], tmp_path), named)
 
 
 def hang_of(plan, folder, patience_s=2.0):
