@@ -35,7 +35,7 @@ class Depot:
 
     def create(self, key: str, data: bytes) -> None:
         if key in self.objects:
-            raise AlreadyExists(f"{URL}: {key} holds an object already")
+            raise AlreadyExists(f"{URL}: {key}: object already exists")
         self._hold("create", key, data)
 
     def put(self, key: str, data: bytes) -> None:

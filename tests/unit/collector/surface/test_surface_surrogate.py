@@ -74,7 +74,7 @@ def test_noisy_regions_are_known_as_such(surface, found):
 
 def test_too_few_points_are_refused(surface):
     points, duration_us = surface
-    with pytest.raises(ValueError, match=r"\b99\b"):
+    with pytest.raises(ValueError, match="points.* got 99"):
         estimate(points, np.arange(99), duration_us[:99], np.random.default_rng(0))
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
 
+from typer.testing import CliRunner
+
 from jobs.cli import app
 
 ROOT = Path(__file__).parents[4]
@@ -18,6 +20,11 @@ ROOT = Path(__file__).parents[4]
 
 class _Ended(BaseException):
     """Where the process would be gone."""
+
+
+def invoked(*words):
+    """What a command prints and raises, as click's runner has it: without `main` around it."""
+    return CliRunner().invoke(app.app_for(words), list(map(str, words)))
 
 
 def opmeter_here(*arguments, cwd=None, **env):

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
 from collector.database.merge import CREATE, merge_plans
 from collector.errors import BadInput
@@ -13,7 +12,6 @@ from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.step_trace import FILE
 from collector.store import open_store
-from jobs.cli.app import app_for
 from jobs.planning.sources import completed_records
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -22,6 +20,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -50,7 +49,7 @@ def _make_database(folder, records):
 
 
 def compare(*words):
-    return CliRunner().invoke(app_for(["compare"]), ["compare", *map(str, words), "--root", "data"])
+    return invoked("compare", *words, "--root", "data")
 
 
 @pytest.mark.thorough

@@ -5,16 +5,15 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
 from collector.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.cli.app import app_for
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
 from tests.unit.collector.database.campaign_maker import PATH
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import SERVING, write_database
 from tests.unit.jobs.printed import missing, numbers
 
@@ -27,7 +26,7 @@ def folder(small_model_folder):
 
 
 def coverage(*words):
-    return CliRunner().invoke(app_for(["coverage"]), ["coverage", *words, "--root", "data"])
+    return invoked("coverage", *words, "--root", "data")
 
 
 @pytest.mark.thorough

@@ -1,10 +1,9 @@
 """`opmeter grid` as a user types it."""
 
 import pytest
-from typer.testing import CliRunner
 
 from collector.errors import BadInput
-from jobs.cli.app import app_for
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -24,7 +23,7 @@ def tree(tmp_path):
 
 
 def grid(tree, *words):
-    return CliRunner().invoke(app_for(["grid"]), ["grid", "--database-path", str(tree), *words])
+    return invoked("grid", "--database-path", tree, *words)
 
 
 def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
@@ -46,9 +45,7 @@ def test_a_dry_run_writes_nothing(tree):
 
 @pytest.mark.thorough
 def test_the_tree_may_be_called_as_the_first_design_did(tree):
-    said = CliRunner().invoke(
-        app_for(["grid"]), ["grid", "--data-dir", str(tree), "--rows", "10", "--dry-run"]
-    )
+    said = invoked("grid", "--data-dir", tree, "--rows", "10", "--dry-run")
     assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
@@ -88,7 +85,7 @@ def test_what_cannot_be_meant_is_refused(tree, words, said):
 
 
 def test_a_tree_must_be_named():
-    assert isinstance(CliRunner().invoke(app_for(["grid"]), ["grid"]).exception, BadInput)
+    assert isinstance(invoked("grid").exception, BadInput)
 
 
 @pytest.mark.thorough

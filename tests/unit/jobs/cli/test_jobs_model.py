@@ -3,17 +3,16 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from collector.errors import BadInput
-from jobs.cli.app import app_for
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
 
 def model(*words):
-    return CliRunner().invoke(app_for(["model"]), ["model", *words])
+    return invoked("model", *words)
 
 
 def test_the_models_that_come_along_are_listed():

@@ -5,13 +5,12 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 from collector.errors import BadInput
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.cli.app import app_for
 from jobs.planning.sources import load_sources
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import SERVING
 from tests.unit.jobs.printed import missing, numbers
 
@@ -24,7 +23,7 @@ def folder(small_model_folder):
 
 
 def plan(*words):
-    return CliRunner().invoke(app_for(["plan"]), ["plan", *words, "--root", "data"])
+    return invoked("plan", *words, "--root", "data")
 
 
 @pytest.mark.thorough
@@ -58,9 +57,7 @@ def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
 @pytest.mark.thorough
 def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
-    known = CliRunner().invoke(
-        app_for(["plan"]), ["plan", *words, "--budget", "1", "--root", "nowhere"]
-    )
+    known = invoked("plan", *words, "--budget", "1", "--root", "nowhere")
     assert "--device" in str(known.exception)
     said = plan(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
     assert said.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli.app import GROUPS, VERBS, app, app_for
+from tests.unit.jobs.cli.in_process import invoked
 
 pytestmark = pytest.mark.fast
 
@@ -35,7 +36,7 @@ def test_a_verb_lies_in_the_module_of_its_name(name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("command", [*COMMANDS, ("db",)], ids=" ".join)
 def test_every_verb_explains_itself(command):
-    answer = CliRunner().invoke(app_for(command), [*command, "--help"])
+    answer = invoked(*command, "--help")
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
     verb = COMMANDS.get(command)
     assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"

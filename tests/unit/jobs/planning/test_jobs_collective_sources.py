@@ -123,7 +123,7 @@ def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
     of = campaign("operations: [all_to_all, all_reduce], bytes: [18], groups: [2]")
     (loaded,) = load_sources(of, MemoryStore())
     assert loaded.planned.name.startswith("collectives (")
-    assert numbers(loaded.planned.name)[:2] == ["1", "4"]  # left out, bytes of all ranks
+    assert numbers(loaded.planned.name) == ["1", "4", "2", "18"]
     assert [record.kernel_type for record in loaded.records] == ["hcom_allReduce_"]
     assert describe_forecast(planned(of).plan)[-1].endswith(f" {loaded.planned.name}")
 
