@@ -41,7 +41,7 @@ def _density_lines(forecast: Forecast) -> list[str]:
 
 
 def _again_line(plan: Plan) -> str:
-    """Where what was doubted is measured again."""
+    """Where cases of suspect sessions are measured again."""
     if plan.devices > 1:
         return "again      on another device or node if one is available"
     return "again      on the same device, or on another node if one is available"
